@@ -1,15 +1,16 @@
 """Federated learning as an economy: who trains, whose model counts, what each contribution is worth, who pays whom.
 
 :func:`run` plays an experiment (:class:`Experiment`, or a TOML file), :func:`resume` goes on with it, and :func:`load`
-reads it again from its directory; each of these returns a :class:`Run`. :func:`who_gains` says whom joining pays, on
-data of your own. :func:`value` gives the values of models that were trained elsewhere, :func:`shapley` those of any
+reads it from its directory; each of these returns a :class:`Run`. :func:`who_gains` says which clients gain by joining,
+on your own data. :func:`value` gives the values of models that were trained elsewhere, :func:`shapley` those of any
 game, and :func:`valued` those of a Flower app with a strategy of its own. Answers show themselves in a notebook.
-Mistakes in what was given are raised as :class:`UserError`, a line each.
+Mistakes in the input raise one :class:`UserError`, with a line for each.
 
 Everything else is imported from its module, such as ``hanse.core.part`` for what a mechanism is made of.
 
 Examples:
-    A federation of four on handwritten digits, chosen by GreedyFed. A row of numbers is a model, and GreedyFed has one.
+    A federation of four clients on handwritten digits, with GreedyFed choosing who trains. The table holds one row per
+    model; GreedyFed has a single model.
 
     >>> import hanse
     >>> digits = {"source": "digits", "clients": 4}

@@ -71,7 +71,8 @@ def test_noise_that_a_budget_asks_for_reaches_the_participants_who_may_have_term
     run = play(given, tmp_path / "run", tmp_path / "own", terms)
     private = run.experiment.federation.private
     assert private is not None
-    assert {line["fit/noise"] for line in run.clients if line["client"] == 0} == {2.5}
+    # it adds 2.5 to each number: more than the run's terms have room for, so its updates are shortened
+    assert all(private["noise"] < line["fit/noise"] < 2.5 for line in run.clients if line["client"] == 0)
     assert {line["fit/noise"] for line in run.clients if line["client"] not in (0, 2)} == {private["noise"]}
     assert count(tmp_path / "own", 0) == {Release(5.0): 3}
     assert count(tmp_path / "own", 2) == {Release(private["stricter"][0]["noise"]): 3}

@@ -145,6 +145,22 @@ def test_copies_of_another_and_of_the_first_key() -> None:
     assert two(0, second="copied", scale=3.0)[2] == two(0, second="copied", scale=3.0)[1] == [6, 0, 0, 1]
 
 
+def test_an_echo_leads_to_what_was_bought_and_is_as_long_as_the_update() -> None:
+    deviant, first, moved = (
+        Deviant(clients=[1], sends="echo", scale=2.0),
+        torch.ones(4),
+        torch.tensor([0.0, 3.0, 4.0, 0]),
+    )
+    told = {0: (first, first, 0.0), 1: (first + 1, first + torch.tensor([0.0, 0, 0, 7]), 0.4)}
+    sent = []
+    for r, (start, centre, mu) in told.items():
+        asked = Request(1, (Train(seat=0, row=5, start=start, centre=centre, mu=mu),))
+        sent.append(one(deviant.on_reply(ME, r, asked, Reply(1, (Trained(0, start + moved, 20, 0.5, 3),)))).row - start)
+    assert sent[0].tolist() == moved.tolist()  # it has bought nothing yet
+    assert sent[1].tolist() == pytest.approx([0, 0, 0, 10])
+    assert said_of(deviant) == "echoes what it bought, update times 2"
+
+
 def test_noise_that_the_second_takes_away() -> None:
     _, first, second = two(0, second="opposed")
     assert [a + b for a, b in zip(first, second, strict=True)] == pytest.approx([2, 0, 0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,7 @@ from hanse.base.errors import UserError
 from hanse.core import port
 from hanse.core.port import Ask, Gradient, Reply, Request, Roster, Score, Train, Trained
 from hanse.core.recipe import Recipe
+from hanse.core.table import Table
 from hanse.federation.account import AccountFile, Release, spent
 from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
@@ -25,6 +27,8 @@ from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
+from hanse.rounds.round import LoopState
+from hanse.runs.privacy import same_accounting
 from hanse.runs.rehearsal import rehearse
 from hanse.runs.setup import build, settle_engine
 
@@ -81,7 +85,8 @@ def test_an_update_is_clipped_and_has_noise_of_the_size_that_is_charged() -> Non
     assert abs(float(noise.mean())) < 5 * 2.0 / np.sqrt(WIDTH)
     # nothing else of it is made of samples: the size is the one that it joined with, steps follow from the recipe
     assert (sent.loss, sent.num_samples, sent.steps, dict(sent.extras)) == (None, 50.0, 5, {})
-    assert dict(sent.metrics) == {"epsilon": pytest.approx(spent(((Release(2.0), 1),), 1e-5)), "noise": 2.0}
+    cost = pytest.approx(spent(((Release(2.0), 1),), 1e-5))
+    assert dict(sent.metrics) == {"epsilon": cost, "budget": 8.0, "delta": 1e-5, "noise": 2.0}
 
 
 @pytest.mark.parametrize(("length", "left"), [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0), (7.0, 1.0), (1e30, 1.0)])
@@ -127,6 +132,13 @@ def test_private_rows_and_silence_cost_nothing() -> None:
     silent, _ = door(refused="ValueError: patient 17 has no label")
     assert answer(silent, Train(0, 0, START)).refused == "it cannot answer"
     assert at.accounts.of(1).spent == silent.accounts.of(1).spent == 0
+
+
+def test_only_an_update_that_leaves_says_what_was_spent() -> None:
+    at, _ = door((update(torch.ones(WIDTH)), update(torch.ones(WIDTH))))
+    shared, own = answer(at, Train(0, 0, START), Train(0, 1, START, private=True)).results
+    assert set(shared.metrics) == {"epsilon", "budget", "delta", "noise"}  # type: ignore[union-attr]
+    assert dict(own.metrics) == {}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -382,7 +394,8 @@ def test_more_steps_than_can_be_counted_are_never_afforded(tmp_path: Path) -> No
     train = {"lr": 0.1, "batch_size": 10, "epochs": 10**9}
     job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, train, private=GIVEN | {"unit": "sample", "epsilon": 1e6})
     at = Node(held(), job, tmp_path)
-    assert "budget is used up" in str(asked(at, tasks=(Train(0, 0, torch.zeros(at.problem.layout.size)),)).refused)
+    told = asked(at, tasks=(Train(0, 0, torch.zeros(at.problem.layout.size)),)).refused
+    assert "too small for one answer: epsilon 1e+06 at delta 1e-05, and one has no finite cost" in str(told)
 
 
 # ---- a simulation
@@ -393,7 +406,7 @@ def experiment(rounds: int = 4, private: Any = None, mechanism: Any = "fedavg", 
         data={"source": "digits", "clients": 4, "validation": 0.2},
         model={"name": "logistic"},
         mechanism=mechanism,
-        federation={"private": GIVEN if private is None else private},
+        federation={"private": GIVEN if private is None else private or None},
         run={"rounds": rounds},
         **more,
     )
@@ -418,6 +431,79 @@ def test_a_run_that_is_resumed_has_the_bits_and_the_accounts_of_one_that_was_not
     assert sum("refused" in line for line in whole.clients) == 8
     for run in (whole, again):
         assert max(line.get("fit/epsilon", 0.0) for line in run.clients) <= 4.0
+
+
+def stopped(folder: Path, private: Any) -> Path:
+    """A run of five rounds that was stopped after two; its configuration."""
+
+    class Stops:
+        def on_round(self, metrics: Any, played: Any) -> None:
+            if metrics["round"] == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(experiment(5, private), out=folder, observers=[Stops()])
+    return folder / "config.toml"
+
+
+@pytest.mark.parametrize(("epsilon", "answers"), [(4.0, 3), (2.0, 2), (100.0, 4)])
+def test_the_lesser_budget_binds_a_run_that_is_resumed(epsilon: float, answers: int, tmp_path: Path) -> None:
+    config = stopped(tmp_path / "run", GIVEN | {"epsilon": 4.5})
+    config.write_text(config.read_text().replace("epsilon = 4.5", f"epsilon = {epsilon}"))
+    run = hanse.resume(tmp_path / "run")
+    assert [sum("refused" not in line for line in run.clients if line["client"] == c) for c in range(4)] == [
+        answers
+    ] * 4
+    budget = min(epsilon, 4.5)
+    said = statement(tmp_path / "run", 0).short["Its privacy"]
+    assert f" of {budget:g} at delta 1e-05 is spent" in said
+    assert f"So it sat out {5 - answers} of 5 rounds, as it says." in said
+
+
+WRITTEN = "private = { clip = 1.0, noise = 2.0, epsilon = 8.0, delta = 1e-5 }"
+
+
+@pytest.mark.parametrize(
+    ("begun", "pattern", "instead", "line"),
+    [
+        (GIVEN, "(?m)^private = .*$", "", "is missing: clients began this run with privacy accounts, and keep them"),
+        (
+            {}, r"\[federation\]", f"[federation]\n{WRITTEN}",
+            "this run began without: what its clients sent had no noise; start another",
+        ),
+    ],
+)  # fmt: skip
+def test_accounts_are_not_turned_on_or_off_on_resume(
+    begun: Any, pattern: str, instead: str, line: str, tmp_path: Path
+) -> None:
+    config = stopped(tmp_path / "run", begun)
+    changed, times = re.subn(pattern, instead, config.read_text())
+    assert times == 1
+    config.write_text(changed)
+    with pytest.raises(UserError) as wrong:
+        hanse.resume(tmp_path / "run")
+    assert list(wrong.value.lines) == [f"federation.private: {line}"]
+
+
+def test_accounts_count_as_they_did_on_resume() -> None:
+    kept = LoopState(3, Table.of(torch.zeros(1, 1)), np.zeros(1, np.int64), {}, accounts={1: RULE.opened()})
+    same_accounting(InState(RULE), kept)
+    with pytest.raises(UserError, match="unit: 'sample': this run's accounts count by client"):
+        same_accounting(InState(dataclasses.replace(RULE, unit="sample")), kept)
+
+
+def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_statement(tmp_path: Path) -> None:
+    given = GIVEN | {"stricter": [{"clients": [1], "epsilon": 0.5, "noise": 2.0}]}
+    [line] = [one for one in settle_engine(build(experiment(2, given))).said if "sit out" in one]
+    cost = spent(((Release(2.0), 1),), 1e-5)
+    why = f"too small for one answer: epsilon 0.5 at delta 1e-05, and one costs {cost:.4g}; needs more noise"
+    assert line.startswith(
+        f"warning: federation.private.epsilon: client 1 will sit out every round: the budget is {why}"
+    )
+    hanse.run(experiment(2, given), out=tmp_path / "run")
+    said = statement(tmp_path / "run", 1).short["Its privacy"]
+    assert said.startswith(f"its privacy budget is {why}")
+    assert said.endswith("So it sat out 2 of 2 rounds, as it says.")
 
 
 def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None:
@@ -557,21 +643,22 @@ def test_a_node_keeps_the_smaller_budget_that_the_run_gives_it(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("stricter", "line"),
     [
-        ({"clients": [0], "epsilon": 9.0}, "epsilon 9: must be at most 8, the others'"),
-        ({"clients": [0], "epsilon": 1.0, "noise": 0.5}, "noise 0.5: must be at least 2, the others'"),
-        ({"clients": [4], "epsilon": 1.0}, "client 4: allowed: 0 to 3"),
-        ({"clients": [2, 2], "epsilon": 1.0}, "client 2 is named twice; allowed: once"),
-        (
-            {"clients": [0], "epsilon": 0.0},
-            "[{'clients': [0], 'epsilon': 0.0}]: epsilon: input should be greater than 0",
-        ),
-        ({"epsilon": 1.0}, "[{'epsilon': 1.0}]: clients: field required"),
+        ({"clients": [0], "epsilon": 9.0}, ": epsilon 9: must be at most 8, the others'"),
+        ({"clients": [0], "epsilon": 1.0, "noise": 0.5}, ": noise 0.5: must be at least 2, the others'"),
+        ({"clients": [4], "epsilon": 1.0}, ": client 4: allowed: 0 to 3"),
+        ({"clients": [2, 2], "epsilon": 1.0}, ": client 2 is named twice; allowed: once"),
+        ({"clients": [0], "epsilon": 0.0}, "[0].epsilon: 0.0: input should be greater than 0"),
+        ({"clients": [0], "epsilon": 1.0, "nois": 3.0}, "[0].nois: no such key; did you mean 'noise'?"),
+        ({"clients": 0, "epsilon": 1.0}, "[0].clients: 0: input should be a list"),
+        ({"clients": [-1], "epsilon": 1.0}, "[0].clients: [-1]: input should be greater than or equal to 0"),
+        ({"epsilon": 1.0}, "[0].clients: is required"),
+        (3, ": [3]: must be tables like { clients = [0, 3], epsilon = 1.0 }"),
     ],
 )
-def test_a_smaller_budget_that_is_none_is_one_line(stricter: dict[str, Any], line: str) -> None:
+def test_a_smaller_budget_that_is_none_is_one_line(stricter: Any, line: str) -> None:
     with pytest.raises(UserError) as wrong:
         hanse.run(experiment(1, GIVEN | {"stricter": [stricter]}))
-    assert list(wrong.value.lines) == [f"federation.private.stricter: {line}"]
+    assert list(wrong.value.lines) == [f"federation.private.stricter{line}"]
 
 
 @dataclass
@@ -585,11 +672,13 @@ class Says(Answers):
         return [Reply(c, (Trained(0, START + step, 33.0, None, 5, metrics={"noise": s}),)) for c, step, s in sent]
 
 
-def believed(rule: Privacy = RULE, task: Train | None = None, **steps: tuple[torch.Tensor, float]) -> list[Reply]:
+def believed(
+    rule: Privacy | None = RULE, task: Train | None = None, weighed: bool = True, **steps: tuple[torch.Tensor, float]
+) -> list[Reply]:
     inner = Says((), steps={int(name[1:]): one for name, one in steps.items()})
     task = Train(0, 0, START) if task is None else task
     asked = [Request(c, (task,)) for c in inner.steps]
-    return list(Believed(inner, rule, Recipe(batch_size=10), WIDTH).exchange(0, asked, None, None))
+    return list(Believed(inner, rule, Recipe(batch_size=10), WIDTH, weighed=weighed).exchange(0, asked, None, None))
 
 
 def test_noise_that_a_client_says_counts_only_if_its_update_can_have_it_and_never_as_less_than_the_runs() -> None:
@@ -605,6 +694,47 @@ def test_noise_that_a_client_says_counts_only_if_its_update_can_have_it_and_neve
     )
     said = [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
     assert said == [2.0, 5.0, TOO_LONG, 2.0, 9.0, TOO_LONG]
+
+
+def test_saying_more_noise_makes_hardly_any_room_where_it_costs_no_weight() -> None:
+    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
+    replies = believed(
+        weighed=False,
+        c0=(2 * normal, 2.0),
+        c1=(1e5 * normal, 1e6),  # what it says has room for that
+        c2=(2 * normal, 9.0),  # a wider interval for its value
+    )
+    said = [r.results[0].metrics["noise"] for r in replies]  # type: ignore[union-attr]
+    lengths = [float((r.results[0].row - START).norm()) for r in replies]  # type: ignore[union-attr]
+    most = 1 + 2 * (WIDTH + 2 * (25 * WIDTH) ** 0.5 + 50) ** 0.5
+    assert lengths == pytest.approx([lengths[0], most, lengths[0]], rel=2e-3)
+    assert said == [2.0, pytest.approx(2 * most / WIDTH**0.5, rel=2e-3), pytest.approx(4.0, rel=0.02)]
+
+
+def test_without_terms_of_the_run_an_update_has_at_most_the_noise_that_its_length_has_room_for() -> None:
+    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
+    replies = believed(None, c0=(2 * normal, 2.0), c1=(0.01 * normal, 1e300), c2=(normal, -1.0))
+    said = [r.results[0].metrics["noise"] for r in replies]  # type: ignore[union-attr]
+    assert said == [2.0, pytest.approx(0.02, rel=0.02), 0.0]
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ({"epsilon": 3.0, "budget": 8.0, "delta": 1e-5}, True),
+        ({"epsilon": -3.0, "budget": 8.0, "delta": 1e-5}, False),
+        ({"epsilon": 9.0, "budget": 8.0, "delta": 1e-5}, False),
+        ({"epsilon": 3.0, "budget": 1e300, "delta": 1e-5}, False),
+        ({"epsilon": 3.0, "budget": 8.0, "delta": 1.0}, False),
+        ({"epsilon": 3.0}, False),
+    ],
+)
+def test_what_no_account_can_say_is_not_recorded(said: dict[str, float], kept: bool) -> None:
+    sent = Trained(0, START, 33.0, None, 5, metrics={**said, "noise": 2.0, "mine": 1.0})
+    [reply] = Believed(Answers((sent,)), RULE, Recipe(batch_size=10), WIDTH).exchange(
+        0, [Request(0, (Train(0, 0, START),))], None, None
+    )
+    assert dict(reply.results[0].metrics) == {"noise": 2.0} | (said if kept else {})  # type: ignore[union-attr]
 
 
 def test_what_a_client_says_counts_as_at_least_its_own_terms_and_never_as_endless() -> None:
@@ -650,7 +780,8 @@ def test_dp_sgd_that_is_longer_than_its_steps_and_noise_can_be_is_refused() -> N
     normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
     sent = {0: level * normal, 1: 1.5 * level * normal, 2: level * normal * 5}
     inner = Says((), steps={c: (step, 0.0 if c < 2 else 5 * level) for c, step in sent.items()})
-    replies = Believed(inner, rule, recipe, WIDTH).exchange(0, [Request(c, (task,)) for c in sent], None, None)
+    asked = [Request(c, (task,)) for c in sent]
+    replies = Believed(inner, rule, recipe, WIDTH, weighed=True).exchange(0, asked, None, None)
     said = [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
     assert said == [pytest.approx(level), TOO_LONG, pytest.approx(5 * level)]
     decay = dataclasses.replace(recipe, weight_decay=0.1)

@@ -12,7 +12,14 @@ from sklearn.cluster import KMeans
 from hanse.games import market, replicator, shapley, tokens
 from hanse.games.gram import cosines, distances
 from hanse.games.market import Market, best_imports
-from hanse.games.market_models import Kind, centre_weights, cosine_gram, gram_distances
+from hanse.games.market_models import (
+    Kind,
+    centre_weights,
+    cosine_gram,
+    gram_distances,
+    within_reach,
+    within_shares,
+)
 from hanse.games.market_models import distances as market_distances
 from hanse.games.market_numbers import marginal, threshold_total
 from hanse.games.market_posted import Tariff
@@ -215,3 +222,36 @@ def test_a_pool_is_empty_unless_told_otherwise() -> None:
         participations={1: 1.0},
     )
     assert moved == []
+
+
+def test_a_small_purchase_of_a_distant_model_leaves_the_limit_of_another() -> None:
+    """Of three models at right angles: 1 % of the way to the second is .01 sqrt 2, whatever is bought of the third."""
+    models = np.diag([1.0, 1.0, 1000.0])
+    gram, cosines, lengths = models @ models, np.eye(3), np.diag(models)
+    sizes, shares = np.array([100.0, 1000.0, 1000.0]), np.zeros((3, 3))
+    shares[0] = 0, 0.01, 0.001
+    steps = centre_weights(shares, sizes, 5.0, "cosine", cosines, lengths) @ models
+    assert steps[0] == pytest.approx([1.0, 0.5, 0.05])  # eq. (6), no longer than .001 of the way to the third
+    limited = within_shares(centre_weights(shares, sizes, 5.0, "cosine", cosines, lengths), gram, shares, "cosine")
+    assert (within_reach(limited, gram, shares) @ models)[0] == pytest.approx([1.0, 0.01 * np.sqrt(2), 0.05])
+
+
+@pytest.mark.parametrize("kind", ["cosine", "squared_l2"])
+def test_with_any_number_of_imports_each_adds_at_most_its_share_of_the_way(kind: Kind) -> None:
+    draw, limits, imports = np.random.default_rng(0), 0, 0
+    for _ in range(20):
+        models, sizes = draw.normal(size=(5, 4)), draw.uniform(50, 500, 5)
+        shares = draw.random((5, 5)) * (draw.random((5, 5)) < 0.6)
+        np.fill_diagonal(shares, 0.0)
+        cosines, lengths = cosine_gram(torch.from_numpy(models))
+        gram = models @ models.T
+        W = within_shares(centre_weights(shares, sizes, 1.0, kind, cosines, lengths), gram, shares, kind)
+        together = np.zeros((5, 4))
+        for i, j in np.argwhere(shares > 0):
+            one = np.where((np.arange(25) == 5 * i + j).reshape(5, 5), shares, 0.0)
+            step = (centre_weights(one, sizes, 1.0, kind, cosines, lengths) @ models - models)[i]  # by this one alone
+            length, most = np.linalg.norm(step), shares[i, j] * np.linalg.norm(models[i] - models[j])
+            together[i] += step * min(1.0, most / length)
+            limits, imports = limits + int(length > most), imports + 1
+        assert W @ models - models == pytest.approx(together, abs=1e-12)
+    assert 10 < limits < imports - 10

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 
 from hanse.games.market import Market, best_imports, prices, social_welfare, utilities_of
 from hanse.games.market_numbers import gain
-from hanse.games.market_posted import Tariff, best_purchase, posted_imports, sold
+from hanse.games.market_posted import Tariff, best_purchase, posted_imports
 
 
 def random_market(draw: np.random.Generator, m: int = 8) -> Market:
@@ -111,12 +111,11 @@ def test_weights_are_the_best_by_brute_force(tariff: Tariff) -> None:
         offers = [j for j in range(6) if j != i and market.costs[j] <= tariff.price(market.sizes)[j]]
         asked, each = tariff.asked(market.sizes), tariff.per_sample
         prices = np.where(np.isin(np.arange(6), offers), asked, np.inf)
-        w = best_purchase(market.sizes[i], market.eagerness[i], market.sizes, prices, market.distance[i], 2.0,
-                          per_sample=each)  # fmt: skip
+        buyer = market.sizes[i], market.eagerness[i], market.sizes, prices, market.distance[i], 2.0
+        graph = best_purchase(*buyer, per_sample=each, least=market.costs) / market.sizes
+        assert posted_imports(market, tariff, i)[0] == pytest.approx(graph)
+        w = best_purchase(*buyer, per_sample=each)
         graph = w / market.sizes
-        assert posted_imports(market, tariff, i)[0] == pytest.approx(
-            sold(graph[None], market.sizes, tariff, market.costs)[0]
-        )
         brings = float(gain(market.sizes[i], w.sum(), market.eagerness[i]))
         paid = tariff.due(graph[None], market.sizes).sum()
         assert paid == pytest.approx(asked[w > 0].sum() + each * w.sum())
@@ -152,6 +151,23 @@ def test_a_budget_is_kept_and_the_best_for_the_money_stays() -> None:
     assert best_purchase(100, 1e4, [300], [0.0], [0.0], 1.0, budget=0.1, per_sample=1e-3) == pytest.approx([100.0])
     with pytest.raises(ValueError, match="must be"):
         best_purchase(100, 1e4, [300, 300], [2.0], [0.0, 0.0], 1.0)
+
+
+def test_what_would_not_be_sold_is_left_and_the_best_of_the_rest_is_bought() -> None:
+    """Nobody is baited by a seller whose least price is just below the full one, and nobody buys more to reach it."""
+    tariff, baits = Tariff(by="weight"), 0
+    for seed in range(20):
+        truth = wide_market(np.random.default_rng(seed))
+        for i in range(6):
+            wants = posted_imports(replace(truth, costs=np.zeros(6)), tariff, i)[0]
+            for j in np.flatnonzero((wants > 0) & (wants < 1)):
+                least = np.where(np.arange(6) == j, 0.999 * tariff.price(truth.sizes), 0.0)
+                without = np.where(np.arange(6) == j, np.inf, 0.0)
+                if tariff.due(wants[None], truth.sizes)[0, j] < least[j]:
+                    rest = posted_imports(replace(truth, costs=without), tariff, i)[0]
+                    assert posted_imports(replace(truth, costs=least), tariff, i)[0].tolist() == rest.tolist()
+                    baits += 1
+    assert baits > 10
 
 
 def test_by_weight_no_claim_of_less_sells_more_and_no_least_price_but_the_cost_pays() -> None:

@@ -22,26 +22,23 @@ from hanse.runs.config import Experiment, read_file
 SECTIONS = small("ipfl")
 
 
-def keys(mechanism: str) -> set[str]:
-    return {knob.key for knob in space_of(hanse.Experiment(**small(mechanism)))}
+def space(mechanism: str) -> dict[str, tuple[Any, ...]]:
+    return {knob.key: knob.values for knob in space_of(hanse.Experiment(**small(mechanism)))}
 
 
 def test_the_space_is_read_off_what_the_mechanism_asks() -> None:
     always = {"sends", "of", "scale", "times.samples", "times.steps", "times.loss", "silent", "since", "leaves"}
     market = {"times.declare.cost", "times.declare.eagerness", "says.declare.cost", "says.declare.eagerness"}
     scores = {"times.accuracy"}  # each has its own model scored
-    assert keys("ipfl") == always | scores | market | {"start"}
+    spaces = {name: space(name) for name in ("ipfl", "ipfl_posted", "pifl", "fedavg")}
+    assert spaces["ipfl"].keys() == always | scores | market | {"start"}
     sale = {"says.offer.sell", "times.offer.least", "says.offer.least", "says.buy.sellers", "times.buy.weights"}
-    assert keys("ipfl_posted") == always | scores | sale | {"start"}
-    starts = {
-        name: knob.values
-        for name in ("ipfl", "ipfl_posted")
-        for knob in space_of(hanse.Experiment(**small(name)))
-        if knob.key == "start"
-    }
-    assert starts == {"ipfl": ("sent",), "ipfl_posted": ("kept",)}  # of the other nothing differs
-    assert keys("pifl") == always | scores | {"says.bid.tiers"}
-    assert keys("fedavg") == always
+    assert spaces["ipfl_posted"].keys() == always | scores | sale | {"start"}
+    assert spaces["ipfl"]["start"] == ("sent",)
+    assert spaces["ipfl_posted"]["start"] == ("kept",)  # of the other nothing differs
+    assert ["echo" in found["sends"] for found in spaces.values()] == [True, True, False, False]  # who buys models
+    assert spaces["pifl"].keys() == always | scores | {"says.bid.tiers"}
+    assert spaces["fedavg"].keys() == always
 
 
 def earning(worth: Any, played: list[Job]) -> Any:

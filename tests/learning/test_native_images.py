@@ -14,11 +14,13 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.batches import plan_seats
+from hanse.learning.coalitions import Coalitions, mixtures
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.native import library as native
 from hanse.learning.native.engine import NativeEngine
+from hanse.learning.native.outputs import NativeOutputs
 
 from .helpers import agree, jobs_of, made, oracle
 from .test_engines import TERMS
@@ -186,3 +188,60 @@ def test_convolutions_are_chosen_where_vectors_are_wide() -> None:
     frozen[0].bias.requires_grad_(False)
     problem = Problem(frozen, Layout.of(frozen))
     assert choose(problem, problem.layout.flatten(frozen), RECIPE, few, seats=3, batch=12).engine == "sequential"
+
+
+@HERE
+@pytest.mark.parametrize("model", MODELS)
+def test_mixtures_put_out_what_the_mixed_module_does(model: str) -> None:
+    problem, row, shape = problem_of(model)
+    outputs = NativeOutputs(native.read_native(problem), native.library())  # type: ignore[arg-type]
+    draw = torch.Generator().manual_seed(3)
+    rows, x = row + 0.1 * torch.randn(21, len(row), generator=draw), torch.randn(18, *shape, generator=draw)
+    shares = torch.rand(40, 21, generator=draw) * (torch.rand(40, 21, generator=draw) < 0.5)
+    shares[:, 20] += 0.1
+    shares[:, 7] = 0.0  # a row that nobody mixes may hold anything
+    shares /= shares.sum(1, keepdim=True)
+    expected = []
+    for mixed in shares @ rows:
+        problem.layout.load(problem.module, mixed)
+        with torch.no_grad():
+            expected.append(problem.module(x).T)
+    rows[7] = float("nan")
+    for _ in vectors():
+        found = outputs.mixed(rows, shares, x)
+        torch.testing.assert_close(found, torch.stack(expected), atol=2e-5, rtol=1e-4)
+        # a sample's bits depend on no other sample
+        assert torch.equal(outputs.mixed(rows, shares, x[3:5]), found[:, :, 3:5])
+        rows[7] = 0.0
+        torch.testing.assert_close(outputs(shares @ rows, x), torch.stack(expected), atol=2e-5, rtol=1e-4)
+
+
+@HERE
+def test_outputs_of_other_sizes_are_not_read() -> None:
+    problem, row, shape = problem_of("two pooled")
+    outputs = NativeOutputs(native.read_native(problem), native.library())  # type: ignore[arg-type]
+    rows, x = row.repeat(3, 1), torch.zeros(2, *shape)
+    with pytest.raises(IndexError, match=f"rows of {len(row) - 1} numbers for {len(row)} parameters"):
+        outputs(rows[:, 1:], x)
+    with pytest.raises(IndexError, match="shares of 2 rows, but there are 3"):
+        outputs.mixed(rows, torch.ones(4, 2), x)
+    with pytest.raises(IndexError, match=r"samples \[2, 17, 17\] for a model"):
+        outputs.mixed(rows, torch.ones(4, 3), x[:, :2])
+
+
+@HERE
+def test_coalitions_of_convolutions_are_mixed_where_that_is_less_work() -> None:
+    problem, row = build_problem("cnn_greedyfed", (3, 32, 32), 10, 1)
+    updates = row + 0.2 * row.std() * torch.randn(6, len(row), generator=torch.Generator().manual_seed(0))
+    samples = made((3, 32, 32), 10, 270)
+    game = Coalitions(problem, updates, row, np.ones(6), samples)
+    if not native.vectors_are_wide():
+        assert game.scorer.native is None
+        return
+    assert game.scorer.native is not None
+    every = [frozenset(i for i in range(6) if bits >> i & 1) for bits in range(64)]
+    assert game.scorer.native.pays(torch.from_numpy(mixtures(every, game.shares, (1.0, 0.0))))
+    assert not game.scorer.native.pays(torch.ones(1, 7))  # alone, it would take seven convolutions instead of one
+    found = game.many(every)
+    game.scorer.native = None
+    assert found == pytest.approx(game.many(every), abs=1e-5)

@@ -168,7 +168,7 @@ class Greedy:
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         assert set(told) == {
             "profile", "eagerness", "samples", "balance", "lam", "sellers", "sizes", "prices", "distances",
-            "per_sample",
+            "per_sample", "least",
         }  # fmt: skip
         assert me.id not in told["sellers"]
         return {"sellers": self.sellers, "weights": self.weights} if me.id == 0 else {"sellers": []}

@@ -17,6 +17,7 @@ from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.core.part import View
 from hanse.federation.behaviour import Me
 from hanse.games import tokens
+from hanse.mechanisms.pifl import Tokens
 from hanse.rounds.round import Played
 
 
@@ -352,6 +353,18 @@ def test_free_riders_lose_against_those_who_work(judges: str) -> None:
     place = np.argsort(stream(1, "free riders").permutation(20))
     balance = np.array([run.book.balances[f"client/{c}"] for c in range(20)]) / TOKEN
     assert balance[place < 5].mean() < balance[place >= 5].mean()
+
+
+def test_by_default_a_client_shares_a_reward_among_the_seats_that_it_paid_for() -> None:
+    """Client 1 paid for three seats, of which one did not train; client 2 for one, and is invited to another."""
+    seats = {
+        "client": np.array([1, 1, 1, 2, 2]),
+        "bidder": np.array([True, True, True, True, False]),
+        "worked": np.array([True, True, False, True, True]),
+    }
+    moved = [("6", "escrow/1", "tier 0", 9), ("10", "tier 0", 1, 4), ("14", "tier 0", 1, 7), ("14", "tier 0", 2, 5)]
+    assert Tokens(invited="earn").shared(moved, seats) == moved
+    assert Tokens(invited="unpaid").shared(moved, seats) == [*moved[:2], ("14", "tier 0", 1, 3), moved[3]]
 
 
 def test_by_default_only_who_bids_is_paid() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch import nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.federation.privacy import Private
+from hanse.mechanisms.value_noise import left_out
 from hanse.mechanisms.weigh import _beyond, _by_variance
+from hanse.reports.contributions import clearly_harmful
 from hanse.reports.statement import statement
 from hanse.rounds.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
@@ -66,13 +69,74 @@ def test_the_error_is_weight_times_noise_times_slope_and_holds_the_noise_that_wa
         assert values.standard_errors is not None
         slope = mean_gradient(setup, state.table.rows[0], played.state.table.rows[0], 6)
         weights = view.mixed.W[0, : len(view.trained)]
-        expected = weights * 0.02 * 0.5 * float(torch.linalg.vector_norm(slope))
+        noise = weights * 0.02 * 0.5
+        # the loss beyond what its slope at the start says, as far as the step is noise
+        old, step = state.table.rows[0], (played.state.table.rows[0] - state.table.rows[0]).double()
+        beyond = max(0.0, float((slope - mean_gradient(setup, old, old, 1)) @ step))
+        worse = beyond * len(step) * noise**2 / max(float(step @ step), len(step) * float((noise**2).sum()))
+        chance = noise * float(torch.linalg.vector_norm(slope))
+        expected = np.hypot(chance, np.sqrt(2 * state.round + 1) * worse)
         np.testing.assert_allclose(values.standard_errors, expected, rtol=2e-3)
         for s, client in enumerate(view.trained.seats.client.tolist()):
             off = float(weights[s] * (slope @ drawn[client]))
             inside, seats = inside + (abs(off) <= 1.96 * values.standard_errors[s]), seats + 1
         state = played.state
     assert inside / seats >= 0.85  # 95 % of 48; a binomial of 48 is below 0.85 once in a thousand
+
+
+def sums_of_noise(value: str, runs: int, rounds: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """Sums ``[runs, clients]`` of values of updates that are noise alone, from a trained model, and their errors."""
+    stricter = [{"clients": [0], "epsilon": 1e6, "noise": 2e6 * noise}]
+    given = experiment(1e6 * noise, {"name": "fedavg", "value": value}, rounds=rounds, clip=1e-6)
+    private = {**(given.federation.private or {}), "stricter": stricter}
+    plain = given.model_copy(update={"federation": given.federation.model_copy(update={"private": None})})
+    given = given.model_copy(update={"federation": given.federation.model_copy(update={"private": private})})
+    quiet, setup = settle_engine(build(plain)).setup, settle_engine(build(given)).setup
+    trained = first_state(quiet)
+    for _ in range(3):
+        trained = play_round(quiet, trained).state
+    totals, squares = np.zeros((runs, 8)), np.zeros((runs, 8))
+    for seed in range(runs):
+        door = setup.federation.inner  # type: ignore[attr-defined]
+        here = replace(setup, federation=replace(setup.federation, inner=replace(door, seed=seed)))  # type: ignore[type-var]
+        state = replace(first_state(here), table=trained.table)
+        for _ in range(rounds):
+            played = play_round(here, state)
+            values, seats = played.view.values, played.view.trained.seats.client
+            assert values is not None
+            assert values.standard_errors is not None
+            totals[seed, seats] += values.per_seat
+            squares[seed, seats] += values.standard_errors**2
+            state = played.state
+    return totals, np.sqrt(squares)
+
+
+@pytest.mark.parametrize("value", ["path", "leave_one_out"])
+def test_nobody_clearly_does_harm_by_noise_alone(value: str) -> None:
+    totals, errors = sums_of_noise(value, runs=12, rounds=4, noise=0.3)
+    assert (totals[:, 0] < 0).mean() > 0.25  # client 0 has twice the others' noise
+    assert clearly_harmful(totals, errors, np.full(totals.shape, 4)).mean() <= 0.05
+
+
+def test_values_whose_part_knows_nothing_of_noise_have_errors_that_are_not_known() -> None:
+    for value in ("exact", "gtg", "first_order"):
+        setup = settle_engine(build(experiment(0.02, {"name": "fedavg", "value": value}))).setup
+        values = play_round(setup, first_state(setup)).view.values
+        assert values is not None
+        assert values.standard_errors is not None
+        assert np.isnan(values.standard_errors).all()
+
+
+def test_leaving_a_member_out_moves_the_mean_and_its_noise_as_its_weights_say() -> None:
+    weights, noise, total, slope, P = np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 4.0]), 0.8, 3.0, 10
+    raised, moved = left_out(weights, noise, total, slope, P)
+    for i in range(3):
+        without = np.where(np.arange(3) == i, 0.0, weights) / (1 - weights[i])
+        squares = [P * float(((total * one * noise) ** 2).sum()) for one in (weights, without)]
+        assert raised[i] == pytest.approx(squares[0] - squares[1])
+        assert moved[i] == pytest.approx(slope * total * np.linalg.norm((weights - without) * noise))
+    raised, moved = left_out(np.ones(1), np.array([2.0]), 1.0, 3.0, P)  # nothing is left without the only one
+    assert (raised[0], moved[0]) == (pytest.approx(40.0), pytest.approx(6.0))
 
 
 def test_without_an_account_there_is_no_such_error() -> None:

@@ -18,8 +18,11 @@ from sklearn.tree import DecisionTreeClassifier
 import hanse
 from hanse.base.errors import UserError
 from hanse.games import shapley
+from hanse.games.jackknife import interval_errors
+from hanse.learning.blocks import sample_blocks
 from hanse.questions.showing import number
 from hanse.questions.worths import Worths
+from hanse.reports.chart import Bars
 
 RNG = np.random.default_rng(5)
 ROWS = {name: RNG.normal(size=4) for name in ("Hope", "St Mary", "<b>General</b>", "Riverside", "Kiel", "Visby")}
@@ -81,6 +84,76 @@ def test_a_cache_answers_a_second_time_and_only_for_the_same_models() -> None:
     np.testing.assert_allclose(other.values, hanse.value(changed, loss, method="exact").values, rtol=1e-12)
     reweighed = hanse.value(ROWS, loss, [2, 1, 1, 1, 1, 1], "exact", cache=cache)
     np.testing.assert_allclose(reweighed.values, hanse.value(ROWS, loss, [2, 1, 1, 1, 1, 1], "exact").values)
+
+
+SAMPLES, SHOULD = RNG.normal(size=(43, 4)), RNG.normal(size=43)
+
+
+def each(model: np.ndarray, keep: Any = slice(None)) -> np.ndarray:
+    """Minus the squared error of each test sample."""
+    return np.asarray(-((SAMPLES[keep] @ model - SHOULD[keep]) ** 2))
+
+
+@pytest.mark.parametrize("method", ["exact", "banzhaf", "leave_one_out", "monte_carlo", "gtg", "mixture"])
+def test_one_number_for_each_test_sample_gives_intervals_for_their_draw(method: Any) -> None:
+    """The game is solved again without each block of samples, along the same coalitions, by the same seed."""
+    how: dict[str, Any] = {"method": method, "start": np.zeros(4), "budget": 64 if method == "mixture" else None}
+    found = hanse.value(ROWS, each, **how)
+    plain = hanse.value(ROWS, lambda model: float(each(model).mean()), **how)
+    np.testing.assert_allclose(found.values, plain.values, rtol=1e-9)
+    np.testing.assert_allclose(found.sampling, plain.standard_errors, rtol=1e-6, atol=1e-12)
+    without = []
+    for block in sample_blocks(43):
+        keep = np.setdiff1d(np.arange(43), block.numpy())
+        without.append(hanse.value(ROWS, lambda model, keep=keep: float(each(model, keep).mean()), **how).values)
+    np.testing.assert_allclose(found.drawn, interval_errors(np.array(without).T), rtol=1e-6)
+    np.testing.assert_allclose(found.standard_errors, np.hypot(found.sampling, found.drawn))
+    np.testing.assert_allclose(found.intervals[:, 1] - found.values, 1.96 * found.standard_errors)
+    tried = "" if method in ("exact", "banzhaf", "leave_one_out", "mixture") else "coalitions that were not tried and "
+    assert f"Intervals: 95 %, for {tried}the draw of the 43 test samples." in str(found)
+    marks = found.plot().chart.marks
+    assert isinstance(marks, Bars)
+    assert marks.series[0].errors is not None
+    assert np.isfinite(found.to_pandas()[["low", "high"]]).all(axis=None)
+    assert " to " in found._repr_html_()
+
+
+def test_these_intervals_hold_the_value_on_all_samples_as_often_as_they_say() -> None:
+    updates, draw, held = [np.array([1.0, 0.2]), np.array([0.1, 1.0]), np.array([-0.5, 0.3])], RNG, []
+    # of x ~ N(0, 1) and y = x @ (1, 1) + N(0, 1) a model m errs by |m - (1, 1)|^2 + 1 on the mean
+    truth = hanse.value(updates, lambda m: -float(((m - 1) ** 2).sum() + 1), start=np.zeros(2), method="exact").values
+    for _ in range(100):
+        x = draw.normal(size=(100, 2))
+        y = x.sum(axis=1) + draw.normal(size=100)
+        low, high = hanse.value(
+            updates, lambda m, x=x, y=y: -((x @ m - y) ** 2), start=np.zeros(2), method="exact"
+        ).intervals.T
+        held.append((low <= truth) & (truth <= high))
+    assert 0.9 <= np.mean(held) <= 0.99
+
+
+def test_what_is_returned_for_each_sample_is_of_the_same_samples_and_can_be_cached() -> None:
+    cache: dict[str, Any] = {}
+    first = hanse.value(ROWS, each, method="exact", cache=cache)
+    again = hanse.value(ROWS, each, method="exact", cache=json.loads(json.dumps(cache)))
+    np.testing.assert_array_equal(again.standard_errors, first.standard_errors)
+    assert again.calls == 0
+    lengths = iter(range(40, 60))
+    with pytest.raises(UserError, match="evaluate: returned 41 numbers, and 40 before: must be one number, or one for"):
+        hanse.value(ROWS, lambda model: np.zeros(next(lengths)))
+    with pytest.raises(UserError, match="evaluate: returned a number that is not finite for the average of"):
+        hanse.value(ROWS, lambda model: np.array([1.0, np.nan]))
+    with pytest.raises(UserError, match=r"must be one number, the more the better, or an array of one for each test"):
+        hanse.value(ROWS, lambda model: (0.3, 0.9))  # a loss and an accuracy
+
+
+def test_which_error_is_missing_is_said() -> None:
+    few = str(hanse.value(ROWS, loss, method="monte_carlo", permutations=6))
+    assert "Intervals: 95 %, for coalitions that were not tried; what other test samples would give is not known" in few
+    alone = str(hanse.value(ROWS, loss, method="leave_one_out"))
+    assert "those that can stand in for each other get about 0, and which of them are below 0 is mostly chance" in alone
+    slope = hanse.value(ROWS, loss, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET))
+    assert "No intervals: path values sample nothing" in str(slope)
 
 
 @pytest.fixture

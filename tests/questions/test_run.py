@@ -112,6 +112,8 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
     assert list(compared.to_pandas()["mechanism"]) == ["fedavg", "local"]
     assert "fedavg" in str(compared)
     again = hanse.load(played.path)  # type: ignore[arg-type]
+    assert again.joining().gains == again.joining(alone).gains == joining.gains  # no bit of it lives in memory alone
+    assert str(again.joining()) == str(joining)
     with pytest.raises(UserError, match=r"alone: the data were given as an object: give them again"):
         again.alone()
     assert again.alone(frame()).metrics == alone.metrics
@@ -149,14 +151,14 @@ def shops(rows: int = 600) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 
 def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
-    found = hanse.who_gains(shops(), mechanisms=["local", "fedavg"], rounds=10, out=tmp_path / "runs")
+    found = hanse.who_gains(shops(), mechanisms=["local", "fedavg"], model="logistic", rounds=10, out=tmp_path / "runs")
     signs = {gain.client: found.sign(gain) for gain in found.gains}
     assert signs["Kiel"] == -1  # its customers are unlike the others'
     assert found.clients == ("Bremen", "Kiel", "Visby")
     kept = load_run(tmp_path / "runs" / "1-fedavg")
     assert kept.mechanism == "fedavg"
     again = hanse.load(kept.path).joining(hanse.load(tmp_path / "runs" / "local"))
-    assert [(g.gain, g.low, g.high) for g in again.gains] == [(g.gain, g.low, g.high) for g in found.gains]
+    assert again.gains == hanse.load(kept.path).joining().gains == found.gains  # found next to it
     assert again.sentences()[-1] == found.sentences()[-1]
     assert "Played with model logistic, 10 rounds, lr 0.1, 1 epoch a round, and 30 % of each client's" in str(found)
     verdicts = [statement(kept.path, client, alone=tmp_path / "runs" / "local").verdict.answer for client in range(3)]
@@ -192,6 +194,20 @@ def test_the_first_sentence_is_true_of_every_mechanism(gains: dict[str, list[tup
         for i, (low, high) in enumerate(ends)
     ]
     assert Joining(tuple(made), ACCURACY).sentences()[0].startswith(first)
+
+
+def test_the_same_question_has_the_same_answer_from_a_run(tmp_path: Path) -> None:
+    """Model, rounds and training are the defaults of a run; only who keeps which rows must be said."""
+    found = hanse.who_gains(frame(), target="readmitted", client="hospital", mechanisms="fedavg")
+    experiment = hanse.Experiment(
+        data={"source": {"target": "readmitted", "client_column": "hospital", "test": 0.0}, "client_test": 0.3},
+        mechanism="fedavg",
+        eval={"metrics": ["accuracy"]},
+    )
+    run = hanse.run(experiment, data=frame(), out=tmp_path / "run")
+    run.alone()
+    assert run.joining().gains == found.gains
+    assert "Played with model mlp, 60 rounds, lr 0.1, 1 epoch a round, and 30 %" in str(found)
 
 
 def test_of_a_loss_less_is_better(capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,6 +246,16 @@ def test_settings_alone_and_splits_are_heeded() -> None:
         ({"mechanisms": ["fedavg", "fedavg"]}, "mechanisms: two are called alike"),
         ({"mechanisms": ["fedagv"]}, "mechanism.name: 'fedagv': no such name; did you mean 'fedavg'?"),
         ({"metric": "acuracy"}, "eval.metrics"),
+        ({"client": 5}, "client: 5: must be the name of one column, a text; frame.rename(columns=str) makes texts"),
+        ({"client": ["hospital"]}, "client: ['hospital']: must be the name of one column, a text"),
+        ({"target": ["ill"]}, "target: ['ill']: must be the name of one column, a text"),
+        ({"features": "age"}, "data.source.features: 'age': input should be a valid list"),
+        ({"statistics": "mine"}, "data.source.statistics: 'mine': input should be 'own' or 'pooled'"),
+        ({"mechanisms": None}, "mechanisms: None: must be a list of mechanisms"),
+        ({"train": [1]}, "train: [1]: must be a dictionary of settings"),
+        ({"rounds": 0}, "rounds: 0: must be a whole number, at least 1"),
+        ({"seed": "a"}, "seed: 'a': must be a whole number, at least 0"),
+        ({"out": 5}, "out: 5: must be the path of a folder"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(given: dict[str, Any], line: str) -> None:

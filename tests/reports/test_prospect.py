@@ -1,9 +1,15 @@
 """What an experiment may cost a client, said before it joins."""
 
+import re
+
 import pytest
 
+from hanse.core.port import Train
 from hanse.reports.prospect import prospect
+from hanse.rounds.round import first_state, play_round
 from hanse.runs.config import Experiment
+from hanse.runs.privacy import private_of
+from hanse.runs.setup import build, settle_engine
 
 
 def test_how_long_a_budget_that_hides_single_samples_lasts() -> None:
@@ -18,7 +24,36 @@ def test_how_long_a_budget_that_hides_single_samples_lasts() -> None:
 
     chosen = gives(None)  # as much as the budget needs to last for the run
     assert "hides each single sample, up to epsilon 4 at delta 0.0001; then it sits out" in chosen
-    assert "The budget lasts for 5 of 5 rounds. It trains with the noise inside: at each of its " in chosen
+    assert "The budget lasts for 5 of 5 rounds. In an update the noise is " in chosen
     assert "The budget lasts for 0 of 5 rounds." in gives(0.2)
     private["delta"] = 0.1
     assert gives(None).startswith("federation.private.delta: 0.1: should be below 1/")
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_the_noise_that_is_foretold_is_as_long_as_the_noise_that_comes(unit: str) -> None:
+    """With so much noise an update is nothing else: its length, and the model's step, are those of the noise."""
+    pytest.importorskip("dp_accounting", reason="needs the extra 'private'")
+    pytest.importorskip("opacus", reason="needs the extra 'private'")
+    strict = {"clients": [1], "epsilon": 1e6, "noise": 900.0}
+    private = {"unit": unit, "epsilon": 1e6, "delta": 1e-4, "clip": 0.5, "noise": 300.0, "stricter": [strict]}
+    given = Experiment(
+        data={"clients": 4, "partition": {"name": "dirichlet", "alpha": 0.5}, "validation": 0.2},
+        model={"name": "logistic"},
+        mechanism="fedavg",
+        train={"lr": 0.1, "batch_size": 20, "epochs": 2, "momentum": 0.5},
+        federation={"private": private},
+        run={"rounds": 1},
+    )
+    setup = settle_engine(build(given)).setup
+    state = first_state(setup)
+    played = play_round(setup, state)
+    updates, old = played.view.trained, state.table.rows[0]
+    rule, recipe, sizes = private_of(given, setup.data.sizes), given.train.recipe, setup.data.sizes
+    assert rule is not None
+    learned = [rule.of(c).longest(int(n), recipe, recipe.lr, Train(0, 0, old)) for c, n in enumerate(sizes)]
+    for client in range(4):
+        said = [float(one) for one in re.findall("([0-9.e+]+) times", prospect(given, client).gives[-1])]
+        own = float((updates.rows[client] - old).norm()) / learned[client]
+        mean = float((played.state.table.rows[0] - old).norm()) / float(sizes @ learned / sizes.sum())
+        assert said == pytest.approx([own, mean], rel=0.1)  # the length of 650 normal numbers varies by 3 %

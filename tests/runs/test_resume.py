@@ -290,13 +290,68 @@ def test_rounds_asked_for_again_change_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "config.toml").read_bytes() == before
 
 
-def test_books_that_were_closed_stay_closed(tmp_path: Path) -> None:
-    market = hanse.Experiment(
-        data={"clients": 4}, model="logistic", mechanism="ipfl", run={"rounds": 2}, clients={"profiles": "roles"}
-    )
-    hanse.run(market, out=tmp_path / "run")
-    with pytest.raises(hanse.UserError, match=r"^rounds: 3: round 2 was settled as the last one.* --set run.rounds=3"):
-        hanse.resume(tmp_path / "run", rounds=3)
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "config.toml"}
+
+
+def edited(folder: Path, **changes: str) -> None:
+    """Change lines of a run's config.toml by their keys, and put the others back."""
+    file = folder / "config.toml"
+    kept = folder.with_suffix(".toml")
+    if not kept.exists():
+        kept.write_bytes(file.read_bytes())
+    text = kept.read_text()
+    for key, value in changes.items():
+        text, count = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
+        assert count == 1, key
+    file.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("market") / "run"
+    posted = hanse.Experiment(
+        data={"clients": 4}, model="logistic", mechanism="ipfl_posted", run={"rounds": 4},
+        clients={"profiles": "roles"}, engine={"threads": 1},
+    )  # fmt: skip
+
+    class Stop:
+        def on_round(self, metrics: Any, played: Any) -> None:
+            if metrics["round"] == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(posted, out=folder, observers=[Stop()])
+    return folder
+
+
+def test_a_run_goes_on_with_the_settings_that_it_was_played_with(market: Path) -> None:
+    before = contents(market)
+    other = "the 2 rounds until now were played with another"
+    for key, value, line in (
+        ("by", '"size"', f'mechanism.by: "size": {other}; put "weight" back, or play it as a new run: hanse run'),
+        ("grant", "50.0", f"clients.grant: 50.0: {other}; put 100.0 back"),
+        ("lr", "0.2", f"train.lr: 0.2: {other}; put 0.1 back"),
+        ("rounds", "1", "run.rounds: 1: 2 of 4 rounds were played already; put 4 back"),
+    ):
+        edited(market, **{key: value})
+        with pytest.raises(hanse.UserError, match=re.escape(line)) as refused:
+            hanse.resume(market)
+        assert len(refused.value.lines) == 1
+        assert contents(market) == before
+
+
+def test_books_that_were_closed_stay_closed(market: Path) -> None:
+    edited(market, rounds="3", checkpoint_every="2", threads="2")
+    assert len(hanse.resume(market).metrics) == 3  # where and how long it plays may change until it is settled
+    closed = contents(market)
+    line = r"^run\.rounds: 5: round 3 of 3 was settled as the last one, which .* put 3 back, .* --set run.rounds=5$"
+    with pytest.raises(hanse.UserError, match=line):
+        hanse.resume(market, rounds=5)
+    edited(market, rounds="5", checkpoint_every="2")
+    with pytest.raises(hanse.UserError, match=line):
+        hanse.resume(market)
+    assert contents(market) == closed
 
 
 def test_another_version_is_named(tmp_path: Path) -> None:

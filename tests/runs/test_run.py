@@ -1,6 +1,8 @@
 """Whole runs from Python: other models, other data, other targets than the defaults."""
 
 import sys
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.core.part import Choice, Mechanism, SelectPart
 from hanse.data import Dataset, Samples
+from hanse.mechanisms.baselines import fedavg
 
 ENGINE = {"train": "stacked", "threads": 1}
 
@@ -173,3 +177,43 @@ def test_an_observer_that_would_never_be_told_anything_is_refused(tmp_path: Path
     with pytest.raises(UserError, match="has none of the methods on_start, on_round, on_end"):
         hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}), out=tmp_path / "r", observers=[Misspelt()])
     assert not (tmp_path / "r").exists()
+
+
+OLD: list[Any] = []  # weak references to the updates of earlier rounds
+
+
+class Unsorted(SelectPart):
+    """Three clients in no order; what earlier rounds' clients sent must be gone by then."""
+
+    def select(self, view: Any, state: Any) -> tuple[Choice, Any]:
+        assert [old() for old in OLD] == [None] * view.round
+        return Choice(np.array([3, 0, 2])), state
+
+
+def unsorted() -> Mechanism:
+    return replace(fedavg(), select=Unsorted())
+
+
+class Watching:
+    def on_start(self, experiment: Any, first_round: int, said: Any) -> None: ...
+
+    def on_round(self, metrics: Any, played: Any) -> None:
+        trained = played.view.trained
+        OLD.append(weakref.ref(trained.rows))
+        for seat, client in enumerate(trained.seats.client):  # the engine's rows themselves, not a copy
+            assert played.view.answers[int(client), f"seat {seat}"].row.data_ptr() == trained.rows[seat].data_ptr()
+
+    def on_end(self, result: Any) -> None: ...
+
+
+def test_a_rounds_updates_are_held_once_and_no_longer_than_the_round() -> None:
+    OLD.clear()
+    experiment = hanse.Experiment(
+        data={"source": "of_the_user:linear_data", "partition": "iid", "clients": 5},
+        model={"name": "logistic"},
+        mechanism="of_the_user:unsorted",
+        engine=ENGINE,
+        run={"rounds": 3},
+    )
+    hanse.run(experiment, observers=[Watching()])
+    assert len(OLD) == 3

@@ -11,6 +11,9 @@ from web_browser import Watch, find_browser, served
 from web_cases import Growing
 
 from hanse.core.entry import TOKEN, Transaction, client, pool
+from hanse.reports.report import write_report
+from hanse.reports.statement import statement
+from hanse.reports.statement_page import render
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import run as play
 from hanse.web.keys import make_key, write_keys
@@ -343,3 +346,37 @@ def test_by_keyboard_alone_and_out_again(tmp_path: Path, opened: Any) -> None:
         other.goto("/")
         other.get_by_role("button", name="Log out").click()
         expect(page.locator("#link")).to_contain_text("no longer lets this page follow")
+
+
+@pytest.mark.slow
+def test_a_report_and_a_statement_are_short_on_a_phone_and_whole_on_paper(tmp_path: Path, opened: Any) -> None:
+    """What is not the answer is folded: a report was 13,800 px long."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    play(market(6), out=tmp_path / "run")
+    report, page_of = write_report([tmp_path / "run"], tmp_path / "run"), render(statement(tmp_path / "run", 0))
+    (tmp_path / "statement.html").write_text(page_of)
+    page, watch = opened("", viewport=SIZES["phone"], bypass_csp=True)
+    long = "document.documentElement.scrollHeight"
+    for file, most in ((tmp_path / "statement.html", 4000), (report, 5000)):
+        page.goto(file.as_uri())
+        page.wait_for_function("!document.querySelector('.part[open]')")
+        assert page.evaluate(long) <= most
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        faults = Axe().run(page).response["violations"]
+        assert not [fault["id"] for fault in faults if fault["impact"] in ("serious", "critical")]
+        before = page.evaluate(long)
+        page.emulate_media(media="print")
+        assert page.evaluate(long) > 1.3 * before
+        page.emulate_media(media="screen")
+    for section in page.locator(".part[id]").all():
+        page.locator(f'nav a[href="#{section.get_attribute("id")}"]').click()
+        expect(section).to_have_attribute("open", "")
+    widths = page.evaluate("Array.from(document.querySelectorAll('.plot canvas'), drawn => drawn.clientWidth)")
+    assert len(widths) == page.locator(".plot").count() > 4
+    assert set(widths) == {page.locator("figure").first.evaluate("figure => figure.clientWidth")}
+    page.goto("about:blank")
+    page.set_viewport_size(SIZES["wide"])
+    page.goto(report.as_uri())
+    expect(page.locator("#results")).to_have_attribute("open", "")
+    assert watch.wrong == []

@@ -55,8 +55,8 @@ class PartError(RuntimeError):
 
 @contextmanager
 def in_python() -> Iterator[None]:
-    """Within this context, or a function decorated with it, UserErrors name arguments and calls of Python in the place
-    of the command line's options.
+    """Within this context, or in a function decorated with it, UserErrors name arguments and calls of Python instead of
+    the command line's options.
 
     Examples:
         >>> with in_python():
@@ -78,7 +78,7 @@ def in_python() -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Return an error's class and the first line of its message, such as ``"ValueError: no such column"``.
 
-    Meant for use in a longer sentence, so the message is cut off after 160 characters.
+    The result is meant for use in a longer sentence, so the message is cut off after 160 characters.
     """
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
@@ -113,8 +113,8 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
         allowed: the built-in names allowed there, for the hint in the error.
 
     Raises:
-        UserError: there is no colon, no such module, no such name in it, it cannot be called, or import paths are
-            refused. An ImportError inside the user's own module is passed on as it is.
+        UserError: the path has no colon, there is no such module or no such name in it, the object cannot be called, or
+            import paths are refused. An ImportError inside the user's own module is passed on as it is.
     """
     module, colon, name = path.partition(":")
     if not colon:
@@ -164,7 +164,7 @@ def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tu
     """Return the factory that a setting names, and the options for calling it.
 
     Args:
-        given: a name from ``known``, an import path, or a mapping with ``name`` (either of the two) and options.
+        given: a name from ``known``, an import path, or a mapping with ``name`` (a name or an import path) and options.
         where: the setting's key, for error messages.
         known: the built-in factories by name.
 
@@ -172,7 +172,7 @@ def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tu
         The factory, and all entries of the mapping but ``name``; no options if ``given`` is a string.
 
     Raises:
-        UserError: ``given`` is neither, or its name cannot be found (see :func:`import_path`).
+        UserError: ``given`` is none of these, or its name cannot be found (see :func:`import_path`).
     """
     table = {"name": given} if isinstance(given, str) else given
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -36,7 +37,7 @@ def defaults(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def named_choice(given: Any, default: str) -> str:
-    """Return the name in a setting that is a name, or a table with one; ``default`` if it has none."""
+    """Return the name in a setting, which is a name or a table with one; ``default`` if it has none."""
     name = given.get("name") if isinstance(given, Mapping) else given
     return default if name is None else str(name)
 
@@ -51,14 +52,14 @@ def call(
     """Check the options that a user gave, and call a factory with them.
 
     Values are validated strictly and never converted: ``"3"`` is not an integer. The text ``"none"`` stands for None
-    where None is allowed, because TOML cannot say None. NaN is no option of anything: it is not even equal to itself.
+    where None is allowed, because TOML cannot say None. NaN is never an option: it is not even equal to itself.
 
     Args:
-        make: the factory: a class or a function. A parameter without an annotation takes anything.
+        make: the factory, a class or a function. A parameter without an annotation accepts anything.
         options: the options by name.
         where: the key of these options, such as ``"mechanism.value"``; error messages begin with it.
         also: other keys allowed in the same place, for the hint at a misspelt key.
-        first: positional arguments that come before the options.
+        first: the positional arguments that come before the options.
 
     Returns:
         What the factory returns.
@@ -98,7 +99,7 @@ def call(
         return make(*first, **checked)
     except UserError as wrong:  # options that do not go together begin with the name of one of them
         raise UserError(
-            *(f"{where}.{line}" if line.split(":")[0] in parameters else line for line in wrong.lines)
+            *(f"{where}.{line}" if re.split(r"[:\[]", line)[0] in parameters else line for line in wrong.lines)
         ) from None
 
 
@@ -112,6 +113,7 @@ def _has_nan(value: Any) -> bool:
 def _reason(loc: Sequence[int | str], said: str, value: Any) -> str:
     """Return what is wrong with an option; of a table in a list of tables, with the key that it is about."""
     said = said.removeprefix("Value error, ")
+    said = "Input should be a list" if said.endswith(("instance of Sequence", "as a Sequence value")) else said
     of_table = isinstance(value, list) and len(loc) > 1 and isinstance(loc[0], int) and isinstance(loc[1], str)
     return f"{loc[1]}: {said[0].lower()}{said[1:]}" if of_table else f"{said[0].lower()}{said[1:]}"
 

@@ -90,7 +90,7 @@ def going_on(folder: Path) -> str:
 
 
 def taken(folder: Path) -> UserError:
-    """Return the refusal of a directory for a new run, since something is there."""
+    """Return the error that refuses a directory for a new run because something is already there."""
     return UserError(f"--out {folder}: exists already; give another folder, --overwrite, or '{going_on(folder)}'")
 
 
@@ -117,7 +117,7 @@ def opened(file: Path) -> BinaryIO:
 
     Raises:
         FileNotFoundError: there is no such file, or it is a link, a pipe, a folder or a device.
-        OSError: it cannot be opened for another reason.
+        OSError: the file cannot be opened for another reason.
     """
     try:
         # O_NONBLOCK: to open a pipe would otherwise wait for somebody to write into it
@@ -188,7 +188,7 @@ def parse_line(text: bytes, whole: Sequence[str] = ()) -> dict[str, Any] | None:
 def json_lines(
     file: Path, whole: Sequence[str] = (), until: int | None = None, remedy: str = "bring back a backup of it"
 ) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a file with one object a line.
+    """Yield the JSON objects of a file with one object per line.
 
     A last line without a newline is skipped: it is still being written, or was cut off. A missing file yields nothing.
 
@@ -221,13 +221,13 @@ def json_lines(
 
 
 def cut_torn(file: IO[bytes]) -> None:
-    """Take away what a crash left of the last line of a file that is open for reading and writing."""
+    """Remove an incomplete last line, left by a crash, from a file that is open for reading and writing."""
     file.seek(0)
     file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def is_count(value: object, key: str) -> TypeGuard[int]:
-    """Say whether a line's value is a possible round number or, for the ``key`` "client", client number.
+    """Return whether a line's value is a possible round number or, for the ``key`` "client", a possible client number.
 
     Client numbers are bounded because arrays by client are as long as the highest one: an absurd number in a stranger's
     file would exhaust the memory.
@@ -265,15 +265,15 @@ def array_header(blob: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.
     """Read the header of an array in ``.npy`` format, and check the claimed size.
 
     Args:
-        blob: a file at the start of the array; left at the first number.
+        blob: a file positioned at the start of the array; afterwards it is at the first number.
         size: how many bytes header and numbers take together.
 
     Returns:
         The shape, whether it is stored in column-major (Fortran) order, and its type.
 
     Raises:
-        ValueError: it holds Python objects, or its shape and type do not fit ``size``. A header that is damaged may
-            raise any of the errors that numpy raises.
+        ValueError: the array holds Python objects, or its shape and type do not fit ``size``. A header that is damaged
+            may raise any of the errors that numpy raises.
     """
     version = np.lib.format.read_magic(blob)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -328,8 +328,8 @@ def whole_file(
         The open file, in binary mode.
 
     Raises:
-        OSError: it cannot be written, or its path is a link or anything else but a regular file, which could make hanse
-            overwrite another file.
+        OSError: the file cannot be written, or ``path`` is a link or anything else but a regular file, which could make
+            hanse overwrite another file.
     """
     if not private:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -368,7 +368,7 @@ def write_csv(out: TextIO, rows: Iterable[Sequence[object]]) -> None:
 
     Args:
         out: a text file to write into.
-        rows: the header first.
+        rows: the rows, beginning with the header.
     """
     writer = csv.writer(out, lineterminator="\n")
     for row in rows:

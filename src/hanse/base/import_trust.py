@@ -1,10 +1,9 @@
-"""Whether this command runs an experiment, or only looks at one that somebody else ran.
+"""Records whether this command runs an experiment, or only looks at one that somebody else ran.
 
 An experiment's file is a program: its import paths name modules, and importing a module runs it. Running an experiment
-requires trusting its file. Looking at a run directory must not, so nothing that the directory names is then imported.
-
-So is a message that names a model, a loss, a loop or a metric. A node resolves these names inside :func:`from_message`,
-where import paths can only mean objects that the participant's own app lists.
+requires trusting its file. Looking at a run directory must not require trust, so nothing that the directory names is
+then imported. A message that names a model, a loss, a loop or a metric is a program in the same sense. A node resolves
+these names inside :func:`from_message`, where import paths can only mean objects that the participant's own app lists.
 
 Only one function imports, :func:`hanse.base.errors.import_path`, and it reads the marks that :func:`looking` and
 :func:`from_message` set, so no path through the code can miss them; a parameter passed down could be forgotten.
@@ -30,7 +29,7 @@ def looking(*, trust: bool = False) -> Iterator[None]:
     """Refuse import paths inside this block.
 
     Args:
-        trust: the user allowed it (``--trust``): import paths work as usual.
+        trust: whether the user allows them (``--trust``); import paths then work as usual.
     """
     mark = _LOOKING.set(not trust)
     try:
@@ -40,13 +39,13 @@ def looking(*, trust: bool = False) -> Iterator[None]:
 
 
 def is_looking() -> bool:
-    """Say whether import paths are refused at this point."""
+    """Return whether import paths are refused at this point."""
     return _LOOKING.get()
 
 
 @contextmanager
 def from_message(own: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Inside this block, import paths come from a message, so none is imported.
+    """Mark that import paths inside this block come from a message, so none is imported.
 
     Args:
         own: the objects of the participant's own app that paths may mean, by import path.

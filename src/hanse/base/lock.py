@@ -7,7 +7,7 @@ The lock is ``flock`` on the file ``lock`` in the directory. The alternatives ar
   made by the run's own process would release it. Nor do they exclude other threads.
 * ``flock`` belongs to the open file, so it has neither problem. But a child made by ``fork`` shares the open file and
   would hold the lock after its parent was killed. Children that run another program do not, because Python opens files
-  close-on-exec. The others close it in the hook at the end of this module.
+  close-on-exec. Other children close the file in the hook at the end of this module.
 
 Since the kernel holds the lock, nothing needs cleaning up after ``kill -9`` or a power cut, and the file's existence
 means nothing. Over NFS, Linux keeps such locks at the server, so machines exclude each other unless the share is
@@ -34,7 +34,8 @@ _HELD: WeakSet[Hold] = WeakSet()  # by this process
 
 
 class Hold:
-    """The right to write into a run directory. Use it as a context manager: it is released at the end of the block.
+    """The right to write into a run directory. Use it as a context manager, which releases the lock at the end of the
+    block.
 
     Creating one does not take the lock; call :meth:`take`.
 
@@ -82,7 +83,7 @@ class Hold:
             os.pwrite(self._file, json.dumps(me).encode() + b"\n", 0)
 
     def release(self) -> None:
-        """Give the lock back. Does nothing if it is not held."""
+        """Release the lock. Does nothing if it is not held."""
         if self._file is None:
             return
         with suppress(OSError):

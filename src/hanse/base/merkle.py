@@ -127,7 +127,8 @@ class Tree:
         return tuple(reversed(path))
 
     def consistency(self, first: int, size: int | None = None) -> tuple[bytes, ...]:
-        """Return the proof that the tree of ``size`` leaves begins with that of ``first`` (RFC 9162, 2.1.4.1).
+        """Return the proof that the tree of ``size`` leaves begins with the tree of ``first`` leaves (RFC 9162,
+        2.1.4.1).
 
         Raises ValueError unless ``0 < first <= size <= len(self)``.
         """
@@ -147,7 +148,7 @@ class Tree:
 
 
 def path_length(index: int, size: int) -> int:
-    """Return how many hashes the proof has that a leaf is at ``index`` of ``size`` leaves."""
+    """Return how many hashes a proof of inclusion has, for the leaf at ``index`` of ``size`` leaves."""
     start, end, length = 0, size, 0
     while end - start > 1:
         split = start + _split(end - start)
@@ -162,11 +163,11 @@ def _split(count: int) -> int:
 
 
 def root_from(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> bytes | None:
-    """Return the root to which a proof leads from a leaf (RFC 9162, 2.1.3.2); None if it is not of that length.
+    """Return the root to which a proof leads from a leaf (RFC 9162, 2.1.3.2); None if the proof has the wrong length.
 
     Args:
         leaf: the leaf itself, not its hash.
-        index: its place.
+        index: the leaf's place.
         size: the number of leaves of the tree.
         proof: as :meth:`Tree.inclusion` makes it.
     """
@@ -198,7 +199,7 @@ def verify_consistency(first: int, size: int, proof: Sequence[bytes], before: by
 
     Args:
         first: the number of leaves of the earlier tree.
-        size: the number of leaves of the later one.
+        size: the number of leaves of the later tree.
         proof: as :meth:`Tree.consistency` makes it.
         before: the earlier root hash.
         root: the later root hash.
@@ -233,8 +234,8 @@ def decoded(text: str) -> bytes:
     """Return the bytes of a text in base64.
 
     Raises:
-        ValueError: it is not exactly what :func:`base64.b64encode` writes. Not every bit of the last character counts,
-            so other texts would decode to the same bytes.
+        ValueError: the text is not exactly what :func:`base64.b64encode` writes. Not every bit of the last character
+            counts, so other texts would decode to the same bytes.
     """
     try:
         blob = base64.b64decode(text, validate=True)
@@ -246,7 +247,7 @@ def decoded(text: str) -> bytes:
 
 
 def as_text(*hashes: bytes) -> str:
-    """Return hashes of 32 bytes, one after the other, in base64.
+    """Return a text with hashes of 32 bytes, one after the other, in base64.
 
     Examples:
         >>> hashes_of(as_text(b"a" * 32, b"b" * 32)) == [b"a" * 32, b"b" * 32]

@@ -30,7 +30,7 @@ def interruptible(ours: bool) -> Iterator[Stop]:
     Outside the main thread signals cannot be handled, and the block changes nothing.
 
     Args:
-        ours: whether this process may handle the signal. Not in Flower's server apps, which Flower ends with that
+        ours: whether this process may handle the signal. False in Flower's server apps, which Flower ends with that
             signal.
 
     Yields:

@@ -1,4 +1,4 @@
-"""Random streams by key: a draw depends on what it is for, never on when or where it is made.
+"""Random streams by key: a draw depends on its purpose, never on when or where it is made.
 
 Every draw of a run comes from a stream keyed by ``(seed, purpose, round, client, start row)``. It therefore does not
 depend on the order of work, batching, restarts, or the client's machine. Give every use its own ``purpose``: two uses
@@ -48,7 +48,7 @@ def torch_seed(seed: int, purpose: str, *, round: int = -1, client: int = -1, st
         seed: the run's seed.
         purpose: what the draw is for.
         round: the round's number.
-        client: the client that it is for; -1: none.
+        client: the client that the seed is for; -1: none.
         start: any third number that tells draws apart.
     """
     # PyTorch takes seeds up to 2^64 - 1, but other users of the number may read it as a signed integer
@@ -59,12 +59,12 @@ def torch_seed(seed: int, purpose: str, *, round: int = -1, client: int = -1, st
 def places(seed: int, purpose: str, num_clients: int) -> NDArray[np.int64]:
     """Return each client's place 0..N-1 in a random order, ``[N]`` int64. All clients of a run see the same order.
 
-    Behaviours use it to agree, without talking to each other, on which clients are the stragglers or free riders: those
-    whose place is below the number wanted.
+    Behaviours use it to agree, without talking to each other, on which clients are the stragglers or free riders,
+    namely those whose place is below the number wanted.
 
     Args:
         seed: the run's seed.
-        purpose: names the order; each purpose has its own.
+        purpose: the order's name; each purpose has its own order.
         num_clients: how many clients there are, N.
     """
     return np.argsort(stream(seed, purpose).permutation(num_clients))

@@ -47,7 +47,7 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
     Entries that are None are left out, since TOML has no null. Nested mappings become inline tables.
 
     Args:
-        sections: the entries by section, in the order in which they are written.
+        sections: the entries by section, in the order of writing.
 
     Raises:
         TypeError: a value of a type that TOML does not have.
@@ -84,7 +84,7 @@ def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
     Args:
         table: the nested mappings.
-        above: what to put before every key; it ends with a dot unless it is empty.
+        above: the prefix of every key; it ends with a dot unless it is empty.
     """
     for key, value in table.items():
         if isinstance(value, Mapping):

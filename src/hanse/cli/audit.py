@@ -1,5 +1,5 @@
-"""``hanse audit``: whether a market kept its promises, whether values and payments follow from what clients sent, and
-whether a member has the samples that it claims.
+"""``hanse audit`` checks whether a market kept its promises, whether values and payments follow from what clients sent,
+and whether a member has the samples that it claims.
 
 The checks of a run are in :mod:`hanse.reports.audit` and :mod:`hanse.runs.recompute`, those of samples in
 :mod:`hanse.federation.sizes`.
@@ -33,7 +33,7 @@ class RunByDefault(TyperGroup):
     """``hanse audit DIR`` is ``hanse audit run DIR``."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Return the words that are left, with the subcommand "run" where none is named."""
+        """Return the remaining words, with the subcommand "run" if none is named."""
         if args and args[0] not in (*self.commands, "--help"):
             args = ["run", *args]
         return super().parse_args(ctx, args)

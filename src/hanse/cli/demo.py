@@ -1,8 +1,8 @@
-"""``hanse demo``: the main job in small, on real handwritten digits.
+"""``hanse demo`` shows what hanse does on a small example with real handwritten digits.
 
 It has three acts. Six rules for choosing clients are compared (:func:`demo_experiments`), all values of a round are
 estimated from few models (:func:`values_experiment`), and a market of models is played and audited (:func:`scene`). The
-experiments are ordinary ones; read them as examples of what a file may say. Benchmarks and the documentation play some
+experiments are ordinary ones, and serve as examples of what a file may say. Benchmarks and the documentation play some
 of them again.
 """
 
@@ -63,7 +63,7 @@ def demo_experiments(seed: int) -> dict[str, Experiment]:
     Two are baselines: each client alone, and all data in one place.
 
     Args:
-        seed: of the split and of everything else.
+        seed: the seed of the split and of all other draws.
     """
     shared: dict[str, Any] = {
         "data": {
@@ -97,7 +97,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     Args:
         folder: folder for runs and reports; an earlier demo there is replaced.
         seeds: how many seeds each mechanism of the race is played with.
-        console: where it prints.
+        console: where the demo prints.
 
     Raises:
         UserError: the folder contains something other than an earlier demo.
@@ -285,11 +285,11 @@ MARKET_LEAD = (
 
 @dataclass(frozen=True)
 class Scene:
-    """The market's scene, played.
+    """The demo's market, played.
 
     Attributes:
         market: the run of the market.
-        alone: the same clients, each training by itself.
+        alone: the run of the same clients, each training by itself.
         audit: the checks of the market.
         table: who bought, sold and gained what.
         gain: one sentence on the buyers' gain.
@@ -308,8 +308,8 @@ def market_experiment(seed: int = 0, *, alone: bool = False) -> Experiment:
     """Return the demo's market: iPFL among the twelve roles of its Table 5, eleven that trade and one attacker.
 
     Args:
-        seed: of the split and of everything else.
-        alone: each client trains by itself instead, with the same data and the same attacker.
+        seed: the seed of the split and of all other draws.
+        alone: whether each client trains by itself instead, with the same data and the same attacker.
     """
     attackers = [i for i, role in enumerate(TABLE_5) if role == "attacker"]
     trade: dict[str, Any] = {
@@ -337,7 +337,7 @@ def scene(out: Path, observe: Callable[[str], Sequence[Observer]] = lambda what:
 
     Args:
         out: the folder of both runs, ``market`` and ``market-alone``.
-        observe: returns the observers of a run, given a description of the run.
+        observe: a function that returns the observers of a run, given a description of the run.
     """
     market = run(market_experiment(), out=out / "market", observers=observe("the market"))
     alone = run(market_experiment(alone=True), out=out / "market-alone", observers=observe("each client alone"))

@@ -1,8 +1,8 @@
 """The ``hanse`` command: its general options, its subcommands, and what it does with errors.
 
 ``run``, ``resume``, ``compare``, ``report``, ``demo`` and ``list`` are here, each other subcommand in a module of its
-own. The docstring of a command is what its ``--help`` shows: the first paragraph stands in the list of commands as
-well, so it is one short sentence. Commands import what they need inside, which keeps ``hanse --help`` fast.
+own. The docstring of a command is what its ``--help`` shows. Its first paragraph also stands in the list of commands,
+so it is one short sentence. Commands import what they need inside, which keeps ``hanse --help`` fast.
 
 Exit codes: 0 all is well; 1 the machine failed, the run was stopped, or what was checked does not hold; 2 the user made
 a mistake; each one is reported in one line.
@@ -117,9 +117,9 @@ def demo(
 def list_(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Of a mechanism: what fits. Of a section: its keys. Else: options."),
+        typer.Argument(metavar="[NAME]", help="A mechanism shows what fits, a section its keys, others their options."),
     ] = None,
-    combinations: Annotated[bool, typer.Option("--combinations", help="Show that for every mechanism.")] = False,
+    combinations: Annotated[bool, typer.Option("--combinations", help="Show what fits for every mechanism.")] = False,
 ) -> None:
     """List mechanisms, parts, data sources, partitions, models and behaviours.
 
@@ -239,9 +239,12 @@ def _finish(result: object) -> None:
     warn(record.doubts if record is not None else ())
     last = result.metrics[-1] if result.metrics else {}
     main = [reading.key for reading in readings_of(result.experiment.eval.metrics)]
-    names = [f"{who}{what}" for who in ("test/", "client/test_") for what in dict.fromkeys((*main, *_FINAL))]
-    figures = [f"{k} {last[k]:.3g}" for k in names if last.get(k) is not None]
-    out.print(f"{len(result.metrics)} rounds; " + (", ".join(figures) or "nothing tested"), highlight=False)
+    tested = []
+    for where, start in (("on the server's test data", "test/"), ("on the clients' own", "client/test_")):
+        figures = {what: last.get(start + what) for what in (*main, *_FINAL)}
+        known = [f"{what} {value:.3g}" for what, value in figures.items() if value is not None]
+        tested += [f"{where}: {', '.join(known)}"] if known else []
+    out.print("; ".join([f"{len(result.metrics)} rounds", *(tested or ["nothing tested"])]), highlight=False)
     lines = (
         *mostly_refused(result.clients, result.names),
         *valued_otherwise(result.metrics),

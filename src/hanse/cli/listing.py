@@ -30,7 +30,7 @@ class Combination:
         mechanism: the mechanism's name.
         slot: the decision whose part is replaced.
         part: the name of the part that replaces it.
-        missing: what the part would lack, and what other parts (named) would then lack; empty: it fits.
+        missing: what the part would lack, and what other parts (named) would then lack; empty if the part fits.
     """
 
     mechanism: str
@@ -83,7 +83,7 @@ def name_table() -> RichTable:
 
 
 def tables(name: str) -> list[RichTable]:
-    """Return what is known of a name: the keys of a section of the experiment, and the options of parts.
+    """Return the tables for a name: the keys of a section of the experiment, and the options of parts.
 
     Raises:
         UserError: nothing has this name.
@@ -102,7 +102,7 @@ def tables(name: str) -> list[RichTable]:
 
 
 def documented(make: Any) -> tuple[list[str], dict[str, str]]:
-    """Return the paragraphs of a part's docstring before its sections, and what it and its bases say of each option."""
+    """Return the paragraphs of a part's docstring before its sections, and each option's text from it and its bases."""
     meaning: dict[str, str] = {}
     text = ""
     for kind in make.__mro__[-2::-1] if isinstance(make, type) else (make,):  # the part itself comes last
@@ -159,7 +159,7 @@ def _options_of(head: str, makers: Mapping[str, tuple[str, Callable[..., Any]]],
 
 
 def combination_table(mechanism: str | None = None) -> RichTable:
-    """Return a table of which part can replace which, with the reason where it cannot.
+    """Return a table of which part can replace which, with the reason if it cannot.
 
     Args:
         mechanism: one mechanism; None: all.

@@ -188,8 +188,8 @@ def join(
     The node acts on requests that the operator has signed. Its key, operator.pub, is pinned when you first join an
     address: ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
 
-    Give the other members the witness key that is shown. With --witnesses, a file with the keys of all (a name and a
-    key a line), the node acts on a request once more than half of them have cosigned the head of the books in it.
+    Give the other members the witness key that is shown. With --witnesses, a file with one name and key per line for
+    all members, the node acts on a request once more than half of them have cosigned the head of the books in it.
 
     Flower starts a fresh interpreter for every message, which takes seconds. With --warm, a process that has already
     imported torch, hanse and the modules of --import forks for each message; it takes a few hundred MB.

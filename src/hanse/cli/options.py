@@ -1,4 +1,4 @@
-"""Shared by several commands: options, printing, and how commands that play many runs are stopped.
+"""What several commands share: options, printing, and how to stop commands that play many runs.
 
 The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a command's parameters with. ``out`` and
 ``err`` are the consoles of standard output and standard error; only output that other programs may read goes to
@@ -71,19 +71,19 @@ def flowing(app: typer.Typer) -> None:
 
 
 def say(text: object, console: Console = out, *, wrap: bool = False, style: str | None = None) -> None:
-    """Print a text literally: rich interprets no markup in it and colours no words.
+    """Print a text literally, without markup or colours of rich's.
 
     Args:
         text: what to print; anything that rich can print.
-        console: where.
-        wrap: break long lines at words. Otherwise the terminal does, and paths can be copied whole.
+        console: where to print it.
+        wrap: whether to break long lines at words. If not, the terminal breaks them, and paths can be copied whole.
         style: rich's name of a colour for all of it.
     """
     console.print(text, markup=False, highlight=False, soft_wrap=not wrap, style=style)
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Print warnings that must stand before results, a paragraph each."""
+    """Print warnings that must stand before results, one paragraph each."""
     for line in lines:
         say(f"warning: {line}", style="bold yellow", wrap=True)
 

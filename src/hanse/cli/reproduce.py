@@ -204,7 +204,7 @@ def _decide(
 
 
 def _check_folder(folder: Path, *, written: bool = True) -> None:
-    """Raise UserError if this is no folder, or nothing can be written to it (unless it is only read), before half an
+    """Raise UserError if this is not a folder, or nothing can be written to it (unless it is only read), before half an
     hour of runs that could not be kept.
     """
     try:

@@ -91,8 +91,8 @@ def prepare(
 
     Args:
         folder: a run directory, or a folder with several.
-        host: the address that it will listen on.
-        port: its port; it goes into the name of the session cookie.
+        host: the address that the server will listen on.
+        port: the server's port, which becomes part of the session cookie's name.
         auth: the file of keys; None: nobody is asked for one, which only loopback allows.
 
     Raises:
@@ -129,7 +129,7 @@ def prepare(
 
 
 def check_certificate(cert: Path | None, cert_key: Path | None) -> None:
-    """Check that a certificate and its key are there, or neither. Raises UserError for each mistake."""
+    """Check that a certificate and its key are both there, or neither. Raises UserError with all mistakes."""
     lines = ["--cert, --cert-key: one needs the other"] if (cert is None) != (cert_key is None) else []
     for name, file in (("--cert", cert), ("--cert-key", cert_key)):
         if file is not None and not file.is_file():
@@ -139,7 +139,7 @@ def check_certificate(cert: Path | None, cert_key: Path | None) -> None:
 
 
 def warn_unencrypted(host: str, cert: Path | None) -> None:
-    """Warn of a page that others reach without a certificate."""
+    """Warn if others reach the page without a certificate."""
     if cert is None and not is_loopback(host):
         warning = (
             "keys travel unencrypted; give a certificate, or keep the page on loopback behind a proxy that has one"
@@ -148,7 +148,7 @@ def warn_unencrypted(host: str, cert: Path | None) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at this address. Raises UserError if it cannot."""
+    """Return a socket that listens at this address. Raises UserError if that is impossible."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
@@ -157,7 +157,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address can be reached from this machine only."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -34,10 +34,9 @@ def check(transaction: Transaction) -> None:
     """Check the form of a transaction; balances are not looked at.
 
     Raises:
-        LedgerError: a step, kind or memo that is not one line of printable text, fewer than two postings, an unknown
-            kind of account, an amount that is not a nonzero integer of at most 64 bits, postings that do not sum to
-            zero, or a close of a round (:mod:`hanse.ledger.closing`) or a commitment that moves units or has the wrong
-            name.
+        LedgerError: a step, kind or memo is not one line of printable text; there are fewer than two postings; a kind
+            of account is unknown; an amount is not a nonzero integer of at most 64 bits; the postings do not sum to
+            zero; or a close of a round (:mod:`hanse.ledger.closing`) or a commitment moves units or has the wrong name.
     """
     where = f"transaction '{transaction.step}'"
     for name, text in (("step", transaction.step), ("kind", transaction.kind)):
@@ -113,8 +112,8 @@ class Book:
             transactions: what to post, in order.
 
         Raises:
-            LedgerError: a transaction is malformed, the round has its step already, the round is before the last one,
-                or a balance would not fit 64 bits.
+            LedgerError: a transaction is malformed, its step was already posted in the round, the round is before the
+                last one, or a balance would not fit 64 bits.
             OverdraftError: an account that pays would end below its floor.
         """
         tally = Tally.of(self)
@@ -152,7 +151,7 @@ class Tally:
         return replace(self, balances=dict(self.balances), peaks=list(self.peaks), steps=set(self.steps))
 
     def book(self) -> Book:
-        """Return the book as it stands."""
+        """Return the tally's present state as a book."""
         steps = frozenset(self.steps)
         return Book(dict(self.balances), tuple(self.peaks), self.count, self.floor, self.round, steps)
 
@@ -160,9 +159,9 @@ class Tally:
         """Post a transaction and return its line of the log.
 
         Args:
-            round: its round.
+            round: the transaction's round.
             transaction: what is posted.
-            line: how it stands in a log that is being read; None: it is written now.
+            line: the transaction's line in a log that is being read; None: it is written now.
 
         Raises:
             LedgerError, OverdraftError: as :meth:`Book.post`.

@@ -6,7 +6,7 @@ the guard, a wrong length would surface as an IndexError three modules later, an
 run from learning. No part may write into what it is shown.
 
 The loop uses :func:`decide` for the decisions, and :func:`call` for methods that return something else, such as
-``asks``. The ``check_...`` functions raise :class:`GuardError`, and :func:`guarded` makes a PartError of it.
+``asks``. The ``check_...`` functions raise :class:`GuardError`, which :func:`guarded` turns into a PartError.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def call(slot: str, method: Callable[..., T], view: View, *given: Any) -> T:
         given: the method's arguments.
 
     Raises:
-        PartError: it wrote into the updates or the table that it was shown.
+        PartError: the part wrote into the updates or the table that it was shown.
         Exception: whatever the method raises, with a note that names the part.
     """
     name = name_of(slot, method, view)
@@ -102,14 +102,14 @@ def decide(
         view: the round so far.
         states: the states of all parts.
         key: where this part's own state is in ``states``.
-        name: the method's name, where it is not that of the slot.
+        name: the method's name, if it differs from the slot's.
         fills: the blocks that the part may write, for a ``weigh``.
 
     Returns:
         The decision, and all states with the part's next one in place.
 
     Raises:
-        PartError: it did not return a pair, the decision is not sound, or the state cannot be checkpointed.
+        PartError: the part did not return a pair, its decision is not sound, or its state cannot be checkpointed.
     """
     result: Any = call(slot, method, view, view, states[key])
     name, who = name or SLOT_METHOD.get(slot, slot), name_of(slot, method, view)
@@ -127,7 +127,7 @@ def checked_state(state: Any) -> State:
     """Return a part's state in the form that the loop keeps: a read-only mapping of read-only arrays.
 
     Raises:
-        GuardError: it holds something that cannot be checkpointed.
+        GuardError: the state holds something that cannot be checkpointed.
     """
     _check_state(state)
     kept = {name: np.ascontiguousarray(x) if _turned(x) else x for name, x in state.items()}
@@ -226,7 +226,7 @@ def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) 
         size: how many rows the table has.
 
     Raises:
-        GuardError: it is something else, or names a row that does not exist.
+        GuardError: the array is something else, or names a row that does not exist.
     """
     rows = _ints(name, array, shape)
     if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < size):

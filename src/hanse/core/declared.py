@@ -43,7 +43,7 @@ class Shaped:
     NaN is within all bounds: it marks a number that does not exist, such as the accuracy of a regression.
 
     Attributes:
-        dims: how many dimensions it has.
+        dims: how many dimensions the tensor has.
         dtypes: the types that are allowed.
         low: the least number. None: no bound.
         high: the largest number. None: no bound.

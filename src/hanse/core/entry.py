@@ -75,11 +75,11 @@ class Transaction:
     """A movement of units between accounts.
 
     Attributes:
-        step: its name, unique within its round. A transaction is identified by its round and step: another one with
-            both equal is taken to be the same.
+        step: the transaction's name, unique within its round. A transaction is identified by its round and step:
+            another one with both equal is taken to be the same.
         kind: the heading under which reports group it, such as "grant".
         postings: ``(account, units)`` with nonzero integers that sum to zero; what an account pays is negative.
-        memo: a note for readers, such as the equation that it follows.
+        memo: a note for readers, such as the equation that the transaction follows.
 
     Examples:
         >>> pay = Transaction("gift/0", "gift", (("client/0", -250_000), ("client/1", 250_000)), memo="0.25 tokens")
@@ -97,7 +97,7 @@ def leaf(number: int, round: int, transaction: Transaction) -> bytes:
     """Return a transaction as a line of the log, without the newline: a leaf of the book's Merkle tree.
 
     Args:
-        number: its place in the book, counted from 1.
+        number: the transaction's place in the book, counted from 1.
         round: the round that it belongs to.
         transaction: what is written.
 

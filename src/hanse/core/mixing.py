@@ -42,12 +42,12 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     """Return the mix of a round that has updates.
 
     Args:
-        mechanism: whose parts are asked.
+        mechanism: the mechanism whose parts are asked.
         view: the round, with accepted updates.
         states: the states of all parts.
 
     Returns:
-        The mix; the values that the weighing parts hand on to later parts; the states after their decisions.
+        The mix; the values that the weighing parts hand on to later parts; the parts' states after these decisions.
 
     Raises:
         PartError: a part returned something invalid, or no part gives the new value of a row that a group trained.
@@ -104,8 +104,8 @@ def _leaves_groups(mechanism: Mechanism, groups: Sequence[Group], said: Weighed,
 def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
     """Return the parts whose ``weigh`` is called, by the slot in which each fills blocks.
 
-    The part in the weigh slot comes first. Parts in other slots are asked only for blocks that none before them fills:
-    that is how a mechanism's own weighing is replaced by another part.
+    The part in the weigh slot comes first. Parts in other slots are asked only for blocks that no earlier part fills,
+    so another weigh part can replace a mechanism's own weighing.
     """
     by_slot: dict[str, WeighPart] = {}
     filled: frozenset[str] = frozenset()

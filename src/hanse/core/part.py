@@ -55,17 +55,17 @@ T = TypeVar("T")
 
 
 class Questions(tuple[Request, ...]):
-    """A part's questions, and values that it computed for them and needs again later in the round.
+    """A part's questions, and the values that it computed to ask them and needs again later in the round.
 
     Attributes:
-        found: those values; the part's later methods read them with ``view.get(Type)``.
+        found: the values computed; the part's later methods read them with ``view.get(Type)``.
     """
 
     found: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, requests: Iterable[Request], *found: Any) -> Questions:
-        """Return the questions with these values."""
+        """Return the questions in ``requests``, with the values in ``found``."""
         made = cls(requests)
         made.found = found
         return made
@@ -78,7 +78,7 @@ class Choice:
     Attributes:
         clients: ``[S]`` int64, the ids of the clients that train. A client may appear several times with different
             start rows.
-        start: ``[S]`` int64, the table row that each starts from. None: its home row.
+        start: ``[S]`` int64, the table row that each client starts from. None: its home row.
         target: ``[S]`` int64, the row that each update goes to. None: the row where it started.
         metrics: numbers by name that are recorded with the round.
         found: values for parts that decide later; they read them with ``view.get(Type)``.
@@ -159,7 +159,7 @@ class Group:
         return piece
 
     def among(self, members: Ints) -> Group:
-        """Return the group that consists of some members: a coalition. ``members [n]`` are positions in this group."""
+        """Return the group of some members, a coalition. ``members [n]`` are positions in this group."""
         return replace(self, at=self.at[members], shrunk=None if self.shrunk is None else self.shrunk[members])
 
     def shrinking(self, shares: Floats) -> Group:
@@ -227,9 +227,9 @@ class Aggregate:
 
     Attributes:
         weights: ``[m]``, the weight of each update.
-        old: the weight of the row as it was.
+        old: the weight of the old row.
         metrics: numbers by name, recorded as means over the groups that have them.
-        row: ``[P]`` float32, the new row itself, if it is not such a sum.
+        row: ``[P]`` float32, the new row itself, if it is not a weighted sum.
         keeps: tensors by name that the part's own ``learn`` may put into its state. What is computed for a coalition is
             not kept.
         along: with ``row``, the part of its step that follows the updates; the rest, such as momentum, belongs to no
@@ -262,7 +262,7 @@ class Aggregated:
 
 @dataclass(frozen=True)
 class Weighed:
-    """WEIGH, for the rows that are not aggregated group by group.
+    """The weigh part's decision on rows that are not aggregated group by group.
 
     Attributes:
         replaced: what becomes of existing rows.
@@ -292,12 +292,13 @@ class Values:
         standard_errors: ``[S]``, the estimation error: how exactly the game was solved.
         exact: ``[S]``, the exact values, if they were computed for comparison.
         metrics: numbers by name that are recorded with the round.
-        without_block: ``[S, B]``, the values with each of B blocks of validation samples left out, from which follows
-            the error due to the draw of these samples.
+        without_block: ``[S, B]``, the values with each of B blocks of validation samples left out. They give the error
+            due to the draw of these samples.
         interactions: ``[S, S]``, above 0 if two seats complement each other, below 0 if they duplicate each other, NaN
             if they are not in the same game.
         interaction_errors: ``[S, S]``, the standard errors of ``interactions``.
-        beside: by smaller budget of coalitions, the values and standard errors ``[2, S]`` that it would have given.
+        beside: the values and standard errors ``[2, S]`` that smaller budgets of coalitions would have given, by
+            budget.
         by_row: for metrics that are sums over trained rows, each row's term.
         found: values for parts that decide later.
 
@@ -406,7 +407,7 @@ class Deployment:
         rows: ``[N]`` int64, the row of the new table that each client holds.
         weights: ``[N, K']``. If given, client c holds the personal model ``weights[c] @ M'`` instead; if its weights
             are all zero, it holds its row.
-        own_mix: if given, each client computes such weights locally.
+        own_mix: if given, each client computes the weights of its personal model locally.
         metrics: numbers by name that are recorded with the round.
     """
 
@@ -428,8 +429,8 @@ class Context:
         layout: how a model lies in a row of the table.
         initial: ``initial(k)`` draws the k-th initial model, ``[P]`` float32. The same k gives the same model.
         slots: the parts of the mechanism by slot.
-        sums: if the server sees only sums (``[federation] secure``): splits the clients that are asked to train into
-            the groups that are summed, ids by group. None: it sees every update.
+        sums: if the server sees only sums (``[federation] secure``), a function that splits the clients asked to train
+            into the groups that are summed, ids by group. None: the server sees every update.
 
     Examples:
         >>> from hanse.mechanisms.select import UCB
@@ -450,7 +451,7 @@ class Context:
     sums: Callable[[Ints, int], list[Ints]] | None = None
 
     def standing(self, part: Part) -> frozenset[str]:
-        """Return the slots that a part fills in this mechanism. It can skip questions that only its other slots would
+        """Return the slots that a part fills in this mechanism, so it can skip questions that only other slots would
         use.
         """
         return frozenset(slot for slot, other in self.slots.items() if other is part)
@@ -474,7 +475,8 @@ class View:
         answers: the replies so far, by client and name of the question.
         authorised: the most that each client agreed to pay this round, in the smallest unit.
         refusals: ``(client, reason)`` for everything refused so far.
-        choice: SELECT's decision, once it is made; likewise ``values``, ``settlement`` and ``deployment``.
+        choice: SELECT's decision, once it is made; ``values``, ``settlement`` and ``deployment`` are the later
+            decisions.
         seats: TRAIN's decision.
         updates: the accepted updates; read them as :attr:`trained`.
         mix: the proposed next table; read it as :attr:`mixed`.
@@ -647,14 +649,14 @@ class Part(Protocol):
     (:func:`by_slot`).
 
     Attributes:
-        needs: what it requires, such as "validation", "values" or "groups". Of training: "penalty" if its seats have
-            pulls or tilts, which a client's own training loop must add to the loss; "sgd" if it relies on SGD's number
-            of steps or on ``train.lr``.
-        gives: what it provides to others, and optional inputs that it supports: "again" (aggregates that are functions
-            of a group's rows), "parted" (those whose :attr:`Aggregate.along` is known), "late" (updates of earlier
-            rounds), "sums" (a server that sees only sums over groups).
-        reads: the blocks of rows that its seats or its mix read.
-        fills: the blocks whose rows its ``weigh`` returns.
+        needs: what the part requires, such as "validation", "values" or "groups". Two concern training: "penalty" if
+            its seats have pulls or tilts, which a client's own training loop must add to the loss; "sgd" if it relies
+            on SGD's number of steps or on ``train.lr``.
+        gives: what the part provides to others, and optional inputs that it supports: "again" (aggregates that are
+            functions of a group's rows), "parted" (aggregates whose :attr:`Aggregate.along` is known), "late" (updates
+            of earlier rounds), "sums" (a server that sees only sums over groups).
+        reads: the blocks of rows that the part's seats or its mix read.
+        fills: the blocks whose rows the part's ``weigh`` returns.
 
     Examples:
         The parts of a mechanism, with what a small round showed them and their states:
@@ -683,7 +685,7 @@ class Part(Protocol):
 
         The loop merges the questions of all parts into one exchange per stage: "open" before selection, "train" with
         the training tasks, "close" once the updates are here. A part that settles is asked once more at "end", after
-        the last round. Return :class:`Questions` to hand on values that were computed for them.
+        the last round. To hand on values that were computed for its questions, the part returns :class:`Questions`.
         """
         return ()
 
@@ -716,7 +718,7 @@ class Part(Protocol):
         """Return the part's texts and charts for reports, statements and the live page. The default returns nothing.
 
         Args:
-            slots: the slots that it fills in this mechanism.
+            slots: the slots that the part fills in this mechanism.
         """
         return Telling()
 
@@ -757,14 +759,14 @@ class TrainPart(Part, Protocol):
 class AggregatePart(Part, Protocol):
     """Fills the weigh slot: turns the updates of one group into the server row that they train.
 
-    For the first two kinds, a coalition's model uses the whole group's weights. A rule of the third kind is applied
-    again to the coalition's updates.
+    For the kinds "average" and "affine", a coalition's model uses the whole group's weights. A rule of the kind "again"
+    is applied anew to the coalition's updates.
 
     Attributes:
         kind: "average": weights of at least 0 that sum to 1, without the old row; "affine": any weights on the updates
             and the old row; "again": a function of the group's rows, the old row and the state before the round, which
             may return a row.
-        parted: whether each ``row`` that it returns comes with ``along``.
+        parted: whether each ``row`` that the part returns comes with ``along``.
     """
 
     kind: ClassVar[Kind] = "affine"
@@ -777,7 +779,7 @@ class AggregatePart(Part, Protocol):
 class WeighPart(Part, Protocol):
     """Returns the new rows of the blocks that it ``fills``; ``GROUPS`` stands for the rows that groups train.
 
-    A part in another slot may have this method, too: it is called unless the part in the weigh slot fills the same
+    A part in another slot may also have a ``weigh``, which is called unless the part in the weigh slot fills the same
     blocks. Rows that nobody trains or fills stay unchanged. A row that only its own client trains becomes that client's
     update.
     """
@@ -825,9 +827,9 @@ class Mechanism:
     Make a variant of a mechanism with ``dataclasses.replace``, for example with another ``weigh``.
 
     Attributes:
-        name: what it is called in records and reports.
+        name: the mechanism's name in records and reports.
         select: who trains.
-        train: what they train.
+        train: what the clients train.
         weigh: how updates become the next table.
         value: what updates were worth. None: nothing is valued.
         settle: who pays whom. None: nobody pays.
@@ -863,7 +865,9 @@ class Mechanism:
         return {slot: getattr(self, slot) for slot in SLOT_NAMES if getattr(self, slot) is not None}
 
     def most_seats(self, clients: int) -> int:
-        """Return how many of ``clients`` are asked to train in a round, at most: all, where select names no number."""
+        """Return how many of ``clients`` are asked to train in a round, at most: all, if the select part names no
+        number.
+        """
         asked = getattr(self.select, "clients_per_round", clients)
         return min(asked, clients) if isinstance(asked, int) else clients
 

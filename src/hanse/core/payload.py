@@ -54,7 +54,7 @@ class Like:
     """The required shape, type and range of a tensor. Entries must be finite and from ``low`` to ``high``.
 
     Attributes:
-        shape: its shape.
+        shape: the tensor's shape.
         dtype: float32, float64 or int64, the types that a message can carry.
         low: the least entry; an integer for int64. None: no bound.
         high: the largest entry. None: no bound.
@@ -78,7 +78,7 @@ class Like:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def wrong(self, tensor: Any) -> str | None:
-        """Return why a value is no such tensor; None if it is one."""
+        """Return why a value is not such a tensor; None if it is one."""
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
             is_one = isinstance(tensor, Tensor)
             came = f"{_short(tensor.dtype)} of shape {tuple(tensor.shape)}" if is_one else type(tensor).__name__
@@ -107,7 +107,7 @@ class Between:
     whole: bool = False
 
     def wrong(self, value: Any) -> str | None:
-        """Return why a value is no such number; None if it is one."""
+        """Return why a value is not such a number; None if it is one."""
         kinds = int if self.whole else (int, float)
         if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
             return f"{value!r}: must be a {'whole' if self.whole else 'finite'} number"
@@ -161,7 +161,7 @@ class ClientHalf(Protocol):
         Args:
             payload: what was sent.
             y: ``[n, ...]``, the seat's targets.
-            plan: the positions into ``y`` that its batches took: a row per step, padded with -1.
+            plan: the positions in ``y`` that the seat's batches took: one row per step, padded with -1.
         """
 
 
@@ -169,9 +169,9 @@ def mismatch(what: str, given: Mapping[str, Any], declared: Mapping[str, Like | 
     """Return the first way in which values by name differ from what is declared; None if they fit.
 
     Args:
-        what: what one of them is called, such as ``"extra"``.
+        what: what one of the values is called, such as ``"extra"``.
         given: the values by name.
-        declared: what each must be.
+        declared: what each value must be.
     """
     if unknown := sorted(set(given) - set(declared)):
         return f"{what} '{unknown[0]}': not one of those declared ({', '.join(sorted(declared)) or 'none'})"

@@ -3,7 +3,7 @@
 Whatever crosses between server and clients is a :class:`Request` with tasks, or a :class:`Reply` with one result per
 task. Data never crosses. The questions of one stage travel together, which keeps the number of exchanges small.
 :class:`Federation` is the protocol of whatever is behind the port: clients in this process, on Flower's network, or in
-its simulation. Clients' updates are filled in by :mod:`hanse.federation.local`, their answers by
+Flower's simulation. Clients' updates are filled in by :mod:`hanse.federation.local`, their answers by
 :mod:`hanse.federation.answers`; :mod:`hanse.federation.behaviour` falsifies both where a client lies.
 
 The tasks and their results are :class:`Train` and :class:`Trained`, :class:`Score` and :class:`Scored`,
@@ -56,9 +56,9 @@ class ClientInfo:
     """A present client.
 
     Attributes:
-        id: 0..N-1, in the order of registration.
-        name: its name in reports.
-        key: its identity, independent of its name. Accounts and grants belong to the key.
+        id: the client's id, 0..N-1, in the order of registration.
+        name: the client's name in reports.
+        key: the client's identity, independent of its name. Accounts and grants belong to the key.
         num_samples: how many samples it *reports*.
         profile: other known properties, such as its cost or role.
     """
@@ -99,15 +99,15 @@ class Train:
 
     Attributes:
         seat: the seat's position in the round.
-        row: the table row that it starts from. It keys the seat's random stream.
+        row: the table row that the seat starts from. Its number keys the seat's random stream.
         start: ``[P]``, the model to start from.
-        centre: ``[P]``, the model that it is pulled to. None: no pull.
+        centre: ``[P]``, the model that training is pulled to. None: no pull.
         mu: the strength of the pull.
         tilt: ``[P]``, a linear term of the loss. None: no such term.
         work: how many local epochs (or steps, if the recipe counts steps) to train. None: as the recipe says.
         private: whether the row is the client's own. If so, neither the row nor the update leaves the client.
-        payload: tensors and numbers for an extra loss term (:mod:`hanse.core.payload`). The client's half of its name
-            adds the term, and the answer must have the extras that it declares.
+        payload: tensors and numbers for an extra loss term (:mod:`hanse.core.payload`). The client's half with the
+            payload's name adds the term, and the answer must have the extras that this half declares.
         before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.history`).
         last: the last round in which the client trained. None: it has not.
         clip: the norm to which a client with a privacy account clips its update. None: the account's own.
@@ -189,7 +189,8 @@ class Mixture:
 
     Attributes:
         models: ``[k, P]``, the models to mix, weighted by how well each fits the client's own samples.
-        share: the share of these samples; a client that has none there uses its train share.
+        share: which of the client's samples are used ("train", "validation" or "test"); without any there, the train
+            share.
         normalised: whether the weights are divided by their sum.
     """
 
@@ -231,11 +232,11 @@ class CommitSize:
 
 @dataclass(frozen=True)
 class AuditSize:
-    """Asks to open some leaves of the commitment. Samples stay where they are; an auditor inspects them there.
+    """Asks to open some leaves of a client's commitment. Samples stay where they are; an auditor inspects them there.
 
     Attributes:
-        root: of the commitment that is audited, 64 hexadecimal digits.
-        size: how many samples it claims.
+        root: the root of the commitment that is audited, 64 hexadecimal digits.
+        size: how many samples the client claims.
         seed: the seed of the draw of leaves, 64 hexadecimal digits.
         leaves: the places of the leaves.
     """
@@ -322,7 +323,7 @@ class Derived:
 
     Attributes:
         gradients: ``[C, P]``, of the mean loss.
-        num_samples: how many samples they are the mean of.
+        num_samples: over how many samples the gradients are averaged.
     """
 
     name: Name
@@ -363,7 +364,7 @@ class Tested:
         accuracy: from 0 to 1. None: there is none.
         num_samples: how many test samples the client has; if 0, there are no results.
         loss_error: the standard error of the loss.
-        accuracy_beside: the accuracy of the other model of the task.
+        accuracy_beside: the accuracy of the task's second model, ``beside``.
         weights: ``[k]`` float64, the weights of the client's own mixture, only if client and server share a process. On
             a network they stay with the participant, and a reply that contains them is refused.
         metrics: the experiment's metrics by name.
@@ -393,8 +394,8 @@ class SizeCommitted:
     """A client's commitment to its distinct samples.
 
     Attributes:
-        root: the root hash of the tree of their keyed tags, 64 hexadecimal digits.
-        size: how many there are.
+        root: the root hash of the tree of the samples' keyed tags, 64 hexadecimal digits.
+        size: how many distinct samples there are.
     """
 
     name: Name
@@ -410,7 +411,7 @@ class SizeAudited:
         hashes: ``[4 h]`` int64, the tags and proofs (:func:`hanse.data.commitment.packed`).
         auditor: the auditor's public key (Ed25519), 64 hexadecimal digits. Empty in a simulation, which inspects the
             samples itself.
-        signature: the auditor's, 128 hexadecimal digits.
+        signature: the auditor's signature, 128 hexadecimal digits.
     """
 
     name: Name
@@ -424,9 +425,9 @@ class Masked:
     """The answer of a group's member in a step of masking.
 
     Attributes:
-        name: of the step.
+        name: the step's name.
         values: the answer's values, by name.
-        words: ``[P + 6]`` int64, its update under masks, in "sum"; empty otherwise.
+        words: ``[P + 6]`` int64, the member's masked update, in step "sum"; empty otherwise.
     """
 
     name: Name
@@ -456,7 +457,7 @@ class Request:
 
     Attributes:
         accepted: for each private row of the client that was ever updated, ``(row, round of the last accepted
-            update)``. None: not stated. It matters only where owners keep their private rows.
+            update)``. None: not stated. This matters only where owners keep their private rows.
 
     Examples:
         >>> Request(0, (Ask("bid", {"price": 3}),)).tasks[0].name
@@ -498,7 +499,7 @@ class Closing:
 
     Attributes:
         enough: end once this many valid replies are in. None: wait for everybody.
-        since: the earliest round whose late replies count towards that number.
+        since: the earliest round whose late replies count towards ``enough``.
 
     Examples:
         Round 5, which may end once three valid replies to its own request are in:
@@ -524,7 +525,7 @@ class Reply:
         authorise: the most that the client agrees to pay this round, in the smallest unit. None: it set no limit.
         bytes_down: how many bytes the request had on the wire.
         bytes_up: how many bytes the reply had.
-        arrival: when it came. None: at once.
+        arrival: when the reply came. None: at once.
 
     Examples:
         >>> import torch
@@ -545,10 +546,10 @@ class Reply:
 
 
 class Federation(Protocol):
-    """The clients behind the port: in this process, on Flower's network, or in its simulation.
+    """The clients behind the port: in this process, on Flower's network, or in Flower's simulation.
 
     Examples:
-        That of a small experiment, with four clients in this process:
+        The federation of a small experiment, with four clients in this process:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> federation = rehearse("fedavg").setup.federation
@@ -567,7 +568,7 @@ class Federation(Protocol):
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Send the requests, and return the replies that came in time, in any order. Silence is no reply.
+        """Send the requests, and return the replies that came in time, in any order. Silence is not a reply.
 
         Without ``closing``, the call waits for all clients until the deadline, and later replies are lost. With it, a
         reply may arrive with a later exchange; until then the client is reported as open (see :class:`Arrival`). A

@@ -30,7 +30,7 @@ class Recipe:
         batch_share: with ``steps``: each batch is a fresh draw of this share of the samples (0 to 1), at least one
             sample.
         lr: the learning rate of round 0.
-        momentum: of SGD, from 0 to below 1.
+        momentum: the momentum of SGD, from 0 to below 1.
         weight_decay: L2 penalty: this multiple of each weight is added to its gradient; AdamW decays weights in its
             step instead.
         lr_decay: the learning rate of a round is ``lr * lr_decay**round``.
@@ -42,8 +42,8 @@ class Recipe:
             this client trained (0 the first time).
         order: "shuffled", or "by_class": samples lie class after class, and a client's batches go on where its last
             round stopped.
-        statistics: batch-norm statistics are "averaged" as parameters are, or each client keeps its "own", as
-            initialised until it first trains.
+        statistics: batch-norm statistics are "averaged" like parameters, or each client keeps its "own"; these have
+            their initial values until the client first trains.
 
     Examples:
         >>> recipe = Recipe(epochs=2, lr=0.1, lr_decay=0.5)
@@ -74,14 +74,14 @@ class Recipe:
 
     @property
     def remembered(self) -> list[str]:
-        """The settings by which training depends on a client's past: those of the three that are not the default."""
+        """The settings that make training depend on a client's earlier rounds and are not at their defaults."""
         return [name for name in REMEMBERING if getattr(self, name) != getattr(Recipe, name)]
 
     def sampling(self, samples: int, work: int | None = None) -> tuple[int, int]:
         """Return how many batches a client's samples are split into, and how many steps it takes in a round.
 
         Args:
-            samples: how many it has.
+            samples: how many samples the client has.
             work: epochs (or steps, if the recipe counts steps) that replace the recipe's. None: the recipe's.
 
         Examples:

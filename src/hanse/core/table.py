@@ -36,9 +36,9 @@ class Layout:
 
     Attributes:
         names: the parameters in the order of ``module.named_parameters()``, then the float buffers.
-        shapes: the shape of each.
-        offsets: the first column of each, followed by ``size``: one entry more than ``names``.
-        num_parameters: how many columns are parameters; they are the first ones.
+        shapes: the shape of each tensor.
+        offsets: the first column of each tensor, followed by ``size``: one entry more than ``names``.
+        num_parameters: how many columns are parameters; these come first.
         size: the length of a row, P: parameters and float buffers.
 
     Examples:
@@ -65,7 +65,7 @@ class Layout:
             frozen: whether parameters with ``requires_grad = False`` are part of a row.
 
         Raises:
-            ValueError: it has no parameters.
+            ValueError: the module has no parameters.
         """
         parameters = [(n, p) for n, p in module.named_parameters() if frozen or p.requires_grad]
         if not parameters:
@@ -122,7 +122,7 @@ class Block:
     """Rows of the table under one name. The part in the train slot declares them.
 
     Attributes:
-        name: what they are called, such as "server" or "own".
+        name: the block's name, such as "server" or "own".
         count: how many rows; ``PER_CLIENT`` for one per client.
         initial: initial values: "model" for the first initial model, "different" for a different initial model in each
             row, "zero" for zeros.
@@ -162,7 +162,7 @@ class Table:
 
     Attributes:
         rows: ``[K, P]`` float32.
-        owner: ``[K]`` int64, whose row it is: -1 (``SERVER``) for the server, else a client id.
+        owner: ``[K]`` int64, the owner of each row: -1 (``SERVER``) for the server, else a client id.
         block: ``[K]`` int64, the row's block, as a position in ``blocks``. A block need not be contiguous once rows
             were added.
         blocks: the named blocks.
@@ -174,7 +174,7 @@ class Table:
         >>> table.per_client(np.array([0, 1]))
         array([False,  True])
 
-        That of a small round of Ditto, with a row for each client and a shared one:
+        The table of a small round of Ditto, with one row for each client and one shared row:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> rehearse("ditto").view.table.size
@@ -325,7 +325,7 @@ class Seats:
 
     Attributes:
         client: ``[S]`` int64, who trains.
-        start: ``[S]`` int64, the table row that each starts from.
+        start: ``[S]`` int64, the table row that each seat starts from.
         target: ``[S]`` int64, the row that each update goes to; seats with the same target form a group.
         R: ``[S, K]``, the weights of the rows that each seat is pulled to. None: no pull.
         mu: ``[S]``, the strength of the pull; given with ``R``.
@@ -351,8 +351,8 @@ class Seats:
 
     @staticmethod
     def at(client: Ints, start: Ints) -> Seats:
-        """Return seats of these clients at these start rows, ``[S]`` each, which are also their targets; no pull, no
-        tilt.
+        """Return seats of these clients at these start rows, ``[S]`` each, without pull or tilt; targets equal start
+        rows.
         """
         client, start = np.asarray(client, np.int64), np.asarray(start, np.int64)
         return Seats(client, start, start)
@@ -464,7 +464,7 @@ class Made:
 
     Attributes:
         row: ``[P]`` float32.
-        of: ``[m]`` int64, the positions of the updates that it is a function of.
+        of: ``[m]`` int64, the positions of the updates from which the row was computed.
     """
 
     row: Tensor
@@ -479,11 +479,11 @@ class Mix:
         W: ``[K', S + K]`` float64. Columns 0..S-1 are weights of updates, column S + k is the weight of old row k: a
             row that stays is a unit row. K' may be larger than K.
         owner: ``[K']`` int64, the owners of the new rows.
-        block: ``[K']`` int64, their blocks.
-        home: ``[N]`` int64, the row that each client starts from next.
+        block: ``[K']`` int64, the blocks of the new rows.
+        home: ``[N]`` int64, the row that each client starts from in the next round.
         metrics: numbers by name that are recorded with the round.
         refused: ``(client, reason)`` of each client excluded from the mix.
-        made: by number, the rows that are not weighted sums; they are zero in ``W``.
+        made: the rows that are not weighted sums, by row number; they are zero in ``W``.
 
     Examples:
         Two updates of a table with one row become their mean:

@@ -82,7 +82,7 @@ class Worth:
     Attributes:
         metric: the metric's name with one ``*`` for the client's number, such as "utility/client/*".
         label: the heading of its column.
-        sentence: what it is.
+        sentence: what the number is.
     """
 
     metric: Pattern
@@ -96,9 +96,13 @@ class Measure:
 
     Attributes:
         name: the name of one value, such as "Shapley value".
-        sentence: what it means.
+        sentence: what a value means.
         share_out: whether the values of a round sum to the round's gain, so shares of the sum are meaningful.
         ranks: whether the values of a round sum to zero, so that they rank, and one below zero means no harm.
+        marginal: whether a value is what is lost if only this update is missing, so that updates which others can
+            stand in for are worth about 0.
+        scatters: whether honest clients' sums scatter around 0 by whose data are like or unlike the others', so that
+            only one far below the others' means harm.
 
     Examples:
         >>> Measure("Shapley value").plural, Measure("place among the others").plural
@@ -109,6 +113,8 @@ class Measure:
     sentence: Sentence = ""
     share_out: bool = False
     ranks: bool = False
+    marginal: bool = False
+    scatters: bool = False
 
     @property
     def plural(self) -> str:
@@ -124,10 +130,10 @@ class Telling:
         participant: a sentence for a participant, such as "It bids for seats ...".
         report: a sentence for the report.
         section: the heading above its charts.
-        charts: the charts that it wants.
-        kinds: the names of its kinds of transactions.
-        worth: a number about each client for the live page.
-        measures: what its values mean, if it values updates.
+        charts: the charts that the part wants.
+        kinds: the part's kinds of transactions, with their names.
+        worth: a number about each client, for the live page.
+        measures: what the part's values mean, if it values updates.
         warning: a sentence to show before a run's results, wherever they appear.
     """
 
@@ -149,9 +155,9 @@ class Conduct:
 
     Attributes:
         label: the name of its clients in charts, such as "free riders".
-        sentence: what they do.
+        sentence: what the clients do.
         clients: their ids.
-        cheats: whether it is cheating.
+        cheats: whether the conduct is cheating.
         rest: the name of all other clients.
         rank: a client with several conducts is listed under the lowest rank.
     """
@@ -172,10 +178,10 @@ class Joining:
         client: the client's id.
         clients: how many clients there are.
         rounds: how many rounds the run has.
-        grant: what each client gets when it joins.
+        grant: the units that each client gets when it joins.
         debt: how far below zero an account may go.
-        sizes: ``[N]``, the sizes of the clients' data. None: they are not here.
-        agreed: the most that its policy agreed to pay in a round. None: any bill.
+        sizes: ``[N]``, the sizes of the clients' data. None: the data are not here.
+        agreed: the most that the client's policy agreed to pay in a round. None: any bill.
         parts: the mechanism's parts by slot.
 
     Examples:
@@ -201,7 +207,7 @@ class Joining:
 
     @property
     def at_stake_in_words(self) -> str:
-        """The same in words, in tokens."""
+        """What an account can lose, as words, in tokens."""
         if self.debt:
             units = tokens(self.at_stake), tokens(self.debt)
             return f"at most {units[0]} tokens: its grant, and {units[1]} of debt, where the floor is"
@@ -213,11 +219,11 @@ class Terms:
     """What a payment rule may cost a client and bring it.
 
     Attributes:
-        pays: sentences on what it may pay.
-        gains: sentences on what it may get.
+        pays: sentences on what the client may pay.
+        gains: sentences on what the client may get.
         unknown: sentences on what cannot be known in advance.
-        most: the most units that it can lose over the run. None: as much as its account can lose.
-        most_round: the most units that it can lose in one round. None: no bound.
+        most: the most units that the client can lose over the run. None: as much as its account can lose.
+        most_round: the most units that the client can lose in one round. None: no bound.
         money: whether anybody pays at all.
     """
 
@@ -271,9 +277,9 @@ class Said:
     """The description of one part.
 
     Attributes:
-        slot: the first slot that it stands in.
-        name: its class.
-        telling: what it says.
+        slot: the first slot that the part fills.
+        name: the part's class.
+        telling: what the part says of itself.
     """
 
     slot: Label
@@ -299,8 +305,8 @@ class About:
 
     Attributes:
         parts: the parts' descriptions, in the order of a round.
-        conducts: what its behaviours and its policy do.
-        roles: the roles of its profiles. None: they are not known.
+        conducts: what the run's behaviours and policy do.
+        roles: the roles that the run's profiles give. None: they are not known.
         names: the clients' names in the data; empty if they have none.
 
     Examples:
@@ -373,7 +379,7 @@ def describe(
     num_clients: int,
     seed: int,
 ) -> About:
-    """Return a run's description of itself, from the ``tells`` methods of all that have one.
+    """Return a run's description of itself, from the ``tells`` methods of its parts, behaviours and policy.
 
     Args:
         parts: the mechanism's parts by slot.

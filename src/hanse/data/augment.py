@@ -28,7 +28,7 @@ class Augment:
     """Changes images ``[n, C, H, W]``.
 
     Attributes:
-        name: how, one of the keys of ``[data] augment``.
+        name: the kind of change, one of the names of ``[data] augment``.
         black: ``[C]``, the value of a black pixel in each channel, which padding uses. Empty: 0.
     """
 
@@ -67,9 +67,9 @@ def crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
 def resized_crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Tensor:
     """Return a random box of each image, enlarged to the image's size (bilinear) and mirrored with probability 1/2.
 
-    A box has at least 3/4 of the image's area and an aspect ratio of 3:4 to 4:3. One that does not fit is redrawn up to
-    ten times; then the whole image is used. iPFL's public code does this on PACS with pictures of the original size;
-    here they are already smaller.
+    A box has at least 3/4 of the image's area and an aspect ratio of 3:4 to 4:3. A box that does not fit is redrawn up
+    to ten times; then the whole image is used. iPFL's public code does this on PACS with pictures of the original size;
+    here the pictures are already smaller.
 
     Args:
         x: images, ``[n, channels, size, size]``.

@@ -211,7 +211,7 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     """Return the data set as the partition needs it.
 
     For a mixture, samples are assigned to distributions. With natural clients, the test set keeps only samples of the
-    participating clients, unless the spec brings its own ids, which do not cover the test set.
+    participating clients. If the spec brings its own ids, which do not cover the test set, it keeps all.
     """
     partition = spec.partition
     if isinstance(partition, Mixture):
@@ -272,8 +272,9 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
     """Return the spec's partition of a data set's train samples.
 
     Args:
-        dataset: the data set. For a mixture it must have gone through :func:`prepared`, except for one by classes.
-        spec: its ``partition``, ``clients``, ``seed`` and the settings of that partition are used.
+        dataset: the data set. Unless it is split by classes, a mixture's data set must have gone through
+            :func:`prepared`.
+        spec: the spec; its ``partition``, ``clients``, ``seed`` and the partition's settings are used.
 
     Raises:
         UserError: the partition needs class labels and there are none, or is impossible with these samples.

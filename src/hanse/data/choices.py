@@ -92,14 +92,14 @@ class Own:
         name: the function's import path, or "object".
         target: the column to be predicted.
         client_column: the column with the client of each row.
-        features: the columns of features (default: all others), or lists of them by the name of an input, for a model
-            that takes several.
-        test: of data without a test set, the share of each client's rows that becomes the source's test set.
+        features: the columns of features (default: all others); for a model with several inputs, a list of columns for
+            each input by name.
+        test: if the data have no test set, the share of each client's rows that becomes the source's test set.
         min_samples: least samples of a client, unless the data are a :class:`hanse.data.Dataset`.
         prepare: how a table's columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and
             dates; or the import path of a function that returns a transformer, such as scikit-learn's
-            ``ColumnTransformer``. Left out: they are numbers.
-        statistics: whose rows that is fitted on: each client's "own", or those of all clients, "pooled".
+            ``ColumnTransformer``. Left out: the columns are numbers already.
+        statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
         object: the name of data given as an object, for the record.
         fingerprint: the digest of data given as an object, whatever the seed of their split; to resume a run, give it
             the same data.
@@ -134,7 +134,7 @@ class Iid:
 
     Attributes:
         samples_per_client: mean number of samples of a client; left out: all samples are used.
-        sizes: how many samples each has: 'equal', or 'power' for GreedyFed's power law.
+        sizes: how many samples each client has: 'equal', or 'power' for GreedyFed's power law.
         min_samples: least samples of a client, before its shares are cut.
     """
 
@@ -151,8 +151,8 @@ class Dirichlet:
     Attributes:
         alpha: the concentration; small is skewed.
         sampler: 'log' is exact at any alpha; 'float32-clamped' draws as GreedyFed's published code did.
-        use_all: use all samples, though clients served last take what is left; false: keep every mix, and use what the
-            class that runs out first allows (as GreedyFed's published code does).
+        use_all: use all samples, although clients served last then take what is left. false: keep every mix, and use
+            only as many samples as the class that runs out first allows (as GreedyFed's published code does).
         samples_per_client: mean number of samples of a client; left out: all samples are used.
         sizes: how many samples each has: 'power' or 'equal'.
         min_samples: least samples of a client, before its shares are cut.
@@ -183,14 +183,15 @@ class Niid:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Mixtures of two or more distributions, the test mixture equal or inverse (PI-FL).
+    """Each client's data are a mixture of two or more distributions; its test mixture is the same or inverse (PI-FL).
 
     Attributes:
-        mix: 'a:b' (a client's main distribution has b %), 'linear' (client k of N has (k + 0.5) / N of the first of
-            two), or 'random'.
-        test_mix: how a client's test and validation shares are mixed; 'inverse': from the opposite.
-        validation_mix: which of its two mixtures a client's validation share is drawn by ('train' in the code of
-            PI-FL's authors).
+        mix: the train mixture: 'a:b' (a client's main distribution has b %), 'linear' (client k of N has (k + 0.5) / N
+            of the first of two), or 'random'.
+        test_mix: how a client's test and validation shares are mixed: the 'same' as for training, or 'inverse', from
+            the opposite distributions.
+        validation_mix: whether a client's validation share follows its 'test' or its 'train' mixture ('train' in the
+            code of PI-FL's authors).
         distributions: what tells distributions apart: groups of classes, images turned by steps of 90 degrees, or the
             source (the default where the source has distributions, else classes).
         num_distributions: number of distributions made by classes (consecutive groups) or rotation; default 2.
@@ -283,8 +284,8 @@ class Natural:
         per_owner_alpha: with ``per_owner``: each class of an owner is spread over its clients ~ Dirichlet with this
             concentration as in niid; left out: evenly.
         min_samples: least samples of a client, with ``per_owner_alpha``.
-        test_owners: whose samples the test set holds. 'own': of the clients that take part. 'next': all samples of as
-            many others, the largest that do not take part; clients then train on all of theirs.
+        test_owners: the owners whose samples the test set holds. 'own': those that take part. 'next': as many others,
+            the largest that do not take part, with all their samples; clients then train on all of their own.
         ids: path of a .npy file with one integer client id for each train sample.
     """
 
@@ -347,9 +348,9 @@ def partition_of(given: Any, default: str = "dirichlet", where: str = "data.part
     """Return the partition of a name, or of a table of a name and options.
 
     Args:
-        given: either; a partition is returned unchanged.
-        default: the name of a table that has none.
-        where: the key, for messages.
+        given: the name or table; a partition is returned unchanged.
+        default: the name for a table without one.
+        where: the key that messages name.
 
     Raises:
         UserError: with a line for each mistake.
@@ -362,7 +363,7 @@ def partition_of(given: Any, default: str = "dirichlet", where: str = "data.part
 
 
 def _known(given: Any, where: str, known: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return what :func:`hanse.base.errors.named` does, for names alone: an import path is no such name."""
+    """Return what :func:`hanse.base.errors.named` does, for names alone: an import path is not such a name."""
     name = given.get("name") if isinstance(given, Mapping) else given
     if isinstance(name, str) and name not in known:
         raise UserError(f"{where}: '{name}': no such name{nearest(name, known)}")

@@ -6,8 +6,8 @@ their Merkle tree and their number: :class:`Commitment`. Nobody can guess or lin
 (:meth:`Committed.open`), and :func:`fault` checks that the tag is the sample's, that the search ends at its leaf, and
 that everything shown is in the tree.
 
-Whatever list was committed to, leaves that pass form a strictly increasing sequence of tags of real samples, so at most
-as many can pass as there are distinct samples: a claim of x times the samples survives with probability at most
+Whatever list was committed to, the leaves that pass form a strictly increasing sequence of tags of real samples, so at
+most as many can pass as there are distinct samples: a claim of x times the samples survives with probability at most
 ``x^-k``, and an honest member always passes. The audit counts distinct records, not their worth: generated data, public
 data and slightly noisy copies pass.
 
@@ -45,7 +45,7 @@ class Commitment:
     check openings against it.
 
     Attributes:
-        root: the root hash of the tree of their tags, 32 bytes.
+        root: the root hash of the tree of the samples' tags, 32 bytes.
         size: how many there are.
     """
 
@@ -55,13 +55,13 @@ class Commitment:
 
 @dataclass(frozen=True)
 class Shown:
-    """A leaf of the tree, shown on the search path to another. :meth:`Committed.open` makes it; :func:`fault` and
+    """A leaf of the tree, shown on the search path to another leaf. :meth:`Committed.open` makes it; :func:`fault` and
     :func:`misplaced` check its proof.
 
     Attributes:
-        index: its place.
-        tag: the tag there.
-        proof: that the tag is at this place of the tree.
+        index: the leaf's place.
+        tag: the leaf's tag.
+        proof: the proof that the tag is at this place of the tree.
     """
 
     index: int
@@ -125,7 +125,7 @@ def commit(samples: Samples, key: bytes) -> Committed:
     """Return a member's commitment to its samples. Duplicate samples count once.
 
     Args:
-        samples: all that it claims.
+        samples: all samples that the member claims.
         key: 32 secret bytes; the auditor needs them, nobody else may have them.
 
     Raises:
@@ -156,7 +156,7 @@ def drawn(commitment: Commitment, seed: bytes, k: int) -> list[int]:
 
     Args:
         commitment: what the member published; it is part of the draw.
-        seed: public, and unpredictable before the commitment.
+        seed: a public seed that nobody could predict before the commitment.
         k: how many leaves, at least 1.
     """
     if k < 1:
@@ -182,10 +182,10 @@ def fault(commitment: Commitment, key: bytes, index: int, opening: Opening) -> s
     """Return what is wrong with a member's opening of a leaf, or "".
 
     Args:
-        commitment: what it published.
-        key: its secret key.
+        commitment: what the member published.
+        key: the member's secret key.
         index: the leaf that was drawn.
-        opening: what it shows.
+        opening: what the member shows.
     """
     if wrong := misplaced(commitment, index, opening.path):
         return wrong
@@ -200,7 +200,7 @@ def misplaced(commitment: Commitment, index: int, path: Sequence[Shown]) -> str:
     Args:
         commitment: what the member published.
         index: the leaf that was drawn.
-        path: the leaves that it shows.
+        path: the leaves that the member shows.
     """
     if not 0 <= index < commitment.size:
         return f"leaf {index} is not among the {commitment.size} that were committed to"
@@ -247,8 +247,8 @@ def attested(commitment: Commitment, seed: bytes, leaves: int) -> bytes:
 
     Args:
         commitment: what the member published.
-        seed: of the questions.
-        leaves: how many were asked for.
+        seed: the seed that draws the questions.
+        leaves: how many leaves were asked for.
     """
     statement = {"root": commitment.root.hex(), "seed": seed.hex(), "size": commitment.size, "leaves": leaves}
     return b"hanse size audit 1\n" + json.dumps(statement, sort_keys=True).encode()

@@ -37,7 +37,7 @@ class CommittedSet:
         samples: the samples; erased ones are zeros.
         salts: ``[n, 32]`` bytes.
         erased: ``[k]``, the positions of erased samples.
-        kept: ``[k, 32]`` bytes, their commitments.
+        kept: ``[k, 32]`` bytes, the commitments of the erased samples.
 
     Examples:
         >>> held = CommittedSet.of(Samples(torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])))
@@ -71,10 +71,10 @@ class CommittedSet:
         return Tree(self.commitments).root()
 
     def without(self, places: Collection[int]) -> CommittedSet:
-        """Return the set in which these samples and their salts are erased: what stays are their commitments.
+        """Return the set without these samples and their salts; only their commitments stay.
 
         Args:
-            places: of the samples, counted from 0.
+            places: the samples' places, counted from 0.
 
         Raises:
             UserError: there is no such sample.
@@ -115,7 +115,7 @@ class CommittedSet:
             inputs: the layout of several inputs in a sample's row.
 
         Raises:
-            UserError: it is not such a file.
+            UserError: the file was not written by :meth:`write`.
         """
         arrays = read_arrays(file)
         odd = [name for name, kind in _KINDS.items() if name not in arrays or arrays[name].dtype.kind not in kind]

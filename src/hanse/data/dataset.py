@@ -28,7 +28,7 @@ class Distributions:
     every client its own mix of them.
 
     Attributes:
-        names: what each distribution is called.
+        names: the name of each distribution.
         train: ``[n_train]``, int64, each train sample's distribution as an index into ``names``; -1: none.
         test: ``[n_test]``, the same for the test samples.
     """
@@ -46,7 +46,7 @@ class Dataset:
     stored as tensors.
 
     Attributes:
-        name: what the source is called in messages and records.
+        name: the source's name in messages and records.
         train: the samples that are dealt out to clients; at least one.
         test: the samples that the server holds back; may be empty.
         num_classes: labels are int64 from 0 to ``num_classes - 1``; None for regression, with float32 targets.
@@ -174,8 +174,8 @@ def image_samples(
     Args:
         images: ``[n, H, W]`` for one channel, or ``[n, H, W, C]``; pixels from 0 to 255.
         labels: the class of each image, ``[n]``.
-        mean: subtracted in each channel, for pixels already divided by 255.
-        std: each channel is divided by it afterwards.
+        mean: what is subtracted in each channel, for pixels already divided by 255.
+        std: what each channel is then divided by.
     """
     x = torch.from_numpy(np.ascontiguousarray(images))
     x = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
@@ -194,7 +194,7 @@ def largest_remainder(weights: NDArray[np.float64], total: int) -> NDArray[np.in
 
     Args:
         weights: ``[m]``, non-negative with a positive sum.
-        total: what the result sums to.
+        total: the sum of the result.
     """
     exact = weights / weights.sum() * total
     whole: NDArray[np.int64] = np.floor(exact).astype(np.int64)

@@ -1,11 +1,11 @@
-"""Published image sets: downloaded once, checked by their published md5, and read without unpickling.
+"""Downloads published image sets once, checks them by their published md5, and reads them without unpickling.
 
 :func:`fetch` downloads the files of a source that :data:`REMOTES` lists and returns its arrays; :func:`fetching`
 adds a helpful message to a failed download. The readers of the formats (IDX, CIFAR-10's binary version, EMNIST's
 archive) can also be used on files that are here already.
 
-EMNIST (Cohen et al. 2017) is one zip of gzipped IDX files for all of its splits, in which images are transposed; they
-are returned upright. Classes of ``byclass`` are 0-9 for digits, 10-35 for upper case and 36-61 for lower case.
+EMNIST (Cohen et al. 2017) is one zip of gzipped IDX files for all of its splits. Its images are transposed; they are
+returned upright. Classes of ``byclass`` are 0-9 for digits, 10-35 for upper case and 36-61 for lower case.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def read_cifar10_archive(path: Path) -> Arrays:
         x_train and x_test, images ``[n, 32, 32, 3]``; y_train and y_test, labels ``[n]``.
 
     Raises:
-        ValueError: names the file and what is missing in it or wrong with it.
+        ValueError: something in the file is missing or wrong; the message names both.
     """
     arrays: dict[str, bytes] = {}
     try:
@@ -129,7 +129,7 @@ def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
     """Return the zip, or the folder of gzipped files, with an EMNIST split; None if not found.
 
     Args:
-        folders: searched in this order, each with the subfolders in which people unpack the files.
+        folders: the folders to search, in this order, each with the subfolders in which people unpack the files.
         split: "byclass", "balanced" or "letters".
     """
     for folder in folders:
@@ -201,7 +201,7 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def cased(arrays: Arrays) -> Arrays:
-    """Return the letters of ``byclass`` alone, renumbered: lower case 0-25, upper case 26-51 (PI-FL's D_A and D_B).
+    """Return only the letters of ``byclass``, renumbered: lower case 0-25, upper case 26-51 (PI-FL's D_A and D_B).
 
     Args:
         arrays: "byclass" by name: images ``x_train`` and ``x_test`` ``[n, 28, 28]``, and their labels ``y_train`` and
@@ -229,7 +229,7 @@ class Remote:
     Attributes:
         bases: base addresses, tried in order.
         files: the md5 of each file, by name.
-        read: returns the arrays from the folder that holds the files.
+        read: a function that returns the arrays from the folder that holds the files.
         folder: the files' folder, if several sources share it; empty: the source has its own.
     """
 
@@ -307,10 +307,10 @@ def fetch_text(address: str, sha256: str, path: Path) -> None:
     Args:
         address: an address with http or https.
         sha256: the digest that the file must have, 64 hexadecimal digits.
-        path: where it is put.
+        path: where the file is put.
 
     Raises:
-        OSError: in one line that says what failed.
+        OSError: the download failed; one line says how.
     """
     base, _, name = address.rpartition("/")
     _fetch_file(name, f"sha256:{sha256}", (base + "/",), path.parent, path.name)
@@ -321,7 +321,7 @@ def fetching(source: str, looked: Sequence[Path], remedy: str, download: bool) -
     """Wrap the download of a source that was not found locally.
 
     Args:
-        source: its name, for messages.
+        source: the source's name, for messages.
         looked: the places that were searched.
         remedy: what the user can do instead of downloading.
         download: whether a download is allowed.

@@ -33,10 +33,10 @@ SHARES: tuple[str, ...] = ("train", "validation", "test")
 class FederatedData(ABC):
     """The samples of ``num_clients`` clients, ids 0 to ``num_clients - 1``, and the server's sets.
 
-    The three sets of the server are disjoint, and each is None where it is empty.
+    The server's three sets are disjoint; an empty one is None.
 
     Attributes:
-        name: what the source is called.
+        name: the source's name.
         num_classes: None for regression.
         input_shape: the shape of one sample's input.
         note: a note to show with any result, such as that a split is not the official one; may be empty.
@@ -44,11 +44,11 @@ class FederatedData(ABC):
         server_validation: the server's set for valuing updates.
         server_test: the server's set for testing models.
         server_root: the server's own training set, for mechanisms that need one.
-        names: the clients' names in the source; empty if it has none.
+        names: the clients' names in the source; empty if they have none.
         groups: ``[num_clients]``, the cluster of each client, or its most frequent distribution; None if there is
             neither.
         test_weights: for each client the weight of each sample of its test share, float64 ``[n]``, summing to 1. A
-            client's test result is then the weighted mean. None: all count alike.
+            client's test result is then the weighted mean. None: all samples count alike.
         augment: changes images each time that a client trains on them, or None.
         distribution_names: the distributions that samples come from, if there are several.
         server_tests: the part of ``server_test`` that comes from each distribution.
@@ -99,7 +99,7 @@ class FederatedData(ABC):
 
     @abstractmethod
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
-        """Return samples that contain a share of some clients, and the positions of each client's.
+        """Return samples that include a share of some clients, and the positions of each client's samples.
 
         The pool may hold other clients' samples too. It is shared, so it must not be written to.
 
@@ -160,10 +160,10 @@ class SplitData(FederatedData):
         train: the source's train samples, the pool.
         order: ``[n]``, positions in the pool, one client after another; of each client first its train share, then
             validation, then test.
-        bounds: ``[clients, 4]``, where these shares begin and end in ``order``.
+        bounds: ``[clients, 4]``, where each client's shares begin and end in ``order``.
         distribution_of: ``[n_train]``, the distribution of each sample of the pool, if there are several.
-        lent: test shares taken from the server's test set: that set, and each client's positions in it. None: clients
-            test on their own samples.
+        lent: if test shares are taken from the server's test set: that set, and each client's positions in it. None:
+            clients test on their own samples.
 
     Examples:
         >>> import torch
@@ -204,12 +204,12 @@ class SplitData(FederatedData):
             partition: which train samples each client has.
             seed: keys all draws.
             client_test: the part of a client's samples that becomes its test share.
-            client_validation: the part that becomes its validation share; together below 1.
+            client_validation: the part that becomes its validation share; with ``client_test`` below 1.
             validation: the part of the source's test set that becomes the server's validation set.
             validation_seed: keys the cut of the test set; None for ``seed``.
             root: the part of the source's test set on which the server itself trains.
-            test_from: "own" cuts test shares from the clients' samples. The other ways take them from the server's test
-                set; see :func:`hanse.data.shares.borrowed`.
+            test_from: "own" cuts test shares from the clients' samples. All other values take them from the server's
+                test set; see :func:`hanse.data.shares.borrowed`.
 
         Raises:
             UserError: the server's test set has no samples for a client that needs some.

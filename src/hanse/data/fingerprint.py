@@ -1,7 +1,7 @@
 """Fingerprints of the data that a process can see, to notice when a run is resumed with different data.
 
-A run directory, or a participant's folder, keeps it in ``data.json``: :func:`fingerprint` takes it, :func:`write_data`
-keeps it, and :func:`compare_data` checks it when a run is resumed.
+A run directory, or a participant's folder, keeps the fingerprint in ``data.json``: :func:`fingerprint` computes it,
+:func:`write_data` keeps it, and :func:`compare_data` checks it when a run is resumed.
 
 A client's share is a digest of its samples in order: positions, contents and labels. It detects accidents (another
 file, flipped labels, another split), not forgeries. A sample's inputs enter as a CRC-32, which is fast enough for every
@@ -74,7 +74,7 @@ def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str
 
     Args:
         before: the fingerprint that was kept.
-        now: the fingerprint of the current data; shares that it lacks are not compared.
+        now: the fingerprint of the current data; shares missing in it are not compared.
         names: the clients' names, if they have any.
     """
     lines = []
@@ -153,8 +153,8 @@ def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> N
     Args:
         folder: the run's directory, or a participant's.
         round: the first round with these data.
-        data: their fingerprint.
-        note: why they differ from the data of earlier rounds; empty at the start.
+        data: the fingerprint of these data.
+        note: why the data differ from those of earlier rounds; empty at the start.
     """
     entry = {"round": round, "note": note, "data": {name: list(digests) for name, digests in data.items()}}
     write_whole(folder / DATA, json.dumps([*_entries(folder), entry]) + "\n", private=True)

@@ -32,11 +32,11 @@ class Rows:
     """Samples as given, before they are numbered and checked.
 
     Attributes:
-        x: inputs ``[n, ...]``, or several by name.
+        x: the inputs ``[n, ...]``; a dictionary by name if there are several.
         y: targets ``[n, ...]``, numbers or labels of any kind.
-        owner: ``[n]``, the name of each row's client; None if they are not given.
+        owner: ``[n]``, the name of each row's client; None if no clients are given.
         num_classes: the number of classes, if it is known beforehand.
-        prepare: how ``x``, then a pandas DataFrame, becomes numbers; None: it is numbers.
+        prepare: how ``x``, which is then a pandas DataFrame, becomes numbers; None: ``x`` is numbers.
     """
 
     x: Any
@@ -67,10 +67,10 @@ def of_frame(
     Args:
         frame: a pandas DataFrame, one sample per row.
         target: the column to be predicted.
-        client: the column with the client of each row; None: none.
-        features: columns of numbers, or lists of them by the name of an input; None: all the other columns.
+        client: the column with the client of each row; None: there is none.
+        features: the columns of features, or a list of columns for each input by name; None: all other columns.
         name: what the data are called in messages.
-        prepare: how columns become numbers, once the training rows are known; None: they are numbers.
+        prepare: how columns become numbers, once the training rows are known; None: the columns are numbers already.
 
     Raises:
         UserError: one line for each mistake.
@@ -133,7 +133,7 @@ def possible_clients(frame: Any, target: str | None) -> list[Any]:
 
     Args:
         frame: a pandas DataFrame.
-        target: its column to be predicted, which is none of them.
+        target: the column to be predicted, which is never among the result.
     """
     others = [c for c in frame.columns if c != target and not is_dates(frame[c])]
     kinds = [c for c in others if getattr(frame[c].dtype, "kind", "O") in "OiuUT"]
@@ -232,7 +232,7 @@ def _gaps(column: Any, owner: NDArray[Any] | None, where: str, target: bool = Fa
 
 
 def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
-    """Describe rows in words: how many, the first one, and whose they are.
+    """Describe rows in words: how many there are, the first one, and the clients they belong to.
 
     Args:
         rows: row numbers, ``[m]``, ascending.
@@ -254,7 +254,7 @@ def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[
     Args:
         column: the column, a pandas Series.
         owner: the client of every row, or None.
-        where: what lines begin with.
+        where: the words with which each line begins.
     """
     kind = getattr(column.dtype, "kind", "O")
     if kind in "biuf" and (line := _gaps(column, owner, where, target=True)):

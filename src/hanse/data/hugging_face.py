@@ -28,8 +28,8 @@ def of_hugging_face(dataset: Any, target: str, client: str | None, features: Fea
     Args:
         dataset: the data set, one sample per row.
         target: the column to be predicted.
-        client: the column with the client of each row; None: none.
-        features: the columns of inputs, or lists of them by the name of an input; None: all the other columns.
+        client: the column with the client of each row; None: there is none.
+        features: the columns of inputs, or a list of columns for each input by name; None: all other columns.
         name: what the data are called in messages.
 
     Raises:
@@ -73,7 +73,8 @@ def _images(values: Any, where: str) -> NDArray[Any]:
 
 
 def array_of(x: Any) -> Any:
-    """Return inputs as an array or tensor: lists become arrays, and whole numbers of any length int64, as tokens are.
+    """Return inputs as an array or tensor: lists become arrays, and whole numbers of any length become int64, like
+    tokens.
 
     Bytes (uint8) stay unchanged: they may be pixels.
     """

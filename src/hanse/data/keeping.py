@@ -45,9 +45,9 @@ def of_kept(samples: Samples, what: str, make: Callable[[], T]) -> T:
     """Return ``make()``, a function of ``samples`` only, cached if they belong to a cached data set.
 
     Args:
-        samples: compared by identity with the train and test samples of cached data sets.
-        what: distinguishes several results from the same samples.
-        make: computes the result.
+        samples: the samples, compared by identity with the train and test samples of cached data sets.
+        what: a name that tells several results from the same samples apart.
+        make: the function that computes the result.
     """
     kept = (one for one in (_kept or {}).values() if isinstance(one, Dataset))
     if any(samples is share for one in kept for share in (one.train, one.test)):

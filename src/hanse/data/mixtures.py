@@ -1,10 +1,10 @@
-"""Clients whose data are mixtures of a few distributions, trained on in one mixture and tested in another.
+"""Clients whose data are mixtures of a few distributions, with different mixtures for training and testing.
 
-The setting of PI-FL section 4.1 (the laws 10:90, 30:70, linear and random; test mixtures equal or inverse), which takes
-them from FedSoft (Ruan and Joe-Wong 2022) and its code. :func:`with_distributions` says which distribution each sample
-belongs to: by class, by rotation of the images, or as the source says. :func:`mixes` makes each client's shares of
-them, :func:`inverse` the opposite shares for testing, and :func:`mixture` distributes the samples accordingly. ``[data]
-partition = "mixture"`` does all of it.
+This is the setting of PI-FL section 4.1 (the laws 10:90, 30:70, linear and random; test mixtures equal or inverse),
+which PI-FL took from FedSoft (Ruan and Joe-Wong 2022) and its code. :func:`with_distributions` says which distribution
+each sample belongs to: by class, by rotation of the images, or as the source says. :func:`mixes` makes each client's
+shares of them, :func:`inverse` the opposite shares for testing, and :func:`mixture` distributes the samples
+accordingly. ``[data] partition = "mixture"`` does all of it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def with_distributions(
 
     Args:
         dataset: the data set, whose samples stay as they are unless images are turned.
-        kind: "classes" (groups of classes), "rotation" (of images), or "source" (as the source says). None: as the
-            source says if it does and nothing contradicts it, else by classes.
-        count: the number of distributions; None for 2, or as many as ``class_groups`` or the source have.
+        kind: "classes" (groups of classes), "rotation" (of images), or "source" (as the source says). None: "source" if
+            the source says it and nothing contradicts it, else "classes".
+        count: the number of distributions; None for the number that ``class_groups`` or the source have, else 2.
         class_groups: the classes of each distribution; None for ``count`` groups of consecutive classes.
-        seed: keys the draw of which image is turned.
+        seed: the seed that keys which images are turned.
 
     Raises:
         UserError: the data lack the classes, square images or distributions that are needed.
@@ -74,7 +74,7 @@ def by_classes(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Dataset:
     Samples of other classes are in no distribution (-1).
 
     Raises:
-        UserError: the data have no classes, or not one that a group names.
+        UserError: the data have no classes, or lack a class that a group names.
     """
     classes = dataset.num_classes
     if classes is None:
@@ -95,8 +95,8 @@ def by_classes(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Dataset:
 def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
     """Return the data set with distribution d made of images turned by d times 90 degrees, counter-clockwise.
 
-    With two distributions these are 0 and 90 degrees, as in FedSoft. Every image of the train and of the test set is in
-    exactly one distribution, drawn from the seed, with the same share of each class in each. No image occurs in two
+    With two distributions these are 0 and 90 degrees, as in FedSoft. Every train and test image is drawn from the seed
+    into exactly one distribution, with the same share of each class in each distribution. No image occurs in two
     orientations.
 
     Args:
@@ -105,7 +105,7 @@ def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
         seed: the seed of the draw of each image's distribution.
 
     Raises:
-        UserError: samples are no square images, or ``count`` is not from 2 to 4.
+        UserError: samples are not square images, or ``count`` is not from 2 to 4.
     """
     shape = dataset.input_shape
     if len(shape) != 3 or shape[1] != shape[2]:
@@ -175,7 +175,7 @@ def check_mix(law: str) -> tuple[float, float] | None:
     """Return the two shares of a ratio such as "10:90" as (0.1, 0.9), or None for a law with a name.
 
     Raises:
-        ValueError: it is neither, or its percentages do not sum to 100 in ascending order.
+        ValueError: the text is neither, or its percentages are not ascending or do not sum to 100.
     """
     if law in ("linear", "random"):
         return None
@@ -195,7 +195,8 @@ def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
         law: "a:b": clients fall into as many equal groups as there are distributions, in order of id. Group d has b %
             of distribution d, and the others share a %. "linear": with two distributions, client k of N has (k + 0.5) /
             N of the first, which for N = 100 is the printed (0.5 + k) %; with more, the same path runs from the last to
-            the first. "random": the lengths into which ``distributions - 1`` uniform points cut [0, 1].
+            the first. "random": a client's shares are the lengths into which ``distributions - 1`` uniform points cut
+            [0, 1].
         clients: how many rows.
         distributions: how many columns, at least 2.
         seed: keys the draw of "random".
@@ -223,7 +224,8 @@ def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
 def inverse(mix: Floats) -> Floats:
     """Return the mixtures ``[clients, S]`` with the same shares from the opposite distributions: 1 - mix for two.
 
-    The opposite of distribution d among S is S - 1 - d. PI-FL defines it for two only; this is the extension.
+    The opposite of distribution d among S is S - 1 - d. PI-FL defines this for two distributions only; here it is
+    extended.
     """
     return mix[:, ::-1].copy()
 
@@ -250,14 +252,14 @@ def mixture(
     Args:
         pools: the sample indices of each distribution, D arrays.
         train_mix: ``[clients, D]``, the shares that each client trains on; rows sum to 1.
-        test_mix: ``[clients, D]``, the shares that it is tested on.
+        test_mix: ``[clients, D]``, the shares that each client is tested on.
         seed: keys all draws.
         client_test: the part of a client's samples that it keeps for testing, 0 or more.
         client_validation: the part that it keeps for validation, 0 or more.
         sizes: how many samples each client gets; see :func:`hanse.data.partitions.client_sizes`.
         min_samples: the least that a client gets.
         total: how many samples are dealt in all; None for as many as can be.
-        validation_mix: which mixture the validation share is drawn by.
+        validation_mix: which mixture, "train" or "test", the validation share is drawn by.
 
     Returns:
         Sorted indices (train, validation, test) for each client.

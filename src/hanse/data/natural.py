@@ -1,9 +1,9 @@
 """Sources with natural clients, read from files: plays, handwritten characters, pictures.
 
 Each reader returns a :class:`hanse.data.dataset.Dataset` with the client of each sample, for the partition "natural".
-:func:`shakespeare` and :func:`shakespeare_next`: every speaking role is a client that learns to predict the next
-character of its lines. :func:`femnist`: characters by the people who wrote them, in LEAF's format (Caldas et al. 2018).
-:func:`pacs` (Li et al. 2017): pictures of seven kinds of things in four styles, each a client.
+In :func:`shakespeare` and :func:`shakespeare_next`, every speaking role is a client that learns to predict the next
+character of its lines. In :func:`femnist`, each writer of handwritten characters is a client, in LEAF's format (Caldas
+et al. 2018). In :func:`pacs` (Li et al. 2017), each of four styles of pictures, of seven kinds of things, is a client.
 
 The readers are called through :func:`hanse.data.sources.load`, which passes the folders that are searched.
 """
@@ -65,7 +65,7 @@ def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:
     code points.
 
     Args:
-        folders: searched in this order; a download goes to the last one.
+        folders: the folders to search, in this order; a download goes to the last one.
         download: whether a text that is not found may be downloaded.
 
     Raises:
@@ -152,7 +152,7 @@ def parse_roles(text: str) -> dict[str, str]:
 
 
 def windows(codes: NDArray[np.int64], length: int = WINDOW) -> NDArray[np.int64]:
-    """Return windows that do not overlap, with what follows each of their characters: ``[windows, 2, length]``.
+    """Return windows that do not overlap, with the character that follows each position: ``[windows, 2, length]``.
 
     The second axis has the window itself and the same span one character later. An incomplete window at the end is
     dropped.
@@ -300,7 +300,7 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
 
     Each of the four domains (styles) is a client and a distribution. The published folders are
     ``<domain>/<class>/<picture>``. A fifth of each domain and class, always the same, is the test set; the official
-    split is into folds that hold out a domain. PACS must be downloaded by hand.
+    folds instead hold out a whole domain. PACS must be downloaded by hand.
 
     Raises:
         UserError: the folders are missing, or a picture cannot be read.

@@ -60,8 +60,8 @@ def from_frame(
             are classes, numbered in sorted order.
         client: the column with the client of each row; clients are numbered in sorted order. None: ``[data] partition``
             distributes the rows.
-        features: columns of numbers, or lists of them by the name of an input for a model that takes several. None: all
-            the other columns.
+        features: the columns of features; for a model with several inputs, a list of columns for each input by name.
+            None: all other columns.
         test: another frame with the same columns; or the share of each client's rows that becomes the test set, from 0
             to below 1, with the same share of each class.
         min_samples: the fewest rows that a client may have.
@@ -69,8 +69,8 @@ def from_frame(
         name: what the data are called in messages and records.
         prepare: how the columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and dates;
             or a scikit-learn transformer such as a ``ColumnTransformer``, which is fitted without the test set. None:
-            they are numbers.
-        statistics: whose rows it is fitted on: each client's "own", or those of all, "pooled".
+            the columns are numbers already.
+        statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
 
     Raises:
         UserError: one line for each mistake: a column that does not exist, that holds no numbers or has gaps, or a
@@ -95,8 +95,8 @@ def from_arrays(
     """Return the data set of arrays.
 
     Args:
-        x: the inputs ``[n, ...]``, numpy or tensors; a dictionary of several by name for a model that takes several
-            inputs. Floats are features, integers are tokens (for an embedding).
+        x: the inputs ``[n, ...]``, numpy or tensors; for a model with several inputs, a dictionary of them by name.
+            Floats are features, integers are tokens (for an embedding).
         y: the targets ``[n]``; floats are regression targets, anything else are classes.
         clients: the client of each sample, ``[n]``, names or numbers; None: ``[data] partition`` distributes them.
         test: the share of each client's samples that becomes the test set, or ``(x, y)`` or ``(x, y, clients)``.
@@ -131,7 +131,7 @@ def from_torch(
     seed: int = 0,
     name: str = "torch",
 ) -> Dataset:
-    """Return the data set of a ``torch.utils.data.Dataset``, or of one for each client.
+    """Return the data set of one ``torch.utils.data.Dataset``, or of several, one per client.
 
     Each item is a pair ``(x, y)``, where x may be a dictionary of tensors by name, or one dictionary with ``target``
     among its keys. All items are read at once.
@@ -202,18 +202,20 @@ def as_dataset(
     prepare: Any = None,
     statistics: Statistics = "own",
 ) -> Dataset:
-    """Return data in any form that this module knows as a data set.
+    """Return a data set, from data in any of this module's forms.
 
     Args:
-        given: a :class:`hanse.data.dataset.Dataset`, which is returned unchanged, or one of the forms above.
+        given: a :class:`hanse.data.dataset.Dataset`, which is returned unchanged, or a pandas DataFrame, arrays ``(x,
+            y)`` or ``(x, y, clients)``, a ``torch.utils.data.Dataset``, a Hugging Face data set, or a dictionary with
+            one of these for each client.
         target: as in :func:`from_frame`; needed for tables.
-        client: as in :func:`from_frame`, for tables alone.
-        features: as in :func:`from_frame`, for tables alone.
+        client: as in :func:`from_frame`, for tables only.
+        features: as in :func:`from_frame`, for tables only.
         test: the share of each client's samples that becomes the test set.
         min_samples: the fewest samples that a client may have.
         seed: draws which samples are held out for testing.
         name: the data's name; empty: the name of their type.
-        prepare: as in :func:`from_frame`, for pandas tables alone.
+        prepare: as in :func:`from_frame`, for pandas tables only.
         statistics: as in :func:`from_frame`.
 
     Raises:
@@ -658,7 +660,7 @@ def _held_out(
     Each client's are drawn from its own stream, so they do not depend on the other clients' rows.
 
     Raises:
-        UserError: ``share`` is no share.
+        UserError: ``share`` is not a number from 0 to below 1.
     """
     if not 0 <= share < 1:
         raise UserError(f"data.source.test: {share!r}: must be a share of the rows, 0 or more and below 1")

@@ -1,6 +1,6 @@
 """Partitions of a data set over clients: one sorted index array per client, with no sample used twice.
 
-Each function here is one way to split. By size alone: :func:`iid`. By label: :func:`dirichlet` and
+Each function here is one way to split. By size only: :func:`iid`. By label: :func:`dirichlet` and
 :func:`scaled_dirichlet` draw a mix of classes for each client, :func:`niid` spreads each class over the clients,
 :func:`pathological` gives a few classes to each. By clusters of clients that are alike inside and different between
 (iPFL section 6.1 and appendix E.5): :func:`cluster` and :func:`skew`. By the source's own clients: :func:`natural`. All
@@ -52,14 +52,14 @@ def client_sizes(
     """Return the number of samples of each client, ``[clients]``.
 
     Args:
-        samples: how many there are.
+        samples: how many samples there are.
         clients: how many clients share them.
         seed: draws the sizes of the power law.
         law: "power" gives sizes in proportion to q with the density 3 q^2 on [0, 1] (GreedyFed, section 4.1; mean 0.75,
-            standard deviation 0.19). "equal" gives the same number to each, and the remainder one each to the first
-            clients.
-        min_samples: the least that a client gets. Smaller clients are raised to it, and the others share the rest in
-            proportion.
+            standard deviation 0.19). "equal" gives the same number to each client; of the remainder, the first clients
+            get one each.
+        min_samples: the least that a client gets. Smaller clients are raised to this number, and the others share the
+            rest in proportion.
         total: what the sizes sum to; None for all samples.
 
     Raises:
@@ -75,7 +75,7 @@ def client_sizes(
 
 
 def power_weights(clients: int, seed: int, attempt: int = -1) -> NDArray[np.float64]:
-    """Return sizes in proportion, drawn with the density 3 q^2 on (0, 1], ``[clients]``.
+    """Return relative sizes drawn with the density 3 q^2 on (0, 1], ``[clients]``.
 
     Args:
         clients: how many are drawn.
@@ -158,11 +158,11 @@ def dirichlet(
     total: int | None = None,
     num_classes: int | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Give every client a size and a label mix ~ Dirichlet(alpha), then the samples for it.
+    """Give every client a size and a label mix ~ Dirichlet(alpha), and then samples according to them.
 
-    The partition of GreedyFed. Clients are served in random order, each by a multinomial draw from its mix. When a
+    This is GreedyFed's partition. Clients are served in random order, each by a multinomial draw from its mix. When a
     class runs out, the rest is drawn from the remaining classes, in the proportions of the mix (Hsu et al. 2019 do so
-    sample by sample). Sizes are therefore exact, mixes only while samples last: if all samples are used, the last
+    sample by sample). Sizes are therefore exact, but mixes only while samples last: if all samples are used, the last
     clients take what is left. A ``total`` below the number of samples avoids that.
 
     Args:
@@ -230,8 +230,8 @@ def scaled_dirichlet(
 
     This is what GreedyFed's published code does. As many samples are used as the class that runs out first allows (at
     most ``total``), and counts are rounded down. Sizes and mixes are redrawn, at most 100 times, until every client has
-    ``min_samples``. If none of the 101 draws succeeds, an older published version keeps the last one; here that is an
-    error.
+    ``min_samples``. If none of the 101 draws succeeds, an error is raised; an older version of the published code keeps
+    the last draw.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -248,7 +248,7 @@ def scaled_dirichlet(
         The sorted sample indices of each client.
 
     Raises:
-        UserError: no draw gave every client ``min_samples``, or the samples are too few for it.
+        UserError: no draw gave every client ``min_samples``, or there are too few samples for that.
     """
     classes = _num_classes(labels, num_classes)
     _check_room(len(labels), clients, min_samples)
@@ -433,7 +433,8 @@ class Partition:
         labels: the classes of the whole train set, ``[n]``; None if there are no classes.
         num_classes: how many classes there are; None with ``labels`` None.
         groups: ``[clients]``, the cluster of each client, where the partition makes clusters.
-        owners: ``[clients]``, for sources with clients, the source's client that each client is, or is a part of.
+        owners: ``[clients]``, if the source has clients: for each client, the source's client that it is or is a part
+            of.
         kept: the indices (validation, test) that each client holds out, if the partition draws these itself; ``train``
             then excludes them.
 
@@ -493,7 +494,7 @@ def iid(
     min_samples: int = 1,
     total: int | None = None,
 ) -> Indices:
-    """Distribute the samples at random.
+    """Distribute the samples over the clients at random.
 
     Args:
         labels: one entry per sample, ``[n]``; only their number is used.
@@ -644,7 +645,7 @@ def natural_owners(
 
     Args:
         ids: the owner of each sample, ``[n]``.
-        clients: the number of clients wanted, a multiple of ``per_owner``; None for all owners.
+        clients: the wanted number of clients, a multiple of ``per_owner``; None for all owners.
         seed: keys the random choice.
         choose: "random" from the seed, or "largest": those with most samples, ties to the lower id.
         per_owner: into how many clients each owner is divided; ``clients / per_owner`` owners take part.
@@ -700,8 +701,8 @@ def cluster(
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
-        clients: how many there are, over all clusters.
-        clusters: how many clusters they form; at most ``clients``.
+        clients: how many clients there are in all clusters together.
+        clusters: how many clusters the clients form; at most ``clients``.
         alpha_between: the concentration between clusters, above 0.
         alpha_within: the concentration inside a cluster, above 0.
         seed: keys all draws.
@@ -761,7 +762,7 @@ def skew(
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
-        clients: how many there are, at least one for each cluster.
+        clients: how many clients there are, at least one for each cluster.
         classes_per_client: the number of classes of a cluster; must divide the number of classes.
         seed: keys the draw.
         num_classes: as in :func:`dirichlet`.

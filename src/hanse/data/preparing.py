@@ -1,11 +1,11 @@
 """Converts a table's columns to numbers: fills gaps, scales numbers, encodes words and dates.
 
 :class:`Columns` (``prepare = "auto"``) works like :mod:`hanse.data.tables`. Any other object with ``fit`` and
-``transform``, such as a scikit-learn ``ColumnTransformer``, can be used instead. It never sees labels.
+``transform``, such as a scikit-learn ``ColumnTransformer``, can be used instead. No preparation ever sees labels.
 
 **Whose statistics.** Means, deviations and fill values are those of each client's own rows (``statistics = "own"``), so
-nothing is disclosed. With "pooled" they are those of all rows, which assumes that members may add up theirs before
-round 0. Members must agree on columns, words and gaps in any case.
+nothing is disclosed. With "pooled" they are computed from all clients' rows, which assumes that members may add up
+their sums before round 0. Members must agree on columns, words and gaps in any case.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def scaled(values: NDArray[np.float64], own: NDArray[np.float64], gaps: bool) ->
 
     Args:
         values: ``[n]``, NaN for a gap.
-        own: the numbers that determine mean and deviation; if empty, 0 and 1.
+        own: the numbers that determine mean and deviation; if empty, these are 0 and 1.
         gaps: whether to add a column that marks the gaps.
     """
     missing = np.isnan(values)
@@ -194,7 +194,7 @@ class Prepare:
     Attributes:
         how: "auto", the import path of a function that returns a transformer, or a transformer with ``fit`` and
             ``transform``.
-        statistics: "own" or "pooled": whose rows it is fitted on.
+        statistics: "own" or "pooled": whether each client's own rows or all clients' rows are used to fit.
     """
 
     how: Any = AUTO
@@ -217,7 +217,7 @@ class Prepare:
 
         Args:
             table: a pandas DataFrame of ``n`` rows, without client and target.
-            owner: ``[n]``, each row's client; None: none is known.
+            owner: ``[n]``, each row's client; None: the clients are not known.
             train: the rows for fitting a transformer, ascending.
             where: what messages begin with.
 

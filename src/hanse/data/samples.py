@@ -1,8 +1,9 @@
 """Samples: inputs and targets as two tensors, the only form of data inside a client.
 
 A model with several inputs (given as a dictionary of tensors) still has one tensor here: all inputs of a sample form
-one row, laid out by :class:`Inputs`, so engines, scoring, fingerprints and the network need not know. The model splits
-the row and passes the inputs to the user's module by name (:class:`hanse.learning.by_name.ByName`).
+one row, laid out by :class:`Inputs`, so engines, scoring, fingerprints and the network need not know about several
+inputs. The model splits the row and passes the inputs to the user's module by name
+(:class:`hanse.learning.by_name.ByName`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Input:
     """One of several inputs of a sample.
 
     Attributes:
-        name: the parameter of the model's ``forward`` that receives it.
+        name: the parameter of the model's ``forward`` that receives the input.
         shape: the shape of one sample's input, without the sample axis.
-        whole: whether it holds integers (int64, such as tokens) instead of float32.
+        whole: whether the input holds integers (int64, such as tokens) instead of float32.
     """
 
     name: str
@@ -130,7 +131,7 @@ class Samples:
         >>> len(samples), samples.take(torch.tensor([1])).y
         (2, tensor([1]))
 
-        Those of a small federation, with the positions of client 2's training share among them:
+        The samples of a small federation, and the positions of client 2's training share in them:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> pool, (mine,) = rehearse().setup.data.pool([2], "train")
@@ -227,7 +228,7 @@ def first_gap(values: Tensor) -> tuple[tuple[int, ...], str] | None:
         values: any tensor ``[n, ...]``; whole numbers are always finite.
 
     Returns:
-        The position (one index an axis) and the number as text, such as ``((3, 0), "nan")``; None if all are finite.
+        The position (one index per axis) and the number as text, such as ``((3, 0), "nan")``; None if all are finite.
     """
     if not values.is_floating_point() or bool(torch.isfinite(values.sum())):
         # a sum keeps NaN and infinity, and taking it is ten times cheaper than looking at every number

@@ -32,7 +32,7 @@ def client_shares(
 
     Args:
         partition: the samples of each client.
-        client_test: the part of them that is its test share, rounded down.
+        client_test: the part of a client's samples that is its test share, rounded down.
         client_validation: the part that is its validation share, rounded down.
         seed: keys the random order.
         ordered: the samples are in order of time; validation and test are the last ones.
@@ -55,8 +55,8 @@ def share_ends(sizes: NDArray[np.int64], client_test: float, client_validation: 
 
     Args:
         sizes: samples of each client, ``[clients]``.
-        client_test: the part of them for testing; rounded down.
-        client_validation: the part for validation; rounded down.
+        client_test: the part of a client's samples for testing, rounded down.
+        client_validation: the part of a client's samples for validation, rounded down.
     """
     test = np.floor(sizes * client_test).astype(np.int64)
     validation = np.floor(sizes * client_validation).astype(np.int64)
@@ -108,11 +108,10 @@ def class_weights(
 ) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...]]:
     """Return each client's test samples and their weights.
 
-    A class has its weight among the client's train samples, shared equally by its test samples, so the weighted
-    accuracy estimates that under the client's own class mix. iPFL's public code does this
-    (``utils/evaluation.py:compute_local_test_accuracy``; on sets whose classes are not equally frequent it divides by a
-    class's share in the test set, which is the same). A class without test samples is left out, and the other weights
-    are renormalised.
+    A class has the weight that it has among the client's train samples, shared equally by its test samples. So the
+    weighted accuracy estimates the accuracy under the client's own class mix. iPFL's public code does the same
+    (``utils/evaluation.py:compute_local_test_accuracy``; it divides by a class's share in the test set). A class
+    without test samples is left out, and the other weights are renormalised.
 
     Args:
         tests: the server's test set.
@@ -121,7 +120,7 @@ def class_weights(
         index: for each client the positions in ``tests`` that it may be tested on, ``[n]``.
 
     Returns:
-        For each client the positions that are left, and their weights, which sum to 1.
+        For each client the remaining positions, and their weights, which sum to 1.
 
     Raises:
         UserError: the source has no classes, or none of a client's classes is in the tests.
@@ -202,15 +201,15 @@ def borrowed(
     """Return which of the server's test samples each client is tested on.
 
     Args:
-        tests: the server's test set; None if it has none.
+        tests: the server's test set; None if there is none.
         dataset: the source, whose test set the shares come from.
         partition: the clients' samples and owners.
         cut: the positions of ``tests`` in the source's test set, ``[m]``.
         train: the train indices of each client.
-        test_from: "equal": the set is dealt out, each class evenly. "server": a client has its owner's samples if the
-            source says whose they are, else samples drawn with its class mixture. "classes": all of the set, or its
-            owner's samples, weighted by :func:`class_weights`.
-        share: for "server": test samples for each train sample of a client.
+        test_from: "equal": the set is dealt out to the clients, each class evenly. "server": a client has its owner's
+            samples if the source names owners, else samples drawn with its class mixture. "classes": a client has the
+            whole set, or its owner's samples, weighted by :func:`class_weights`.
+        share: for "server", the number of test samples for each train sample of a client.
         seed: keys the draws.
 
     Returns:

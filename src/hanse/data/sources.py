@@ -69,11 +69,11 @@ class _Images:
 
     Attributes:
         sizes: train and test samples of the official split.
-        shape: of one image: rows, columns and, if there are several, channels.
+        shape: the shape of one image: rows, columns and, if there are several, channels.
         mean: for each channel, over the official train pixels scaled to [0, 1]; the figures in common use. Empty:
             measured on the train samples that were found.
-        std: the same for deviations.
-        first_labels: of the official test set, in its order; enough to tell the official split from another one.
+        std: for each channel, the standard deviation, found in the same way.
+        first_labels: the first labels of the official test set, in its order; enough to recognise the official split.
         classes: the number of classes.
     """
 
@@ -129,8 +129,8 @@ def load(
         seed: the seed of sources with random draws.
         download: whether a source that is not found may be downloaded.
         scale: the scaling of image sources' pixels: "standard" (mean 0 and deviation 1 over the train set), "unit" (0
-            to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet" (its means and deviations).
-            femnist and pacs are in 0 to 1 under "standard"; digits always are.
+            to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet" (ImageNet's published means
+            and deviations). femnist and pacs are in 0 to 1 under "standard"; digits always are.
         text: how instructions become tokens; None for bytes in windows of 512.
 
     Raises:
@@ -176,9 +176,9 @@ def _load(
 
 
 def imported(source: str, *, root: Path | None, seed: int, download: bool) -> Any:
-    """Return what the function at an import path returns.
+    """Call the function at an import path and return its result.
 
-    The function is called with those of ``root``, ``seed`` and ``download`` that it accepts.
+    The function gets ``root``, ``seed`` and ``download``, as far as it accepts them.
 
     Raises:
         UserError: there is no such function, or it needs other arguments.
@@ -310,7 +310,7 @@ def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -
 
 
 def split_note(source: str) -> str:
-    """Return a note if an image source's file does not have the official split; else, or if it cannot be read, "". Only
+    """Return a note if an image source's file does not have the official split; "" if it has, or cannot be read. Only
     the labels are read.
     """
     for path in (folder / f"{source}.npz" for folder in _folders(None)):

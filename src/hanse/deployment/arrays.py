@@ -1,9 +1,9 @@
 """The arrays and metrics that a Flower app sends, as rows of the model table and back.
 
 Both ways of wrapping an app that was written without hanse go through this module: :func:`hanse.valued`, which watches
-the app's strategy, and :func:`hanse.flower.strategy`, which takes the strategy's place. A :class:`Form` describes the
-app's arrays and converts between an ``ArrayRecord`` and a row ``[P]`` of the model table. The functions below it
-read one array and average records.
+the app's strategy, and :func:`hanse.flower.strategy`, which replaces it. A :class:`Form` describes the app's arrays and
+converts between an ``ArrayRecord`` and a row ``[P]`` of the model table. The functions below it read one array and
+average records.
 
 Replies are untrusted input. What does not fit raises :class:`hanse.federation.codec.WireError` with a reason, which the
 callers record as a refusal.
@@ -66,7 +66,7 @@ class Form:
     def of(arrays: ArrayRecord) -> Form:
         """Return the form of ``arrays``, with columns in the order of the record.
 
-        It has no columns (``layout.size`` is 0) if none of the arrays has real numbers.
+        The form has no columns (``layout.size`` is 0) if none of the arrays has real numbers.
         """
         found = {name: opened(array) for name, array in arrays.items()}
         shapes = {name: tuple(a.shape) for name, a in found.items() if _is_real(a)}
@@ -105,7 +105,7 @@ class Form:
         """Return arrays as a row ``[P]``, float32. Arrays that are not columns are ignored.
 
         Raises:
-            WireError: an array is missing, has another shape, or has no real numbers.
+            WireError: an array is missing, has another shape, or does not hold real numbers.
         """
         parts = [torch.zeros(0, dtype=torch.float32)]
         for name, shape in zip(self.names, self.layout.shapes, strict=True):
@@ -139,10 +139,10 @@ class Form:
     # ---- beside a question, for who has to make arrays of its rows
 
     def into(self, records: RecordDict) -> RecordDict:
-        """Return ``records`` with a description of this form, from which :meth:`beside` restores it.
+        """Return ``records`` with a description of this form, from which :meth:`beside` restores the form.
 
-        A client that is asked to score models needs it: hanse sends models as plain rows, and the client's app wants
-        arrays.
+        A client that is asked to score models needs this description: hanse sends models as plain rows, and the
+        client's app wants arrays.
         """
         said = [[n, list(s), t] for n, s, t in zip(self.names, self.layout.shapes, self.types, strict=True)]
         records[_KEY] = ConfigRecord({"form": json.dumps({"shapes": said})})
@@ -194,15 +194,15 @@ def _others(found: Mapping[str, NDArray[np.generic]], columns: Collection[str]) 
 def opened(array: Array, what: str = "an array") -> NDArray[Any]:
     """Return an array of a record, without copying it; it cannot be written to.
 
-    It travelled as the bytes of a .npy file, whose header says how large the array is. That is compared with the bytes
-    that are there before any memory is taken, so a short message cannot claim a huge array.
+    An array travels as the bytes of a .npy file, whose header states its size. The size is compared with the bytes that
+    came before any memory is allocated, so a short message cannot claim a huge array.
 
     Args:
         array: the array, which may have come from anybody.
         what: what it is, for the message.
 
     Raises:
-        WireError: it is no array of NumPy's, is damaged, or has another size than its bytes.
+        WireError: the array is not a NumPy array, is damaged, or its size does not match its bytes.
     """
     if array.stype != "numpy.ndarray":
         raise WireError(f"{what} is of Flower's type {array.stype[:40]!r}")
@@ -215,7 +215,7 @@ def opened(array: Array, what: str = "an array") -> NDArray[Any]:
 
 
 def own_copy(arrays: ArrayRecord) -> ArrayRecord:
-    """Return a record with array objects of its own, so that changing the original leaves it alone.
+    """Return a record with its own array objects, so changes of the original do not affect it.
 
     The arrays' bytes are immutable and therefore shared.
     """
@@ -236,8 +236,8 @@ def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:
         weights: ``[n]``, at least 0, such as numbers of samples. They need not sum to 1; all zeros mean equal weights.
 
     Returns:
-        A record with the names of the first one. Real arrays keep the type that they have there, other numbers become
-        float64.
+        A record with the names of the first one. Real arrays keep the type that they have in the first record, other
+        numbers become float64.
 
     Examples:
         >>> import numpy as np

@@ -1,11 +1,11 @@
-"""Certificates and node keys for a federation that brings none of its own.
+"""Makes certificates and node keys for a federation that has none of its own.
 
-``hanse network up`` comes here. It makes a certificate authority (CA) for the SuperLink on this machine with
-:func:`make_certificates`, a second certificate with :func:`make_outside` if other machines reach the federation through
-the proxy, and a key pair for every trial node with :func:`make_node_key`.
+``hanse network up`` calls these functions: :func:`make_certificates` for a certificate authority (CA) and the
+SuperLink's certificate, :func:`make_outside` for a second certificate if other machines reach the federation through
+the proxy, and :func:`make_node_key` for the key pair of every trial node.
 
-All keys are elliptic-curve keys. Private keys are written readable by their owner alone. An operator with certificates
-from elsewhere puts them under the same file names, and they are then used as they are.
+All keys are elliptic-curve keys. Only the owner can read private keys. An operator with certificates from elsewhere
+stores them under the same file names; they are then used unchanged.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def make_certificates(folder: Path, name: str) -> None:
     """Make a certificate authority and the SuperLink's own certificate, valid for a year.
 
     Args:
-        folder: gets ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; it is made if need be. The server's
-            certificate is for localhost and 127.0.0.1, where the SuperLink listens.
-        name: the federation's name, as part of the authority's.
+        folder: the folder for ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; it is made if necessary. The
+            server's certificate is for localhost and 127.0.0.1, where the SuperLink listens.
+        name: the federation's name, which becomes part of the authority's name.
     """
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -65,12 +65,12 @@ def make_outside(folder: Path, hosts: Sequence[str]) -> None:
     """Make the certificate that the proxy shows to other machines, unless there is one already.
 
     Args:
-        folder: where ``ca.crt`` and ``ca.key`` lie. It gets ``outside.crt`` and ``outside.key``; an operator may put
-            files of these names there instead.
+        folder: the folder with ``ca.crt`` and ``ca.key``, into which ``outside.crt`` and ``outside.key`` are written,
+            unless the operator has put files of these names there.
         hosts: the host names or IP addresses under which nodes reach the proxy.
 
     Raises:
-        UserError: the certificate that is there does not cover a host, or a host is no name or address.
+        UserError: an existing certificate does not cover a host, or a host is not a name or address.
     """
     path = folder / "outside.crt"
     if not path.exists():
@@ -124,8 +124,8 @@ def make_node_key(path: Path) -> None:
     """Make the key pair by which the SuperLink recognises a SuperNode.
 
     Args:
-        path: where the private key goes; the public key goes beside it, as ``path`` with ``.pub`` added. Both are in
-            OpenSSH's format on the curve P-384, which is what Flower reads.
+        path: the file for the private key; the public key goes into ``path`` with ``.pub`` added. Both are in OpenSSH's
+            format on the curve P-384, which is what Flower reads.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())

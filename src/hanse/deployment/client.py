@@ -4,9 +4,9 @@ A project's ``client_app.py`` calls :func:`client_app` with a function that load
 ``hanse.flower.client_app``). A
 participant that fine-tunes a language model gets its data from a file with :func:`instructions`.
 
-A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app acts on requests that
-the operator has signed, and on no others (:mod:`hanse.deployment.signing`). It trains, scores and tests through
-:class:`hanse.federation.node.Node`, so that a client answers on a network as it does in a simulation.
+A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app acts only on requests
+that the operator has signed (:mod:`hanse.deployment.signing`). It trains, scores and tests through
+:class:`hanse.federation.node.Node`, so a client answers on a network as it does in a simulation.
 """
 
 from __future__ import annotations
@@ -67,23 +67,25 @@ def client_app(
             ``context.node_config`` holds what the node was started with, such as ``partition-id``.
         policy: what the participant decides for itself: bids, prices, the most that it pays, whether it stays
             (:mod:`hanse.federation.policy`). Default: :class:`~hanse.federation.policy.Loyal`.
-        behaviours: what is done to its training and its replies, for experiments with stragglers, noise or attackers.
+        behaviours: what is done to the participant's training and replies, for experiments with stragglers, noise or
+            attackers.
         folder: where the participant keeps private models and receipts, in a subfolder for each run. Default: the
             environment variable ``HANSE_HOME``, else ``~/.hanse``.
         train: a training loop of the participant's own, used instead of the experiment's: ``fit(model, data, round)``
             or its import path (:mod:`hanse.learning.loop`).
-        own: the functions and classes that the experiment may name by import path: models, losses, metrics, loops. A
-            path in a message means the one in this list, and nothing else is imported for it.
-        operator: the public key of the operator whose requests are answered, 32 bytes. Default: the one that was pinned
+        own: the functions and classes that the experiment may name by import path: models, losses, metrics, loops. Only
+            paths in this list are imported when a message names them.
+        operator: the public key of the operator whose requests are answered, 32 bytes. Default: the key that was pinned
             when the node was started (``hanse network join --operator``).
-        trusted: with whose updates the participant's may be summed (``[federation] secure``). Its updates then leave it
-            under masks alone. Default: those whom ``members.txt`` in the participant's folder names, if it is there.
-        private: under which privacy the participant answers, whatever the experiment says: the options of
-            :class:`hanse.federation.privacy.Privacy`, with its ``noise``. Default: as the experiment says; an account
-            that was opened once is kept to in every later run.
-        witnesses: a file with the members' witness keys (a name and 64 hexadecimal digits a line): a request is acted
-            upon once more than half of them have cosigned the head of the books that it shows. Default: the one that
-            was named when the node was started (``--witnesses``), else nobody is waited for.
+        trusted: the members with whose updates the participant's may be summed (``[federation] secure``). Its updates
+            then leave the node only under masks. Default: the members named by ``members.txt`` in the participant's
+            folder, if the file is there.
+        private: the privacy with which the participant answers, whatever the experiment says: the options of
+            :class:`hanse.federation.privacy.Privacy`, including ``noise``. Default: what the experiment says; once an
+            account is opened, it holds in every later run.
+        witnesses: a file with the members' witness keys, one name and 64 hexadecimal digits per line. The node acts on
+            a request once more than half of them have cosigned the head of the books in it. Default: the file named
+            when the node was started (``--witnesses``), else the node waits for nobody.
 
     Returns:
         The app, for ``app = client_app(...)`` in the module that ``pyproject.toml`` names as ``clientapp``.
@@ -205,7 +207,8 @@ def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Call
 
 
 def paths_of(experiment: Experiment) -> list[str]:
-    """Return the import paths that an experiment's messages may name, for nodes that belong to whoever wrote it."""
+    """Return the import paths that an experiment's messages may name, for nodes that belong to the experiment's author.
+    """
     dumped = experiment.train.model_dump()
     said = [experiment.model.name, dumped["loop"], dumped["loss"], *(experiment.eval.metrics or ())]
     names = (one.get("name") if isinstance(one, Mapping) else one for one in said)
@@ -228,12 +231,12 @@ def instructions(
         tokenizer: ``"bytes"``, or the name of a model whose tokenizer is used. It must be the experiment's
             ``data.source.tokenizer``, and so the same for all participants.
         length: tokens in a window; the experiment's ``data.source.length``.
-        test: the share of the file that is kept for testing, from 0 to below 1: its last lines.
-        validation: the share kept for validation: the lines just before those.
-        name: what the participant is called. Default: the file's name without its suffix.
+        test: the share of the file's lines that is kept for testing, the last ones; from 0 to below 1.
+        validation: the share kept for validation, the lines before the test lines.
+        name: the participant's name. Default: the file's name without its suffix.
 
     Returns:
-        The shares as token windows. A share of no lines is None.
+        The shares as token windows. An empty share is None.
 
     Raises:
         UserError: the file cannot be read or is too short, or the shares leave nothing to train on.

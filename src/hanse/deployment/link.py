@@ -3,7 +3,7 @@
 :class:`FlowerFederation` is what the round loop talks to when clients are nodes on a network; it has the methods
 ``present`` and ``exchange`` of :class:`hanse.core.port.Federation`. It decides who may take part (with
 :mod:`~hanse.deployment.members` and :mod:`~hanse.deployment.newcomers`), sends each client its own request, and looks
-for answers at short intervals until all are in or the time is over.
+for answers at short intervals until all are in or the time is up.
 
 Three things save time or traffic. A node keeps the last models that it was sent, so requests omit them; a node that has
 lost them says so and gets all of them again. Receipts travel with requests. If a round need not wait for everybody,
@@ -50,20 +50,20 @@ class Open:
     """A message to a client that has not been answered yet.
 
     Attributes:
-        round: the round in which it was sent; -1 for a letter after the last round.
+        round: the round in which the message was sent; -1 for a letter after the last round.
         client: the client's id.
         message: the request as hanse packs it, with all of its models.
         request: what was asked; None if the message only carries receipts.
-        node: Flower's id of the node that it went to.
-        again: whether it was sent a second time, with all models.
-        waits: whether its node was asked again because it waited for cosignatures of the head.
-        unsure: whether it said so in its last answer.
-        away: whether the node has been seen offline since.
-        down: bytes sent for it so far.
-        letters: how many receipts travel with it.
-        shown: what it shows of the books.
-        told: how many of the bytes in ``down`` an earlier round, which ended without waiting, has already counted;
-            None: none has.
+        node: Flower's id of the node that the message went to.
+        again: whether the message was sent a second time, with all models.
+        waits: whether the node was asked again because it waited for cosignatures of the head.
+        unsure: whether the node's last answer said that it waits for them.
+        away: whether the node has been seen offline since the message was sent.
+        down: bytes sent for the message so far.
+        letters: how many receipts travel with the message.
+        shown: what the message shows of the books.
+        told: how many of the bytes in ``down`` were already counted by an earlier round that ended without waiting;
+            None: no round has counted any.
 
     Examples:
         >>> from hanse.core.port import Ask
@@ -88,7 +88,7 @@ class Open:
     told: int | None = None
 
     def still(self) -> Reply:
-        """Return a reply that says that there is no answer yet, and count the bytes sent so far in this round."""
+        """Return a reply that says there is no answer yet, and count the bytes sent so far in this round."""
         self.told = self.down
         return Reply(
             self.client,
@@ -100,12 +100,12 @@ class Open:
     def came(self, reply: Reply, size: int) -> Reply:
         """Return ``reply`` with its bytes on the wire.
 
-        If a round has ended without waiting for it, the reply also names that round, and only bytes that were not
-        counted there are counted here.
+        If a round has ended without waiting for this reply, the reply also names that round, and only bytes not yet
+        counted are counted here.
 
         Args:
             reply: the answer, sound or refused.
-            size: bytes that came.
+            size: how many bytes came.
         """
         if self.told is not None:
             return replace(reply, bytes_down=self.down - self.told, bytes_up=size, arrival=Arrival(round=self.round))
@@ -114,23 +114,23 @@ class Open:
 
 @dataclass
 class FlowerFederation:
-    """The members that are online, as the federation that a run plays with.
+    """The members that are online, as the federation of a run.
 
     Attributes:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         members: the register of participants.
         job: ``job(member, num_clients)`` returns what the member's node must know of the run.
-        key: the operator's, which signs every message to a node (:mod:`hanse.deployment.signing`).
+        key: the operator's key, which signs every message to a node (:mod:`hanse.deployment.signing`).
         deadline_s: seconds that an exchange waits if the experiment sets no deadline, so a dead node loses its seat in
             the round and does not end the run.
         capacity: how many client ids the mechanism was built for; members with higher ids wait for another run. 0: no
             bound.
         largest: the most bytes that a reply may have; larger ones are refused unread.
         half: whether models travel as 16-bit floats.
-        orders: returns the operator's orders so far (:class:`hanse.deployment.members.Orders`).
+        orders: a function that returns the operator's orders so far (:class:`hanse.deployment.members.Orders`).
         letters: receipts that participants have not acknowledged; they travel with the next request to each of them.
         shown: the heads of the books that go with each request, and their cosignatures.
-        check: returns why a participant's samples do not fit the experiment, or None if they do.
+        check: a function that returns why a participant's samples do not fit the experiment, or None if they do.
         asked: ids of the clients asked in the last exchange, ascending.
         newcomers: nodes that are online but not members yet.
         online: the nodes that were online at the last look, by key.
@@ -179,11 +179,12 @@ class FlowerFederation:
     # ---- who is here
 
     def present(self, round: int) -> Roster:
-        """Return the members that can be asked in this round: they are online and train for no earlier round.
+        """Return the members that can be asked in this round: those online that are not still training for an earlier
+        round.
 
         Newcomers that have introduced themselves are registered first. The call returns at once, unless the operator
-        has ordered a pause. It also gives up open messages of earlier rounds that cannot be answered any more: those of
-        a node that was offline while it should have trained (it can be asked again from the next round on), or of a
+        has ordered a pause. It also gives up open messages of earlier rounds that can no longer be answered: messages
+        to a node that was offline while it should have trained (it can be asked again from the next round on), or to a
         client that may no longer take part. The next exchange reports these.
         """
         self.look()
@@ -200,7 +201,7 @@ class FlowerFederation:
     def look(self) -> None:
         """See who is online, follow the operator's orders, and ask newcomers who they are.
 
-        It returns at once, unless the operator has ordered a pause: then it waits until that is over.
+        This returns at once, unless the operator has ordered a pause; then it waits until the pause is over.
         """
         while (orders := self.orders()).paused is not None:
             time.sleep(PAUSE_S)
@@ -215,9 +216,9 @@ class FlowerFederation:
     def admit(self) -> None:
         """Register the newcomers whose samples fit the experiment; refuse the others with a reason.
 
-        All members must have samples of the same kind. If there are no members yet, the kind that most newcomers have
-        counts. Ids follow the order that the newcomers state (their partition), then their keys, so they do not depend
-        on who was faster.
+        All members must have samples of the same kind. If there are no members yet, the most frequent kind among the
+        newcomers counts. Ids follow the order that the newcomers state (their partition), then their keys, so they do
+        not depend on which node was faster.
         """
         said = dict(self.newcomers.said)
         for key, reason in [(k, r) for k, hello in said.items() if (r := self.check(hello)) is not None]:
@@ -251,15 +252,15 @@ class FlowerFederation:
     ) -> Sequence[Reply]:
         """Send each request to its client's node and return the replies that came in time.
 
-        A node that has lost models which it should still have is sent its request a second time, with all of them.
+        A node that has lost models that it should still have is sent its request a second time, with all models.
 
         Args:
             round: the round's number.
             requests: one for each client; a client whose node is not online is left out.
             deadline_s: seconds to wait at most; None: ``self.deadline_s``.
             closing: None if the round waits for everybody. Otherwise the exchange ends as soon as ``closing.enough``
-                sound replies are in, those to rounds from ``closing.since`` on included. Clients that still train get a
-                reply whose ``arrival`` is open, and their answers are returned by a later exchange.
+                sound replies are in, including those to rounds from ``closing.since`` on. Clients that still train get
+                a reply whose ``arrival`` is open, and their answers are returned by a later exchange.
 
         Returns:
             The replies, sound or refused, in order of arrival. A client that did not answer in time has none.
@@ -272,9 +273,9 @@ class FlowerFederation:
         return self._collect(self._ask(due, seconds, closing), seconds, closing)
 
     def deliver(self) -> None:
-        """Send the receipts that are left to the clients that are online, and wait for at most a minute.
+        """Send the remaining receipts to the clients that are online, and wait for at most a minute.
 
-        Those of absent clients stay in the register of letters.
+        Receipts of absent clients stay in the register of letters.
         """
         here = self.present(-1).ids.tolist()
         left = [Open(-1, c, Message("null")) for c in self.letters.waiting if c in here]

@@ -1,11 +1,11 @@
 """A whole federation on this machine: certificates, keys, a SuperLink with TLS and node authentication, and SuperNodes.
 
-``hanse network up``, ``run`` and ``down`` are made of :class:`Loopback`, for a trial on one machine and for the
-operator's side of a real federation. The SuperLink listens on 127.0.0.1 alone. With ``listen`` a proxy stands before it
-and lets the nodes of other machines through (:mod:`hanse.deployment.server_access`).
+``hanse network up``, ``run`` and ``down`` use :class:`Loopback`, for a trial on one machine and for the operator's side
+of a real federation. The SuperLink listens only on 127.0.0.1. With ``listen``, a proxy in front of it lets the nodes of
+other machines through (:mod:`hanse.deployment.server_access`).
 
-The processes outlive the command that starts them (:mod:`hanse.deployment.processes`). How the federation was made is
-kept in ``network.json``, from which the next command goes on. Flower itself is used through its own command line.
+The processes outlive the command that starts them (:mod:`hanse.deployment.processes`). The settings of the federation
+are kept in ``network.json``, which the next command reads. Flower itself is used through its own command line.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def flwr(commands: Sequence[Sequence[str]], env: Mapping[str, str], cwd: Path) -
         cwd: the folder to run them in.
 
     Raises:
-        UserError: a command failed; the ones after it are not run.
+        UserError: a command failed; later commands are not run.
     """
     done = subprocess.run(_call(commands), env=dict(env), cwd=cwd, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
@@ -97,13 +97,15 @@ class Loopback:
     """A federation of SuperNodes and a SuperLink for one app.
 
     Attributes:
-        folder: where everything lies that it leaves: certificates, keys, logs, Flower's state, what participants keep.
+        folder: the folder for all files of the federation: certificates, keys, logs, Flower's state, what participants
+            keep.
         app: the folder of the Flower app, with its ``pyproject.toml``.
-        ports: the SuperLink's port, then one port for each node; the number of nodes follows from it.
-        warm: whether the nodes answer from a process that has imported torch and hanse already, which saves seconds a
+        ports: the SuperLink's port, then one port for each node; their number gives the number of nodes.
+        warm: whether the nodes answer from a process that has imported torch and hanse already, which saves seconds per
             message (:mod:`hanse.deployment.warm_process`).
-        imports: further modules that this process imports at its start.
-        listen: ``HOST:PORT`` where the proxy takes nodes; empty: no proxy, and nodes talk to the SuperLink directly.
+        imports: further modules that the warm process imports at its start.
+        listen: ``HOST:PORT`` at which the proxy accepts nodes; empty: no proxy, and nodes talk to the SuperLink
+            directly.
         hosts: names or addresses under which other machines reach the proxy.
         members: how many participants a run waits for; 0: as many as there are nodes.
 
@@ -180,13 +182,13 @@ class Loopback:
         more: Mapping[str, str] | None = None,
         show: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Start whatever is not running yet: SuperLink, proxy, warm process and nodes. Make missing certificates and
-        keys.
+        """Start whatever is not running yet of SuperLink, proxy, warm process and nodes, and make missing certificates
+        and keys.
 
         Args:
-            only: numbers of the nodes to start; None: all of them. The others are registered all the same.
+            only: the numbers of the nodes to start; None: all of them. The others are only registered.
             more: further environment variables for all processes.
-            show: is given a line before each step that takes a while.
+            show: a function that is given a line before each step that takes a while.
 
         Raises:
             UserError: Flower or nginx is not installed, or the SuperLink or the proxy does not come up.
@@ -265,10 +267,10 @@ class Loopback:
         """Admit nodes to the federation.
 
         Args:
-            keys: ``(path of the public key, name)`` for each node. The name is what the operator calls it.
+            keys: ``(path of the public key, name)`` for each node. The name is the operator's name for the node.
 
         Raises:
-            UserError: a key is admitted already or is none, or the SuperLink does not answer.
+            UserError: a key is admitted already or is not a key, or the SuperLink does not answer.
         """
         commands = [["supernode", "register", key, "here", "--name", name] for key, name in keys]
         try:
@@ -284,9 +286,9 @@ class Loopback:
         """Start a node if it is not running.
 
         Args:
-            i: its number, from 0.
+            i: the node's number, from 0.
             more: further environment variables.
-            key: the path of its private key, if it is not the one that :meth:`up` has made.
+            key: the path of the node's private key, if it is not the one that :meth:`up` has made.
         """
         if self.processes.pid(f"node{i}") is not None:
             return
@@ -303,7 +305,8 @@ class Loopback:
         self.processes.start(f"node{i}", command, env, self.app)
 
     def down(self) -> list[str]:
-        """Stop all processes, with a run that goes on, and return the names of those that were no longer running."""
+        """Stop all processes, including a run in progress, and return the names of those that were no longer running.
+        """
         names, below = self.processes.names(), self.processes.below()
         keeper = [name for name in names if name == "keeper"]  # last: nodes that go down may still ask it
         gone = self.processes.stop(*(name for name in names if name != "keeper"))
@@ -326,12 +329,13 @@ class Loopback:
         Args:
             config: values that replace those in the app's configuration (``[tool.flwr.app.config]``).
             log: name of the log, without the suffix, in ``folder/logs``.
-            show: is given each line of hanse's server app as it comes, without the mark at its beginning.
+            show: a function that is given each line of hanse's server app as it comes, without the mark at its
+                beginning.
 
         Raises:
-            UserError: the run could not be started, ended because of a mistake in what was given, or another process is
+            UserError: the run could not be started, ended because of a mistake in the input, or another process is
                 playing here.
-            RunFailedError: it ended before its last round for another reason.
+            RunFailedError: the run ended before its last round for another reason.
         """
         words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
@@ -406,8 +410,8 @@ class Loopback:
         """Return the environment for a process of this federation.
 
         Args:
-            name: the process, such as ``"node0"``. Each gets a folder of its own for Flower's state; empty: the
-                SuperLink's.
+            name: the process, such as ``"node0"``. Each process gets its own folder for Flower's state. Empty: the
+                SuperLink.
         """
         beside = Path(sys.executable).parent
         # settings of Flower in the user's shell must not reach this federation
@@ -466,7 +470,7 @@ def _new(heard: list[str], show: Callable[[str], None]) -> Callable[[str], None]
 
 
 def no_key(path: Path) -> str | None:
-    """Return a line that says why a file holds no public key by which Flower admits a node; None if it does."""
+    """Return why a file does not hold a public key with which Flower admits a node, in one line; None if it does."""
     try:
         key = load_ssh_public_key(path.read_bytes())
     except OSError as wrong:

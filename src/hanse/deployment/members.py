@@ -1,9 +1,8 @@
-"""Who takes part in a run on a network: the register of members, and the operator's orders.
+"""The register of a run's members on a network, and the operator's orders.
 
 A newcomer introduces itself with a :class:`Hello`. If accepted, it becomes a :class:`Member` with a client id in the
 register :class:`Members`, which a run keeps as ``members.json``. A member is recognised by its authenticated key
-(without node authentication: by its node id), whatever its name. So it has the same id, account and grant when it
-returns.
+(without node authentication, by its node id), whatever its name. So it keeps its id, account and grant when it returns.
 
 :class:`Orders` are what an operator has ordered during a run with ``hanse network pause``, ``go-on`` and ``expel``:
 :func:`give` adds an order to ``operator.jsonl``, and the server reads the file in each round.
@@ -51,9 +50,9 @@ class SaidInput:
     """One of several inputs of a participant's samples (:class:`hanse.data.samples.Input`).
 
     Attributes:
-        name: what the input is called, such as ``"image"``.
-        shape: its shape in one sample, without the batch.
-        whole: whether it holds whole numbers, such as tokens or categories.
+        name: the input's name, such as ``"image"``.
+        shape: the input's shape in one sample, without the batch.
+        whole: whether the input holds whole numbers, such as tokens or categories.
     """
 
     name: Word
@@ -66,16 +65,16 @@ class Hello:
     """A newcomer's description of itself, each field within bounds.
 
     Attributes:
-        num_samples: samples that it trains on.
+        num_samples: how many samples the newcomer trains on.
         input_shape: shape of one sample, without the batch.
         num_classes: number of classes; None: targets are numbers (regression).
-        name: what it wants to be called, at most 80 printable characters.
+        name: the name that the newcomer wants, at most 80 printable characters.
         text: whether samples are tokens with a label at every position.
-        tests: samples that it tests on.
-        profile: plain values that the server may know, such as its costs.
-        order: newcomers get their ids in ascending order of this number: the partition that a node was started with.
-        inputs: how the parts of a sample lie in it, if it has several.
-        loop: the kind of its own training loop; None: it trains as the experiment says.
+        tests: how many samples the newcomer tests on.
+        profile: plain values that the server may know, such as the newcomer's costs.
+        order: the partition that the node was started with; newcomers get their ids in ascending order of this number.
+        inputs: the layout of a sample's inputs, if there are several.
+        loop: the kind of the newcomer's own training loop; None: it trains as the experiment says.
 
     Examples:
         >>> Hello(num_samples=120, input_shape=(8,), num_classes=2, name="clinic").num_samples
@@ -98,7 +97,8 @@ class Hello:
         """Return the hello in a JSON text, which is untrusted input.
 
         Raises:
-            ValueError: it is too long, no JSON, or a field is missing, unknown or out of bounds; the message names it.
+            ValueError: the text is too long or not JSON, or a field is missing, unknown or out of bounds; the message
+                names it.
 
         Examples:
             >>> Hello.of('{"num_samples": 120, "input_shape": [8], "num_classes": 2, "name": "clinic"}').num_samples
@@ -116,13 +116,13 @@ class Hello:
 class Member:
     """A registered participant.
 
-    The fields that are not listed are those of its :class:`Hello`.
+    The other fields are those of the member's :class:`Hello`.
 
     Attributes:
-        id: its client id, given in the order of registration, from 0.
-        key: its identity: its key's hash, or ``node-ID`` (:func:`hanse.deployment.nodes.key_of`).
-        name: its name; ``client ID`` if it gave none.
-        expelled: why it may no longer take part; None if it may.
+        id: the member's client id, given in the order of registration, from 0.
+        key: the member's identity: the hash of its key, or ``node-ID`` (:func:`hanse.deployment.nodes.key_of`).
+        name: the member's name; ``client ID`` if it gave none.
+        expelled: why the member may no longer take part; None if it may.
     """
 
     id: int
@@ -140,7 +140,7 @@ class Member:
 
     @property
     def info(self) -> ClientInfo:
-        """What mechanisms know of it."""
+        """What mechanisms know of the member."""
         return ClientInfo(self.id, self.name, self.key, self.num_samples, self.profile)
 
 
@@ -162,7 +162,7 @@ def kind(said: Hello | Member) -> str:
 
 
 def majority(said: Iterable[Hello | Member]) -> str | None:
-    """Return the kind of samples that most participants have, the first one's if tied; None if there are none."""
+    """Return the kind of samples that most participants have (the first participant's in a tie); None without any."""
     counted = Counter(kind(one) for one in said).most_common(1)
     return counted[0][0] if counted else None
 
@@ -172,7 +172,7 @@ class Members:
     """The register of participants.
 
     Attributes:
-        path: the file to which it is written at each change; None: it is only in memory.
+        path: the file to which the register is written at each change; None: it is only in memory.
         by_key: the members by their identities.
 
     Examples:
@@ -212,8 +212,8 @@ class Members:
     def fitting(self, check: Check = lambda said: None) -> list[Member]:
         """Return the members that may take part, by ascending id.
 
-        They are not expelled, what they said is within bounds, ``check`` finds nothing wrong, and their samples are of
-        the kind that most of them have.
+        A member may take part if it is not expelled, what it said is within bounds, ``check`` finds nothing wrong, and
+        its samples are of the most frequent kind.
         """
         known = sorted(self.by_key.values(), key=lambda m: m.id)
         sound = [m for m in known if m.expelled is None and _sound(m) and check(m) is None]
@@ -224,8 +224,8 @@ class Members:
         """Give client ids to newcomers, and write the register.
 
         Args:
-            new: ``(key, hello)`` for each; ids follow this order. A key that is known keeps its id (and with it account
-                and grant), its expulsion, and gets the new description.
+            new: ``(key, hello)`` for each newcomer; ids follow this order. A known key keeps its id (with account and
+                grant) and its expulsion, and gets the new description.
         """
         for key, said in new:
             known = self.by_key.get(key)
@@ -304,7 +304,7 @@ class Orders:
         A last line that is still being written is left for the next time.
 
         Raises:
-            UserError: a line is no order.
+            UserError: a line is not an order.
         """
         path = run / FILE
         paused: str | None = None
@@ -323,7 +323,7 @@ class Orders:
 
 
 def check_on_network(run: Path) -> None:
-    """Raise UserError if the folder is no run directory of a run on a network."""
+    """Raise UserError if the folder is not a run directory of a run on a network."""
     if not (run / FEDERATION).exists():
         raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
 
@@ -338,7 +338,7 @@ def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
         client: the id of the member to expel.
 
     Raises:
-        UserError: the folder is no run on a network, the reason is empty or too long, or there is no such member.
+        UserError: the folder is not a run on a network, the reason is empty or too long, or there is no such member.
     """
     check_on_network(run)
     if not reason.strip() or len(reason) > LONGEST_REASON:

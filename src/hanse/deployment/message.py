@@ -1,8 +1,8 @@
 """hanse's messages as Flower's records.
 
 A message of :mod:`hanse.federation.codec` is a JSON header and arrays by content hash. Here the header goes into a
-``ConfigRecord``, with a few plain values, and the arrays into an ``ArrayRecord``. :func:`to_records` writes one,
-:func:`from_records` reads it, and :func:`said_beside` checks the plain values of a client's answer.
+``ConfigRecord``, with a few plain values, and the arrays into an ``ArrayRecord``. :func:`to_records` writes a message,
+:func:`from_records` reads one, and :func:`said_beside` checks the plain values of a client's answer.
 
 The reading side trusts nothing: records that are too large or have another form raise
 :class:`hanse.federation.codec.WireError` before memory is allocated for them.
@@ -31,12 +31,13 @@ class Beside(TypedDict, total=False):
     """The plain values that may accompany a client's message.
 
     Attributes:
-        round: the round whose request it answers.
+        round: the round whose request the message answers.
         refused: why the client does not answer.
         missing: content hashes of the models that the node has lost.
-        cosigned: its cosignature under the head of the books that it was shown.
-        saw: the number of transactions in the last head of the books that it has seen; it needs a proof from there.
-        waits: how many of its witnesses have cosigned the head; it waits for more than half of them.
+        cosigned: the client's cosignature under the head of the books that it was shown.
+        saw: the number of transactions in the last head of the books that the client has seen; it needs a proof from
+            there.
+        waits: how many of the client's witnesses have cosigned the head; it waits for more than half of them.
         hello: a newcomer's description of itself, as JSON (:class:`hanse.deployment.members.Hello`).
     """
 
@@ -85,7 +86,7 @@ def said_beside(values: dict[str, Any]) -> Beside:
     """Return the plain values in a client's message, checked against their declared types.
 
     Raises:
-        WireError: there is a value of another name or type.
+        WireError: a value has another name or type.
     """
     if unknown := sorted(set(values) - set(Beside.__annotations__)):
         raise WireError(f"unknown value '{unknown[0][:40]}' beside the message")

@@ -1,4 +1,4 @@
-"""What the operator reads while a run on a network goes on.
+"""What the operator reads during a run on a network.
 
 :class:`Narrator` observes the run and logs each round. :func:`speak` makes these log lines begin with ``hanse:`` on the
 server app's output; ``hanse network run`` follows that output and shows the lines that begin so
@@ -32,9 +32,9 @@ MOST = 20  # the most clients that an error names
 
 
 def speak() -> None:
-    """Print hanse's log lines, those on refused replies included, to the present standard output.
+    """Print hanse's log lines, including those on refused replies, to the current standard output.
 
-    Flower replaces the standard output of a server app to catch its log, so that this is called inside the app.
+    Flower replaces the standard output of a server app to catch its log, so this must be called inside the app.
     """
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter(MARK + "%(message)s"))
@@ -48,14 +48,14 @@ def speak() -> None:
 
 @dataclass
 class Narrator:
-    """An observer that logs how the rounds of a run go.
+    """An observer that logs the rounds of a run.
 
     Refused replies are not logged here: :mod:`hanse.federation.check` logs them with the reason.
 
     Attributes:
         federation: the network that the run plays on, for names of clients and nodes.
         run: the run directory.
-        round: the round that is being played; None outside the rounds.
+        round: the round that is being played; None between rounds.
 
     Examples:
         >>> from hanse.deployment.rehearsal import rehearse_network
@@ -76,7 +76,7 @@ class Narrator:
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Log what is played, and with how many members.
 
-        Of the notes in ``said`` only warnings and those on checkpoints are for the operator.
+        Of the notes in ``said``, the operator sees only warnings and notes on checkpoints.
         """
         self.round, self._rounds = first_round, experiment.run.rounds
         for line in said:
@@ -133,7 +133,7 @@ class Narrator:
     def watching(self) -> Iterator[None]:
         """Log an exception that ends the run, with the round and the clients that were asked last, and let it pass.
 
-        The lines begin with "mistake:" if something that was given is wrong, and with "error:" otherwise.
+        The lines begin with "mistake:" if some input is wrong, and with "error:" otherwise.
         """
         try:
             yield

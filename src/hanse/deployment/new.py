@@ -1,4 +1,4 @@
-"""``hanse new NAME``: a folder with all that a federation of one's own needs, made from the files in ``template/``.
+"""``hanse new NAME`` makes a folder with all that your own federation needs, from the files in ``template/``.
 
 What is left to write is the function in ``client_app.py`` that loads a participant's data.
 """

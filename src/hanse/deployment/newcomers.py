@@ -1,8 +1,8 @@
-"""Nodes that are online but not members yet: asks who they are, reads their answers, and refuses some with a reason.
+"""Asks nodes that are online but not members yet who they are, reads their answers, and refuses some with a reason.
 
-:class:`Newcomers` is what :class:`hanse.deployment.link.FlowerFederation` asks. Everything happens in the background of
-the rounds: nothing here waits for an answer. A node that does not answer, or was refused, is asked again after a pause
-that doubles each time, so a node whose app was repaired gets in without a restart.
+:class:`hanse.deployment.link.FlowerFederation` uses :class:`Newcomers`. Everything happens in the background of the
+rounds: nothing here waits for an answer. A node that does not answer, or was refused, is asked again after a pause that
+doubles each time, so a node whose app was repaired gets in without a restart.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOT_OURS = "No query function registered"  # what Flower says of a client app th
 
 @dataclass
 class _Asked:
-    """A node that is no member, and how far its introduction is."""
+    """A node that is not a member yet, and how far its introduction has come."""
 
     node: Any  # as Flower's grid describes it
     message: str | None = None  # the question that is out
@@ -55,8 +55,8 @@ class Newcomers:
 
     Attributes:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
-        key: signs the questions.
-        clock: returns the time in seconds; tests give another one.
+        key: the operator's key, which signs the questions.
+        clock: a function that returns the time in seconds; tests replace it.
 
     Examples:
         Two nodes are asked and answer, and one of them is kept out:
@@ -83,7 +83,7 @@ class Newcomers:
     _looked: float = field(default=float("-inf"), init=False)
 
     def meet(self, here: Mapping[str, Any]) -> None:
-        """Ask newcomers who they are, as far as it is time to, and hear those that have answered.
+        """Ask newcomers that are due who they are, and hear those that have answered.
 
         Args:
             here: the newcomers that are online now, ``{key: node}``.
@@ -120,17 +120,17 @@ class Newcomers:
 
     @property
     def said(self) -> dict[str, Hello]:
-        """The hellos of those that are neither registered nor refused yet, by key."""
+        """The hellos of the newcomers that are neither registered nor refused yet, by key."""
         return {key: one.hello for key in sorted(self._here) if (one := self._asked[key]).hello}
 
     @property
     def pending(self) -> int:
-        """The number of those that have neither introduced themselves nor been refused."""
+        """The number of newcomers that have neither introduced themselves nor been refused."""
         return sum(not one.hello and one.refused is None for one in map(self._asked.__getitem__, self._here))
 
     @property
     def refused(self) -> dict[str, str]:
-        """A line for each newcomer that is online and kept out: which node it is, and why; by key."""
+        """A line for each newcomer that is online and kept out, by key: which node it is, and why."""
         return {
             key: f"{named(key, one.node)}: {one.refused}"
             for key in sorted(self._here)
@@ -142,7 +142,7 @@ class Newcomers:
 
         Args:
             key: the newcomer.
-            reason: why, in one line. It is logged if it differs from the reason before.
+            reason: the reason, in one line. It is logged if it differs from the previous reason.
         """
         one = self._asked[key]
         reason = one_line(reason)

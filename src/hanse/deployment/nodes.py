@@ -1,4 +1,4 @@
-"""Nodes: what they are called, how many are here, what they are sent, and waiting for their answers.
+"""Names nodes, counts them, sends them messages, and waits for their answers.
 
 Everything that talks to nodes goes through this module: hanse's own network (:mod:`hanse.deployment.link`,
 :mod:`hanse.deployment.newcomers`) and a mechanism over plain Flower apps (:mod:`hanse.deployment.strategy`).
@@ -28,8 +28,7 @@ T = TypeVar("T")
 
 
 def key_of(node: Any) -> str:
-    """Return what identifies a node for as long as it keeps its key: the SHA-256 of its public key, in hexadecimal
-    digits.
+    """Return a node's identity, which lasts as long as its key: the SHA-256 of its public key, in hexadecimal digits.
 
     A node without a key (node authentication is off) is known by its id in Flower, as ``node-ID``.
     """
@@ -42,7 +41,7 @@ def named(key: str, node: Any) -> str:
 
     Args:
         key: the node's key (:func:`key_of`).
-        node: what Flower's ``Grid.get_nodes`` gives of it.
+        node: the node's entry in Flower's ``Grid.get_nodes``.
     """
     name = str(getattr(node, "name", "") or "")
     return f"node {node.node_id} (key {key}" + (f", registered as '{one_line(name)}')" if name else ")")
@@ -53,7 +52,7 @@ def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
 
     Args:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
-        clients: how many take part; None: all that are there once there are at least two.
+        clients: how many take part; None: all that are online once there are at least two.
 
     Returns:
         The nodes by key (:func:`key_of`), in ascending order of their ids in Flower.
@@ -77,13 +76,13 @@ def sent(
 
     Args:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
-        key: the operator's, by which each question is signed for its node.
-        records: what is sent, by node id.
-        seconds: after so long Flower takes no answer any more.
+        key: the operator's key, which signs each question for its node.
+        records: what to send, by node id.
+        seconds: how long Flower accepts answers.
         group: a label that Flower keeps with the messages.
 
     Returns:
-        Flower's id of the question by node id. A node for which Flower did not take it is left out.
+        Flower's id of the question by node id. A node is left out if Flower did not accept its question.
     """
     questions = [
         sign(FlowerMessage(content=content, dst_node_id=node, message_type=QUERY, ttl=seconds, group_id=group), key)
@@ -93,13 +92,13 @@ def sent(
 
 
 def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage | Exception]]:
-    """Yield the replies that are there, as ``(id of the question, reply)``.
+    """Yield the replies that have arrived, as ``(id of the question, reply)``.
 
-    Flower parses replies while it fetches them, so that one node's malformed reply would lose those of all. Where that
-    happens each reply is fetched alone, and the exception stands in the place of the malformed one.
+    Flower parses replies while it fetches them, so one node's malformed reply would lose everybody's. In that case each
+    reply is fetched separately, and an exception replaces the malformed one.
 
     Raises:
-        HTTPError, OSError: the SuperLink itself does not answer; this is no node's fault.
+        HTTPError, OSError: the SuperLink itself does not answer; no node is at fault.
     """
     try:
         replies = list(grid.pull_messages(ids))
@@ -126,7 +125,7 @@ def answers(grid: Grid, waiting: Mapping[str, T], seconds: float) -> Iterator[tu
     Args:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         waiting: what each question stands for, by Flower's id of the question. An answer to another question, or a
-            second one to the same, counts for nothing.
+            second answer to the same question, is ignored.
         seconds: how long to wait.
 
     Yields:

@@ -1,12 +1,13 @@
-"""The operator's key: it signs the requests with the private half, and participants know it by the public half.
+"""The operator's key pair: the private key signs requests, and participants check them with the public key.
 
-``hanse network up`` makes the pair once, beside the certificates (:func:`make_operator_key`). The operator gives
-``operator.pub`` to its participants, who pin it with ``hanse network join`` (:func:`pin`): from then on their nodes
-act on requests of this key alone (:mod:`hanse.deployment.signing`). It signs the heads of the books, too. Both sides
-compare its fingerprint, by telephone for instance, since a key swapped on its way would be pinned all the same.
+``hanse network up`` makes the pair once, in the folder of the certificates (:func:`make_operator_key`). The operator
+gives ``operator.pub`` to its participants, who pin it with ``hanse network join`` (:func:`pin`): from then on their
+nodes act only on requests signed by this key (:mod:`hanse.deployment.signing`). The key also signs the heads of the
+books. Both sides should compare its fingerprint, by telephone for instance, since a key swapped on the way would also
+be pinned.
 
-Two environment variables lead Flower's processes to the files: ``HANSE_OPERATOR_KEY`` the server app, and
-``HANSE_OPERATOR`` a node's client app.
+Flower's processes find the files by two environment variables: the server app by ``HANSE_OPERATOR_KEY``, and a node's
+client app by ``HANSE_OPERATOR``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SIGNS_WITH, PINNED = "HANSE_OPERATOR_KEY", "HANSE_OPERATOR"  # the environment v
 
 
 def home_of(folder: str | Path | None = None) -> Path:
-    """Return where a participant keeps its own: ``folder``, else ``HANSE_HOME``, else ``~/.hanse``."""
+    """Return a participant's own folder: ``folder``, else ``HANSE_HOME``, else ``~/.hanse``."""
     return Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
 
 
@@ -37,14 +38,14 @@ def home_of(folder: str | Path | None = None) -> Path:
 
 
 def make_operator_key(folder: Path) -> Path:
-    """Make the operator's key pair unless it is there, and return the path of the public key.
+    """Make the operator's key pair unless it exists, and return the path of the public key.
 
     Args:
-        folder: gets ``operator.key`` (PEM, Ed25519), which only its owner can read, and ``operator.pub`` (64
+        folder: the folder for ``operator.key`` (PEM, Ed25519), which only its owner can read, and ``operator.pub`` (64
             hexadecimal digits). Neither is ever replaced.
 
     Raises:
-        UserError: ``operator.pub`` is there without its private key, or with another one's.
+        UserError: ``operator.pub`` exists without its private key, or with another private key.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -67,10 +68,10 @@ def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
     """Return the private key with which the server signs.
 
     Args:
-        path: its file; None: the one that ``HANSE_OPERATOR_KEY`` names.
+        path: the key's file; None: the file that ``HANSE_OPERATOR_KEY`` names.
 
     Raises:
-        UserError: the variable is not set, the file is not there or is no Ed25519 key, or others can read it.
+        UserError: the variable is not set, the file is not there or is not an Ed25519 key, or others can read it.
     """
     if path is None and not os.environ.get(SIGNS_WITH):
         raise UserError(
@@ -99,7 +100,7 @@ def public_key(path: Path) -> bytes:
     """Return the public key in a file, 32 bytes.
 
     Raises:
-        UserError: the file is not there, or holds something else.
+        UserError: the file does not exist, or holds something else.
     """
     try:
         text = path.read_text().strip()
@@ -115,8 +116,8 @@ def pin(home: Path, address: str, given: Path | None) -> Path:
 
     Args:
         home: the participant's folder (:func:`home_of`).
-        address: ``HOST:PORT`` of the operator; each has its own pin.
-        given: the ``operator.pub`` that the operator gave; None: the one that was pinned before.
+        address: ``HOST:PORT`` of the operator; each address has its own pin.
+        given: the ``operator.pub`` that the operator gave; None: the key that was pinned before.
 
     Raises:
         UserError: nothing is pinned yet and nothing is given, or another key is pinned.

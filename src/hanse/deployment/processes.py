@@ -1,9 +1,9 @@
-"""Processes that outlive the command which started them.
+"""Processes that outlive the command that started them.
 
-:class:`Processes` starts them with a log and a file that holds their process id (pid), so that a later command finds
-and stops them: this is how ``hanse network up`` and ``down`` work. :func:`stream` is for a command that is waited for:
-it hands over hanse's own lines of the output as they come. :func:`last_error` finds the reason in a log of something
-that failed. :func:`end_with_parent` is called in a process of Flower's that must not outlive its node.
+:class:`Processes` starts them with a log and a file that holds their process id (pid), so a later command finds and
+stops them; ``hanse network up`` and ``down`` work in this way. :func:`stream` runs a command, waits for it, and hands
+over hanse's own lines of its output as they come. :func:`last_error` finds the reason of a failure in a log.
+:func:`end_with_parent` is called in a process of Flower's that must not outlive its node.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hanse.base.files import private_folder
 class Processes:
     """Named processes, with ``NAME.log`` and ``NAME.pid`` in ``folder``.
 
-    Each process leads a process group of its own, so that whatever it starts is stopped with it. A pid file holds the
-    pid and the time at which the process began: after a restart of the machine another process may have the same pid,
-    and must be left alone.
+    Each process leads its own process group, so whatever it starts is stopped with it. A pid file holds the pid and the
+    time at which the process began: after a restart of the machine another process may have the same pid, and must be
+    left alone.
 
     Attributes:
-        folder: where logs and pid files lie; made readable by its user alone.
+        folder: the folder of logs and pid files, which only its user can read.
 
     Examples:
         >>> processes = Processes(Path("logs"))
@@ -83,9 +83,9 @@ class Processes:
         """Stop processes, with all that they started, and remove their pid files.
 
         Args:
-            names: which ones.
+            names: the processes to stop.
             kill: end them at once (SIGKILL) instead of asking them first (SIGTERM).
-            patience_s: seconds that they have to go down before they are killed.
+            patience_s: how many seconds they have to end before they are killed.
 
         Returns:
             The names of those that were not running.
@@ -105,9 +105,9 @@ class Processes:
         return [name for name in names if name not in running]
 
     def below(self) -> dict[int, str]:
-        """Return the processes that those here started, directly or not, by pid with when each began.
+        """Return the processes that these have started, directly or not: when each began, by pid.
 
-        Flower starts some of them, as that of a run, in groups of their own, which :meth:`stop` does not reach.
+        Flower starts some of them, such as a run's, in groups of their own, which :meth:`stop` does not reach.
         """
         shown = subprocess.run(["ps", "-eo", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
         lines = [line.split(maxsplit=2) for line in shown.splitlines()]
@@ -138,7 +138,7 @@ def _begun(pid: int) -> str:
 
 
 def end(processes: Mapping[int, str]) -> None:
-    """End those of these processes that are still there (SIGKILL).
+    """End those of these processes that still run (SIGKILL).
 
     Args:
         processes: when each began, by pid, as :meth:`Processes.below` gives them.
@@ -163,14 +163,14 @@ GRACE_S = 5.0  # seconds that Flower has to end a process properly after that
 
 
 def end_with_parent(words: Sequence[str], grace_s: float = GRACE_S) -> None:
-    """End this process once the one that ``--parent-pid`` names in its command line is gone.
+    """End this process once the process that ``--parent-pid`` in its command line names is gone.
 
     Flower watches that process too, and sends itself an interrupt. But Python heeds it only when the main thread is
     back in Python, so a message that waits or computes for hours outlives its node by hours.
 
     Args:
         words: the command line; nothing is done if it does not name a parent.
-        grace_s: seconds from the parent's end until this process is ended without ceremony.
+        grace_s: seconds from the parent's end until this process is killed.
     """
     if PARENT not in words:
         return
@@ -206,9 +206,9 @@ def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, he
         call: the command and its arguments.
         env: all of its environment variables.
         cwd: the folder that it works in.
-        log: a file that is made anew for its output. An old file of this name is unlinked, so that a process which
+        log: a file that is made anew for the command's output. An old file of this name is unlinked, so a process that
             still writes into it does not disturb the new one.
-        heard: is given each line that begins with ``MARK``, without it.
+        heard: a function that is given each line that begins with ``MARK``, without the mark.
     """
     log.unlink(missing_ok=True)
     with log.open("xb") as out, log.open("rb") as file:

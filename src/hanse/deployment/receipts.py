@@ -1,4 +1,4 @@
-"""Receipts on their way to participants: kept on disk until their clients have them.
+"""Keeps receipts for participants on disk until their clients have them.
 
 Where a mechanism pays, each participant gets a receipt of every round (:mod:`hanse.ledger.receipts`). On a network
 :class:`Teller` observes the run and writes the receipts of finished rounds into :class:`Letters`, a file in the run
@@ -31,9 +31,9 @@ class Letters:
     """The receipts that clients have not acknowledged yet.
 
     Attributes:
-        path: the file to which they are written at each change; None: they are kept in memory alone.
-        waiting: lines of JSON by client id, oldest first.
-        rounds: of how many rounds receipts were written so far.
+        path: the file to which the receipts are written at each change; None: they are only in memory.
+        waiting: the receipts as lines of JSON by client id, oldest first.
+        rounds: the number of rounds whose receipts were written so far.
 
     Examples:
         >>> letters = Letters()
@@ -66,11 +66,11 @@ class Letters:
             ) from None
 
     def add(self, lines: Iterable[tuple[int, str]], rounds: int) -> None:
-        """Add lines behind those that wait, and write the file. A line that waits already is not added again.
+        """Append lines to those that wait, and write the file. A line that already waits is not added again.
 
         Args:
             lines: ``(client id, line of JSON)`` for each receipt.
-            rounds: of how many rounds receipts are written with these.
+            rounds: the number of rounds whose receipts are then written.
         """
         for client, line in lines:
             mine = self.waiting.setdefault(client, [])
@@ -83,7 +83,7 @@ class Letters:
         """Drop what clients have acknowledged, and write the file if this changes it.
 
         Args:
-            count: by client id, how many lines the client has acknowledged; that many of its oldest are dropped.
+            count: how many lines each client has acknowledged, by id; that many of its oldest lines are dropped.
         """
         known = {client: lines for client, lines in count.items() if lines}
         for client, lines in known.items():
@@ -103,13 +103,13 @@ class Letters:
 class Teller:
     """An observer that gives each participant the receipts of its rounds.
 
-    Receipts are written only of rounds that a checkpoint holds. A round after it is played again if the run is
-    interrupted, and the books may then end otherwise. Receipts that a crash kept from being written are made again from
-    the ledger.
+    Receipts are written only for rounds that a checkpoint holds. Later rounds are played again if the run is
+    interrupted, and the books may then differ. Receipts that a crash kept from being written are made again from the
+    ledger.
 
     Attributes:
         letters: where the receipts wait.
-        deliver: sends what is left at the run's end.
+        deliver: the function that sends the remaining receipts at the run's end.
         run: the run directory.
 
     Examples:
@@ -132,7 +132,7 @@ class Teller:
     _issuer: Issuer | None = None  # None: the mechanism does not pay
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Note how often there is a checkpoint, and make the receipts again that a crash has lost."""
+        """Note how often there is a checkpoint, and make receipts again that a crash has lost."""
         self._every = experiment.run.checkpoint_every
         if not (self.run / "ledger.json").exists():
             return
@@ -144,7 +144,7 @@ class Teller:
             raise MachineError(f"{wrong}; mend that, then '{going_on(self.run)}'") from wrong
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Write down the receipts of all rounds since the last checkpoint, if this round ends with one."""
+        """Write the receipts of all rounds since the last checkpoint, if this round ends with a checkpoint."""
         self._here[played.view.round] = set(played.view.roster.ids.tolist())
         if played.state.round % self._every == 0:
             self._tell(played.state.round)

@@ -5,8 +5,8 @@ apps that it was made with. :func:`rehearse_network` makes a whole :class:`Netwo
 nodes that answer as on a real network, and the :class:`hanse.deployment.link.FlowerFederation` that asks them. Nothing
 listens on a port and no process is started.
 
-What is given to those who know Flower's side only (``Grid``, ``FlowerFederation``, ``Members``, ``Letters``) is had
-from here; views, states and setups from :mod:`hanse.runs.rehearsal`.
+Use it for objects of Flower's side (``Grid``, ``FlowerFederation``, ``Members``, ``Letters``); for views, states and
+setups, use :mod:`hanse.runs.rehearsal`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class InProcessGrid(Grid):
         meddle: ``meddle(node, message, reply)`` may change a reply, or drop it by returning None.
 
     Attributes:
-        online: the ids of the nodes that are online; take one away and it answers nothing.
+        online: the ids of the nodes that are online; a node whose id is removed does not answer.
         sent: ``(node, message)`` of all messages so far.
 
     Examples:
@@ -91,11 +91,11 @@ class InProcessGrid(Grid):
 
     @property
     def run(self) -> Any:
-        """The run, of which only ``run_id`` is there."""
+        """The run, with only its ``run_id``."""
         return SimpleNamespace(run_id=1)
 
     def create_message(self, *args: Any, **more: Any) -> Message:
-        """Raise NotImplementedError: make a ``flwr.app.Message`` instead, as Flower itself asks for."""
+        """Raise NotImplementedError: make a ``flwr.app.Message`` instead, as Flower itself recommends."""
         raise NotImplementedError("make a flwr.app.Message instead")
 
     def get_node_ids(self) -> Iterable[int]:
@@ -109,8 +109,7 @@ class InProcessGrid(Grid):
         ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Let the nodes answer messages, and return an id for each, with which :meth:`pull_messages` fetches the
-        answer.
+        """Let the nodes answer messages, and return an id for each answer, by which :meth:`pull_messages` fetches it.
         """
         ids = []
         for message in messages:
@@ -125,11 +124,11 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the answers that are there to messages of these ids, each once."""
+        """Return the available answers to messages of these ids, each once."""
         return [self.replies.pop(name) for name in list(message_ids) if name in self.replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Push messages and return the answers. Nobody is waited for, so ``timeout`` plays no role."""
+        """Push messages and return the answers. Nothing waits, so ``timeout`` is not used."""
         return self.pull_messages(self.push_messages(messages))
 
 
@@ -138,7 +137,7 @@ class NetworkRehearsal:
     """A small federation of nodes in this process. Make one with :func:`rehearse_network`.
 
     Attributes:
-        experiment: what its setup plays.
+        experiment: the experiment that the setup plays.
         grid: the grid, with the nodes 100, 101, ...
         federation: the federation on it; its members are registered and online.
         setup: what rounds are played with.

@@ -1,7 +1,7 @@
 """Reads nodes' answers: whether an app failed, and the records of its reply.
 
-Answers are untrusted input, whichever app they come from: hanse's own, or one that was written without hanse. Anything
-that does not fit raises :class:`hanse.federation.codec.WireError` with a reason, and :func:`guarded` turns any other
+Answers are untrusted input, whether they come from hanse's own app or from one written without hanse. Anything that
+does not fit raises :class:`hanse.federation.codec.WireError` with a reason, and :func:`guarded` turns any other
 exception into a refusal.
 """
 
@@ -36,7 +36,7 @@ def content_of(answer: FlowerMessage | Exception, who: str) -> RecordDict:
     """Return the records of an answer.
 
     Args:
-        answer: what came, or the exception that reading it raised (:func:`hanse.deployment.nodes.pulled`), which is
+        answer: the answer, or the exception that reading it raised (:func:`hanse.deployment.nodes.pulled`), which is
             raised again.
         who: what failed if the answer is an error, such as "its app".
 
@@ -80,13 +80,13 @@ def samples_of(metrics: MetricRecord, by: str) -> float | None:
 
     Args:
         metrics: the reply's metrics.
-        by: the name of the metric that holds it, ``"num-examples"`` in Flower's own strategies.
+        by: the name of the metric that holds the number, ``"num-examples"`` in Flower's own strategies.
 
     Returns:
         The number, from 0 to ``LARGEST_COUNT`` (2**53), or None if there is no metric of that name.
 
     Raises:
-        WireError: the metric is a list, negative, not finite or too large. The message begins with its name.
+        WireError: the metric is a list, negative, not finite or too large. The message begins with the metric's name.
     """
     if by not in metrics:
         return None

@@ -1,12 +1,12 @@
 """The server app of a hanse project: an experiment played with the members of a Flower federation.
 
 A project's ``server_app.py`` calls :func:`server_app` (as ``hanse.flower.server_app``). Its main function is
-:func:`play`, which the simulation on Ray uses too: it waits for the members with :func:`gather`, builds what the run
-needs to know of data that it never sees, and hands over to the same loop that plays a run in one process. A run
-directory that is there already is gone on with.
+:func:`play`, which the simulation on Ray also uses. It waits for the members with :func:`gather`, collects what the run
+needs to know of data that it never sees, and hands over to the loop that also plays a run in one process. An existing
+run directory is continued.
 
-Every message to a node is signed by the operator's key, which the environment variable ``HANSE_OPERATOR_KEY`` names
-(``hanse network up`` sets it, :mod:`hanse.deployment.operator_key`).
+Every message to a node is signed by the operator's key, whose file the environment variable ``HANSE_OPERATOR_KEY``
+names; ``hanse network up`` sets it (:mod:`hanse.deployment.operator_key`).
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def server_app(
     Args:
         experiment: the experiment, or the path of its file.
         out: the run directory. Flower runs a copy of the project, so give an absolute path.
-        members: how many participants the first round waits for. It does not wait for those that answer that they
-            cannot take part; others may join later, up to ``data.clients`` of the experiment.
-        load_server_data: returns the server's validation set and test set, each None if it has none. Mechanisms that
-            value updates need a validation set.
+        members: how many participants the first round waits for, not counting those that answer that they cannot take
+            part. Others may join later, up to ``data.clients`` of the experiment.
+        load_server_data: a function that returns the server's validation set and test set, each None if there is none.
+            Mechanisms that value updates need a validation set.
         observers: see every round (:class:`hanse.runs.experiment.Observer`).
         patience_s: seconds to wait for the participants before the run fails.
         largest: the most bytes of a reply; larger replies are refused unread.
@@ -113,24 +113,23 @@ def play(
     hold: Hold | None = None,
     key: Ed25519PrivateKey | None = None,
 ) -> Run:
-    """Wait for the members, play the rounds that are left, and return the finished run.
+    """Wait for the members, play the remaining rounds, and return the finished run.
 
     Args:
         grid: Flower's connection to the nodes, as a server app's ``main`` is given it, or a
             :class:`hanse.deployment.rehearsal.InProcessGrid`.
-        experiment: what is played (:class:`hanse.Experiment`), with at least ``members`` clients in its ``data``
-            section.
+        experiment: the :class:`hanse.Experiment` to play, with at least ``members`` clients in its ``data`` section.
         out: the run directory.
         members: how many participants to wait for.
         load_server_data: as for :func:`server_app`.
         observers: as for :func:`server_app`.
         patience_s: seconds to wait for the participants.
         largest: the most bytes of a reply.
-        remember: whether ids are kept in ``members.json``. A simulation, whose nodes have no keys, does not: there ids
-            follow the partitions at each start.
+        remember: whether ids are kept in ``members.json``. A simulation does not keep them, because its nodes have no
+            keys: there ids follow the partitions at each start.
         other_data: as for :func:`server_app`.
         hold: the lock of ``out``, if the caller has it already.
-        key: the operator's, which signs what is sent; None: the one that ``HANSE_OPERATOR_KEY`` names.
+        key: the operator's key, which signs what is sent; None: the key that ``HANSE_OPERATOR_KEY`` names.
 
     Raises:
         UserError: too few participants come, another process plays into ``out``, there is no key to sign with, or the
@@ -249,17 +248,17 @@ def _alike(own: Sequence[Samples]) -> Check:
 def gather(federation: FlowerFederation, members: int, patience_s: float) -> None:
     """Wait until the expected number of members is online, and register newcomers together.
 
-    Ids follow the order that the newcomers state. At the very first start nodes beyond the expected number have
-    ``OTHERS_S`` seconds to introduce themselves too, so that ids do not depend on who was faster. Nobody waits for
-    nodes that were expelled or refused.
+    Ids follow the order that the newcomers state. At the very first start, nodes beyond the expected number also have
+    ``OTHERS_S`` seconds to introduce themselves, so ids do not depend on which node was faster. Nobody waits for nodes
+    that were expelled or refused.
 
     Args:
         federation: the network, with its register of members.
-        members: how many are expected.
+        members: how many members are expected.
         patience_s: seconds to wait.
 
     Raises:
-        UserError: too few come in time, or all nodes that are here were refused; with a line for each reason.
+        UserError: too few members come in time, or all nodes that are online were refused; with a line for each reason.
     """
     end, enough, told = time.monotonic() + patience_s, None, -1
     while True:

@@ -1,18 +1,18 @@
-"""Who reaches Flower's servers: a proxy for other machines, and gates on this one.
+"""Controls who reaches Flower's servers: a proxy for other machines, and gates on this one.
 
 Flower 1.41 serves three APIs on one port. Fleet is for SuperNodes, and each of its requests is signed with a node's
 key. Control (``flwr run``, ``supernode register``, ...) and Runtime (the server app's own) ask nobody for a key, so
-that whoever reaches the port can run code on the server and on every node. The SuperLink therefore listens on loopback,
-and nginx (:func:`configure`) passes on the requests that a SuperNode needs, and nothing else.
+whoever reaches the port can run code on the server and on every node. The SuperLink therefore listens on loopback, and
+nginx (:func:`configure`) passes on only the requests that a SuperNode needs.
 
 On a machine with several users loopback is not enough: every local user could start runs on a SuperLink, or take the
 tasks of a SuperNode. ``python -m hanse.deployment.server_access COMMAND ...`` therefore runs Flower's command with
 :class:`UserGate` around what it serves. The gate asks the kernel which user has opened a connection (``/proc/net/tcp``,
 Linux only). Nothing of Flower is changed; the gate is an ASGI application around Flower's.
 
-Behind both, Flower takes from a node with an admitted key any message that it pushes: with no ``reply_to_message_id``
-it is stored as an instruction to the node that it names. :class:`ReplyGate` lets replies through, from the node that
-Flower has recognised by its key, and nothing else.
+Behind both, Flower accepts any message that a node with an admitted key pushes. A message without
+``reply_to_message_id`` is stored as an instruction to the node that it names. :class:`ReplyGate` therefore lets only
+replies through, from the node that Flower has recognised by its key.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int
     """Return the id of the user who opened an IPv4 connection on this machine.
 
     Args:
-        client: address and port of the end that opened it.
-        server: address and port of the end that it was opened to.
+        client: address and port of the end that opened the connection.
+        server: address and port of the other end.
         table: the text of ``/proc/net/tcp``, in which addresses are hexadecimal in the machine's byte order.
 
     Returns:
@@ -160,10 +160,10 @@ class ReplyGate:
 
 
 def not_replies(body: bytes) -> str | None:
-    """Return what is wrong with a request to push messages; None if these are replies of the node that pushes them.
+    """Return what is wrong with a request to push messages; None if they are replies of the node that pushes them.
 
     Args:
-        body: Flower's ``PushMessagesRequest``, as it came.
+        body: Flower's ``PushMessagesRequest``, unparsed.
     """
     from flwr.proto.fleet_pb2 import PushMessagesRequest
     from google.protobuf.message import DecodeError
@@ -196,7 +196,7 @@ def command(name: str) -> list[str]:
         name: ``"flower-superlink"`` or ``"flower-supernode"``.
 
     Raises:
-        UserError: Flower is not installed beside this Python.
+        UserError: Flower is not installed for this Python.
     """
     if not (Path(sys.executable).parent / name).exists():
         raise UserError(f"{name}: is not installed; pip install '.[flower]' in a clone of hanse")
@@ -204,7 +204,7 @@ def command(name: str) -> list[str]:
 
 
 def gated(name: str, app: Any) -> Any:
-    """Return a server's application with the gates that belong around it."""
+    """Return a server's application inside its gates."""
     replies = ReplyGate(app) if name == "flower-superlink" else app
     return UserGate(replies, SERVED[name]) if TABLE.exists() else replies
 
@@ -212,8 +212,8 @@ def gated(name: str, app: Any) -> Any:
 def run(name: str, arguments: Sequence[str]) -> None:
     """Run one of Flower's servers in this process, behind its gates.
 
-    On a system without ``/proc/net/tcp`` it runs without the gate against other users, and says so. A SuperNode first
-    says what it may do as this user.
+    On a system without ``/proc/net/tcp``, the server runs without the gate against other users, and says so. A
+    SuperNode first says what it may do as this user.
 
     Args:
         name: ``"flower-superlink"`` or ``"flower-supernode"``.
@@ -260,12 +260,12 @@ def split(address: str, field: str, example: str = "0.0.0.0:9092") -> tuple[str,
     """Return host and port of ``HOST:PORT``.
 
     Args:
-        address: such as ``0.0.0.0:9092``, or ``[::]:9092`` for IPv6.
-        field: the option that it was given by, for the message.
-        example: a right one, for the message.
+        address: the address, such as ``0.0.0.0:9092``, or ``[::]:9092`` for IPv6.
+        field: the option with which the address was given, for the message.
+        example: a valid address, for the message.
 
     Raises:
-        UserError: it has another form.
+        UserError: the address has another form.
 
     Examples:
         >>> split("0.0.0.0:9092", "--listen")
@@ -284,11 +284,11 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
     ``../certs/ca.crt``.
 
     Args:
-        folder: gets ``nginx.conf``, and is where nginx keeps its own files.
-        listen: ``HOST:PORT`` where nodes of other machines connect.
+        folder: the folder for ``nginx.conf`` and nginx's own files.
+        listen: ``HOST:PORT`` to which nodes of other machines connect.
         superlink: ``HOST:PORT`` of the SuperLink.
-        nodes: how many nodes may connect from one address; for each it gets eight requests at once, two of them
-            pushed objects, at least 32 and 8.
+        nodes: how many nodes may connect from one address. Per node, the address may make eight requests at once, two
+            of them to push objects; at least 32 and 8.
 
     Raises:
         UserError: nginx is not installed, or ``listen`` has another form.
@@ -313,13 +313,13 @@ def wait_for(url: str, status: int, alive: Callable[[], bool], patience_s: float
     """Wait until a server answers.
 
     Args:
-        url: what is asked for.
+        url: the address to ask for.
         status: the status code that a sound server answers with.
-        alive: says whether the server's process is running; once it is not, nothing is waited for.
+        alive: a function that says whether the server's process is running; once it is not, the wait ends.
         patience_s: seconds to wait.
 
     Returns:
-        None if it answers with ``status``, else what is wrong.
+        None if the server answers with ``status``, else what is wrong.
     """
     from httpx import Client, TransportError
 

@@ -1,14 +1,14 @@
-"""Requests that only the operator can have made: the server signs each, and a node acts on no other.
+"""Signs requests: the server signs each with the operator's key, and a node acts on no other.
 
-Whoever has an admitted key, or reaches the SuperLink's database, can bring a message to a node. :func:`sign` therefore
+Whoever has an admitted key, or access to the SuperLink's database, can send a message to a node. :func:`sign` therefore
 adds to each request a nonce and an Ed25519 signature over Flower's run, the node, the type of message, and everything
 in the request: its kind and round, the assignment, the letter with receipts, the header, and the content hashes of its
-arrays. :func:`check` is the first thing that a node does with a message: it takes what the pinned key has signed for
-this node in this run, once.
+arrays. A node first passes each message to :func:`check`, which accepts what the pinned key has signed for this node in
+this run, once.
 
-Which nonces a node has seen is in ``requests.txt`` in the participant's folder, since each message may meet a fresh
-process. Nonces are random, so that messages may come in any order, and a server that starts again from an old copy of
-its files is not taken for a replay.
+The nonces that a node has seen are kept in ``requests.txt`` in the participant's folder, since each message may meet a
+fresh process. Nonces are random, so messages may come in any order, and a server restarted from an old copy of its
+files does not look like a replay.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ def sign(message: FlowerMessage, key: Ed25519PrivateKey) -> FlowerMessage:
 def check(
     request: Message, values: Mapping[str, Any], message: FlowerMessage, context: Context, operator: bytes, home: Path
 ) -> None:
-    """Raise WireError unless the operator has signed this very request for this node and run, and it is new.
+    """Raise WireError unless the operator has signed this request for this node and run, and it is new.
 
     Args:
         request: the message as :func:`hanse.deployment.message.from_records` reads it.
-        values: the plain values beside it.
+        values: the plain values that came with the request.
         message: Flower's message.
         context: Flower's context of the node.
         operator: the public key that is pinned, 32 bytes.
         home: the participant's folder.
 
     Raises:
-        WireError: with one line that says what is wrong. Nothing of the message may be acted upon then.
+        WireError: the request is not valid; one line says why. The node must then ignore the whole message.
     """
     if not isinstance(values.get("signature"), str):
         raise WireError("the request is not signed; a node takes requests of its operator alone")

@@ -1,8 +1,8 @@
 """The engine ``"ray"``: an experiment played by Flower's simulation, in which each client is a virtual SuperNode.
 
 Choose it with ``federation.engine = "ray"`` for experiments that are too large for one process. Clients train in Ray's
-workers, one after another in each. The server app and the client app are those of a real network, so that the same code
-is played, and the results are those of the local engine "sequential" with one thread.
+workers, one after another in each. Server app and client app are those of a real network, so the same code runs, and
+the results equal those of the local engine "sequential" with one thread.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def run_simulated(
     """Play an experiment on Flower's simulation and return the finished run.
 
     Args:
-        experiment: what is played, with ``federation.engine = "ray"``.
+        experiment: the experiment to play, with ``federation.engine = "ray"``.
         out: the run directory; None: a temporary one, which is deleted at the end.
         observers: see every round (:class:`hanse.runs.experiment.Observer`).
         overwrite: whether a run in ``out`` may be replaced.
-        again: whether to go on with the run in ``out``.
-        other_data: whether it may go on with other sets of the server than it began with.
+        again: whether to continue the run in ``out``.
+        other_data: whether that run may continue with server sets other than those it began with.
 
     Raises:
         UserError: the experiment cannot be played on a network, Ray is not installed, or ``out`` is taken.

@@ -3,8 +3,8 @@
 Flower starts a command (``flwr-clientapp``) for every message, and a fresh interpreter spends seconds on imports.
 :func:`link` makes a folder with a command of the same name. If that folder comes first on a node's ``PATH``, Flower
 starts this command instead: a few lines that pass their arguments to the warm process (:func:`keep`), which forks and
-runs Flower's own entry point in the child. Flower itself is not changed. Without the warm process the command says so
-and starts Flower's own.
+runs Flower's own entry point in the child. Flower itself is not changed. If there is no warm process, the command says
+so and starts Flower's own command.
 
 ``hanse network up`` sets all of this up; ``hanse network join --warm`` does so for a node on its own machine
 (:func:`warmed`).
@@ -88,7 +88,7 @@ def starting(path: Path, imports: Sequence[str] = (), *, with_parent: bool = Fal
 
 
 def comes_up(path: Path, alive: Callable[[], bool]) -> bool:
-    """Wait until a warm process takes calls at its socket; False if it ends before, or takes too long."""
+    """Wait until a warm process takes calls at its socket; False if it ends before that, or takes too long."""
     end = time.monotonic() + START_S
     while not path.exists() and alive() and time.monotonic() < end:
         time.sleep(0.05)
@@ -99,9 +99,9 @@ def leading(path: Path, folder: Path, programs: str) -> dict[str, str]:
     """Return the environment variables that lead a node to a warm process.
 
     Args:
-        path: its socket.
-        folder: where :func:`link` makes the command.
-        programs: the node's ``PATH`` without it.
+        path: the warm process's socket.
+        folder: the folder in which :func:`link` makes the command.
+        programs: the node's ``PATH`` without that folder.
     """
     return {SOCKET: str(path), "PATH": f"{link(folder)}{os.pathsep}{programs}"}
 
@@ -111,7 +111,7 @@ def warmed(imports: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
     """Start a warm process for this process, and yield the variables that lead a node to it.
 
     Raises:
-        UserError: it does not come up; what it printed says why.
+        UserError: the warm process does not come up; the message has what it printed.
     """
     with tempfile.TemporaryDirectory(prefix="hanse-") as folder:
         path = Path(folder) / "keeper"

@@ -1,8 +1,8 @@
-"""The heads of the books on their way to participants, who witness them, and their cosignatures on the way back.
+"""Sends the heads of the books to participants, who witness them, and collects their cosignatures.
 
-Each request shows its client the newest head of the log and the proof that it goes on from the last one that this
-client has acknowledged (:mod:`hanse.ledger.witness`). What clients cosign is kept in ``cosigned.jsonl`` of the run
-directory, a line each.
+Each request shows its client the newest head of the log and the proof that it continues the last head that this client
+has acknowledged (:mod:`hanse.ledger.witness`). Cosignatures are kept in ``cosigned.jsonl`` in the run directory, one
+per line.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class Shown:
         return {"head": note, "since": since, "proof": self._prover.proof(since), "cosignatures": lines}
 
     def lacking(self, clients: Iterable[int]) -> list[int]:
-        """Return those of some clients that have not cosigned the newest head; nobody if there is none."""
+        """Return the clients among some that have not cosigned the newest head; none if there is no head."""
         return [c for c in clients if c not in self._newest[1]] if self.to(-1) else []
 
     def heard(self, client: int, shown: Mapping[str, Any], said: Mapping[str, Any]) -> bool:
-        """Note what a client says of a head, and say whether it lacks a proof and must be asked again.
+        """Note what a client says of a head, and return whether it lacks a proof and must be asked again.
 
         Args:
             client: the client's id.
-            shown: what the request had shown it.
-            said: the plain values of its answer: ``cosigned``, its cosignature, or ``saw``, how many transactions the
-                last head has that it has seen.
+            shown: what the request had shown the client.
+            said: the plain values of the client's answer: ``cosigned``, its cosignature, or ``saw``, the number of
+                transactions in the last head that it has seen.
         """
         if self._prover is None or "head" not in shown:
             return False

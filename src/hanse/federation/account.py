@@ -1,12 +1,12 @@
 """A client's privacy account: what its answers have cost so far, and whether one more fits into the budget.
 
-Every noised answer is a :class:`Release` of the Gaussian mechanism. An :class:`Account` counts them and says which
-epsilon they make at its delta. Composition is Google's dp-accounting: Gaussians compose to one Gaussian, whose epsilon
-is exact (Balle, Wang 2018, theorem 8); with subsampled ones the privacy loss distribution is convolved (PLD).
+Every noised answer is a :class:`Release` of the Gaussian mechanism. An :class:`Account` counts releases and says which
+epsilon they add up to at its delta. Composition is Google's dp-accounting: Gaussians compose to one Gaussian, whose
+epsilon is exact (Balle, Wang 2018, theorem 8); with subsampled ones the privacy loss distribution is convolved (PLD).
 :class:`AccountFile` keeps an account in a participant's folder.
 
-Nothing is amplified by the choice of clients: the server makes that choice and knows it. Only the samples that a client
-itself draws for its steps are, since nobody else knows these.
+The choice of clients amplifies nothing, because the server makes that choice and knows it. Only the samples that a
+client itself draws for its steps amplify privacy, since nobody else knows them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ MOST_STEPS = 10**6
 """How many subsampled steps can be accounted for: more take too much memory, and are never afforded."""
 KEPT = 64
 """How many digests of answers are kept: the same bytes again cost nothing."""
+SAT_OUT = "its privacy budget is"
+"""How the reason begins for which a client sits out."""
 NEEDS = "needs dp-accounting; pip install '.[private]' in a clone of hanse"
 
 Unit = Literal["client", "sample"]
@@ -48,8 +50,8 @@ class Release:
 
     Attributes:
         noise: the standard deviation of the noise over what one client (or one sample) can change.
-        rate: the share of the samples that each step draws at random; 1: it takes all.
-        steps: how many such steps.
+        rate: the share of the samples that each step draws at random; 1: all samples.
+        steps: how many such steps there are.
     """
 
     noise: Annotated[float, Field(gt=0, le=1e9)]
@@ -71,10 +73,10 @@ def library() -> Any:
 
 @lru_cache(maxsize=4096)
 def spent(releases: Counted, delta: float) -> float:
-    """Return the epsilon that releases have cost together; infinity if no finite one goes with ``delta``.
+    """Return the epsilon that releases have cost together; infinity if no finite epsilon goes with ``delta``.
 
     Args:
-        releases: each with how often it was made.
+        releases: each release, with how often it was made.
         delta: above 0 and below 1.
 
     Examples:
@@ -115,9 +117,9 @@ class Account:
 
     Attributes:
         epsilon: the budget.
-        delta: the chance with which it may be exceeded.
+        delta: the chance with which the budget may be exceeded.
         unit: what is hidden: the whole "client", or one "sample" of it.
-        releases: what was given out so far, each with how often.
+        releases: what was given out so far, each release with how often it was made.
         sent: digests of the last answers.
 
     Examples:
@@ -149,7 +151,7 @@ class Account:
 
         Args:
             releases: what is given out.
-            digest: of the answer that has them. If it was sent before, nothing is charged.
+            digest: the digest of the answer that contains them. If that answer was sent before, nothing is charged.
         """
         if digest and digest in self.sent:
             return self
@@ -159,12 +161,22 @@ class Account:
         sent = (*self.sent, digest)[-KEPT:] if digest else self.sent
         return replace(self, releases=tuple(sorted(counts.items())), sent=sent)
 
-    @property
-    def used_up(self) -> str:
-        """Why an answer is refused."""
+    def within(self, epsilon: float, delta: float) -> Account:
+        """Return the account with the lesser of its own terms and these."""
+        return replace(self, epsilon=min(self.epsilon, epsilon), delta=min(self.delta, delta))
+
+    def refuses(self, releases: Sequence[Release]) -> str:
+        """Return why an answer with these releases, which the account does not afford, is refused."""
+        if self.releases:
+            return (
+                f"{SAT_OUT} used up: epsilon {self.spent:.4g} of {self.epsilon:g} at delta {self.delta:g} is spent, "
+                "and one more answer would exceed it"
+            )
+        cost = self.charged(releases).spent
+        costs = f"costs {cost:.4g}" if math.isfinite(cost) else "has no finite cost"
         return (
-            f"its privacy budget is used up: epsilon {self.spent:.4g} of {self.epsilon:g} at delta {self.delta:g} is "
-            "spent, and one more answer would exceed it"
+            f"{SAT_OUT} too small for one answer: epsilon {self.epsilon:g} at delta {self.delta:g}, and one {costs}; "
+            "needs more noise, fewer steps a round, or a larger epsilon"
         )
 
 
@@ -172,7 +184,7 @@ def noise_for(account: Account, releases: Sequence[Release]) -> float:
     """Return the least noise with which an account affords these releases, to one part in a thousand.
 
     Args:
-        account: with its budget, and what is given out besides.
+        account: the account, with its budget and its other releases.
         releases: what is to be given out; their own noise is not read.
 
     Raises:
@@ -213,17 +225,17 @@ def account_from(kept: Mapping[str, Any]) -> Account:
     """Return the account that plain values describe, as ``dataclasses.asdict`` makes them.
 
     Raises:
-        UnsoundError: they describe none.
+        UnsoundError: the values do not describe an account.
     """
     return _ACCOUNT.read(json.dumps(kept))
 
 
 @dataclass(frozen=True)
 class AccountFile:
-    """An account in a file of a participant's own, which outlives runs, restarts and kills.
+    """An account in a participant's own file, which outlives runs, restarts and kills.
 
     Attributes:
-        path: the file; beside it lies its lock.
+        path: the file; its lock lies next to it.
     """
 
     path: Path

@@ -40,7 +40,7 @@ class Share:
 
     Attributes:
         pool: samples of this client and possibly others.
-        index: ``[n]``, where the client's samples lie in it.
+        index: ``[n]``, where the client's samples lie in ``pool``.
 
     Examples:
         Client 1's test share in a small federation, in pieces:
@@ -158,7 +158,7 @@ def score_shares(
         asked: (client, task).
         data: the clients' samples.
         engine: scores the models.
-        seed: keys the order of samples, with round and client, where a task limits their number.
+        seed: the seed that keys the order of samples, with round and client, if a task limits their number.
         round: the round's number.
 
     Examples:
@@ -260,8 +260,8 @@ class Measured:
 
     Attributes:
         values: the metrics that exist, by name.
-        gaps: why the others do not, by name.
-        without_block: ``[B]``, the main metric with each block of the samples left out; NaN where it has no value then.
+        gaps: why other metrics do not exist, by name.
+        without_block: ``[B]``, the main metric with each block of the samples left out; NaN where it then has no value.
         interval: the 95 % interval of the main metric; NaN where it is not known.
     """
 
@@ -277,8 +277,8 @@ def measured(
     """Return the problem's metrics of each model.
 
     Args:
-        problem: says which metrics, and how outputs are judged.
-        engine: makes the models' outputs.
+        problem: the problem, which says which metrics are computed, and how outputs are judged.
+        engine: the engine that computes the models' outputs.
         models: ``[C, P]``.
         pool: the samples.
         index: for each model the positions of its samples in the pool, ``[n]``; None for all samples with every model.
@@ -310,14 +310,14 @@ def weighted_scores(
     """Return each model's scores on its own weighted samples; standard errors are not known.
 
     Samples with the same weights for all clients, mostly those of one class, are scored as one list. All models go
-    through all samples at once, which is twice as fast as one after another unless most of these samples are other
-    clients'.
+    through all samples at once. That is twice as fast as one model after another, unless most of these samples are
+    other clients'.
 
     Args:
         models: ``[C, P]``.
         pool: the samples of all clients.
         index: for model c the positions of its samples in the pool, ``[m]``.
-        weights: for model c how much each of them counts, ``[m]``, summing to 1.
+        weights: for model c how much each of its samples counts, ``[m]``, summing to 1.
         engine: scores the models.
     """
     table = np.zeros((len(index), len(pool)))

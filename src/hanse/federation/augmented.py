@@ -25,13 +25,13 @@ _BYTES = 256 << 20
 def augmented(
     augment: Augment, samples: Samples, jobs: Mapping[int, SeatJob], recipe: Recipe, smallest: int
 ) -> Iterator[tuple[Samples, dict[int, SeatJob]]]:
-    """Yield the jobs again, some at a time, each with its own samples: a changed copy for every position in a batch.
+    """Yield the jobs, some at a time, each with its own samples: a changed copy for every position in a batch.
 
     A sample is changed differently each time it is used, by draws from the stream ``(seed, "augment", round, client,
     start)`` of its job's key.
 
     Args:
-        augment: changes the images.
+        augment: what changes the images.
         samples: the pool that the jobs train on.
         jobs: the jobs by their position.
         recipe: the local training recipe, which determines how often samples are used.

@@ -1,4 +1,4 @@
-"""Behaviours: what a client does to requests, to its data and to its replies. A client without one is honest.
+"""Behaviours: what a client does to requests, to its data and to its replies. A client without a behaviour is honest.
 
 They are for experiments: stragglers, noise, silence, clients that join or leave, free riders, liars and attackers. A
 table ``[behaviour.NAME]`` of an experiment adds one with its options, where NAME is a key of
@@ -35,7 +35,7 @@ class Me:
     """The client that a behaviour wraps or a policy decides for.
 
     Attributes:
-        id: its number among the clients.
+        id: the client's number.
         num_clients: how many clients are registered.
         seed: the run's seed.
         recipe: the local training recipe.
@@ -68,7 +68,7 @@ class Behaviour(Protocol):
     round.
 
     Examples:
-        One that lets its clients send zeros:
+        A behaviour that makes its clients send zeros:
 
         >>> from dataclasses import dataclass, replace
         >>> from hanse.core.port import Trained
@@ -84,7 +84,7 @@ class Behaviour(Protocol):
     """
 
     def present(self, me: Me, round: int) -> bool:
-        """Return whether the client is there in a round."""
+        """Return whether the client is present in a round."""
         return True
 
     def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class Behaviour(Protocol):
             me: the client.
             round: the round's number.
             targets: the targets of the pool, ``[N, ...]``.
-            index: the positions of the client's train samples in it, ``[n]``; return some or all of them.
+            index: the positions of the client's train samples in the pool, ``[n]``; return some or all of them.
         """
         return index
 
@@ -104,17 +104,17 @@ class Behaviour(Protocol):
         Args:
             me: the client.
             round: the round's number.
-            targets: a copy of the true targets of the samples that it holds, ``[n, ...]``. Return the same shape, type
-                and range of classes. Only training uses them.
+            targets: a copy of the true targets of the samples that the client holds, ``[n, ...]``. Return the same
+                shape, type and range of classes. Only training uses the result.
         """
         return targets
 
     def claims(self, me: Me, held: Committed) -> Committed:
-        """Return what the client commits to where sizes are proved, instead of ``held``, its distinct samples."""
+        """Return what the client commits to if sizes are proved, instead of ``held``, its distinct samples."""
         return held
 
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
-        """Return the request as the client takes it; None if it does not answer."""
+        """Return the request as the client understands it; None if the client does not answer."""
         return request
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
@@ -129,7 +129,7 @@ class Behaviour(Protocol):
         Args:
             me: the client.
             round: the round's number.
-            request: asks for at least one seat to be trained.
+            request: the request, which asks to train at least one seat.
             reply: what the client answers, with the steps that it took.
         """
         return 0.0
@@ -146,7 +146,7 @@ def place(me: Me, purpose: str) -> int:
 
     Args:
         me: the client, with the run's seed and the number of clients.
-        purpose: names the order; each purpose has its own.
+        purpose: the order's name; each purpose has its own order.
     """
     return int(places(me.seed, purpose, me.num_clients)[me.id])
 
@@ -156,9 +156,9 @@ def first_places(seed: int, purpose: str, num_clients: int, until: float) -> tup
 
     Args:
         seed: the run's seed.
-        purpose: names the order, as for :func:`place`.
+        purpose: the order's name, as for :func:`place`.
         num_clients: how many clients are registered.
-        until: clients whose place (from 0) is below this number are returned; it need not be whole.
+        until: the number below which a client's place (from 0) must lie; it need not be whole.
     """
     return tuple(np.flatnonzero(places(seed, purpose, num_clients) < until).tolist())
 
@@ -171,8 +171,8 @@ def with_updates(
     Args:
         request: what the client was asked, with a training task for each update.
         reply: what the client answers.
-        change: called with each seat's task and update.
-        private: also change the updates of private rows, which are never sent.
+        change: the function called with each seat's task and update.
+        private: whether to change also the updates of private rows, which are never sent.
     """
     tasks = {t.seat: t for t in request.tasks if isinstance(t, Train) and (private or not t.private)}
     changed = (change(tasks[r.seat], r) if isinstance(r, Trained) and r.seat in tasks else r for r in reply.results)
@@ -193,7 +193,7 @@ class OfSome(Behaviour):
         object.__setattr__(self, "clients", tuple(self.clients))
 
     def those(self, num_clients: int) -> tuple[int, ...]:
-        """Return the ids of the ``clients`` that exist, without repetition, ascending."""
+        """Return the ids in ``clients`` that exist, without repetition, ascending."""
         return tuple(sorted({int(c) for c in self.clients if 0 <= int(c) < num_clients}))
 
 
@@ -201,7 +201,7 @@ class OfSome(Behaviour):
 class Straggler(Behaviour):
     """Some clients complete only part of the requested training.
 
-    They train 1 to E epochs, uniformly at random (GreedyFed section IV), or 1 to all steps if the recipe counts steps.
+    They train 1 to E epochs, drawn uniformly (GreedyFed section IV); if the recipe counts steps, 1 to all steps.
 
     Attributes:
         fraction: the share of clients that are stragglers, from 0 to 1.
@@ -278,13 +278,14 @@ def secret_stream(
 ) -> np.random.Generator:
     """Return the stream of the noise on what a client sends.
 
-    With a secret, the noise also depends on what it hides. The same question gets the same noise again, so it cannot be
-    averaged out. Another question in the same round gets different noise, so it does not cancel in differences.
+    With a secret, the noise also depends on the answer that it hides. The same question gets the same noise again, so
+    it cannot be averaged out. Another question in the same round gets different noise, so it does not cancel in
+    differences.
 
     Args:
-        secret: the client's; empty: the noise follows from the run's seed, which the server knows.
+        secret: the client's secret; empty: the noise follows from the run's seed, which the server knows.
         seed: the run's.
-        purpose: names the stream.
+        purpose: the stream's name.
         round: the round's number.
         client: the client's number.
         made_of: everything that the answer depends on.
@@ -326,11 +327,11 @@ class Speed(Behaviour):
 
     Attributes:
         seconds: each client's time. Without it, each client's time is drawn once from a log-normal distribution.
-        median: of that distribution, in seconds.
-        sigma: of the logarithm of the time, from 0 to 10. With 0.9, the slowest tenth of the clients take more than ten
-            times as long as any of the fastest tenth.
+        median: the median of that distribution, in seconds.
+        sigma: the standard deviation of the time's logarithm, from 0 to 10. With 0.9, the slowest tenth of the clients
+            take more than ten times as long as any of the fastest tenth.
         jitter: the sigma of a log-normal factor that is drawn each round; 0 for none.
-        per: whether the time is that of a training "request", or of each optimiser "step" in it.
+        per: whether the time is for a training "request", or for each optimiser "step" in it.
     """
 
     seconds: Sequence[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = ()
@@ -384,7 +385,7 @@ class Joiner(OfSome):
     at: Annotated[int, Field(ge=0)] = 1
 
     def present(self, me: Me, round: int) -> bool:
-        """Return whether the client has come."""
+        """Return whether the client has joined."""
         return me.id not in self.clients or round >= self.at
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
@@ -464,15 +465,15 @@ class Attacker(OfSome):
 
     Attributes:
         clients: the ids of the attackers.
-        kind: what they send. "random" is a random model, drawn each round, with the spread of the model that the client
-            received. The others change the update (what training changed): "shuffle" its elements, "flip" its sign, the
-            "same" value in each element, or "gaussian" noise.
-        scale: multiplies what is sent; at 1, a changed update has the length of the true one.
+        kind: what the attackers send. "random" is a random model, drawn each round, with the spread of the model that
+            the client received. The other kinds replace the update (what training changed): "shuffle" by its shuffled
+            elements, "flip" by its negative, "same" by the same value in each element, "gaussian" by noise.
+        scale: the factor of what is sent; at 1, a changed update has the length of the true update.
         since: the first round of the attack.
-        of: what is changed: the "update", or the whole "model" as in iPFL's public code, which is then shuffled,
+        of: what is replaced: the "update", or the whole "model" as in iPFL's public code: then the model is shuffled,
             negated, all 1, or N(0, 1), times ``scale``.
-        start: the model that the client starts from. "own": the one that it is asked to train. If each client has its
-            own row, that is its last upload, so its changes accumulate. "sent": the centre to which it is pulled, made
+        start: the model that the client starts from. "own": the model that it is asked to train; if each client has its
+            own row, this is its last upload, so its changes accumulate. "sent": the centre to which it is pulled, made
             of others' models (iPFL, FedAMP); without a centre, as "own".
     """
 
@@ -577,10 +578,10 @@ class Liar(OfSome):
 
     Attributes:
         clients: the ids of the liars.
-        size: multiplies the number of samples reported with each update. Above 1, the client also commits to invented
-            samples where sizes are proved.
-        cost: multiplies the cost declared to a market (iPFL Table 4).
-        eagerness: multiplies the eagerness declared there.
+        size: the factor of the number of samples reported with each update. Above 1, the client also commits to
+            invented samples if sizes are proved.
+        cost: the factor of the cost declared to a market (iPFL Table 4).
+        eagerness: the factor of the eagerness declared to a market.
         says: fixed numbers to declare. For example, the free riders of iPFL's figure 5 share at no cost and declare 1.
     """
 
@@ -596,7 +597,7 @@ class Liar(OfSome):
         return replace(reply, results=tuple(self._told(r) for r in reply.results))
 
     def claims(self, me: Me, held: Committed) -> Committed:
-        """Return a commitment with invented samples, at most ten times as many as there are; audits catch it."""
+        """Return a commitment with invented samples, at most ten times as many as the true ones; audits detect it."""
         if me.id not in self.clients or self.size <= 1:
             return held
         return held.with_invented(round(held.commitment.size * (min(self.size, 10.0) - 1)))

@@ -86,7 +86,7 @@ def heard(
     Args:
         round: the round, for the log.
         requests: what was asked.
-        replies: what came back; of a client that replies twice, the first sound reply counts.
+        replies: what came back; if a client replies twice, the first sound reply counts.
         size: P, the columns of a model.
         roster: the present clients, for their names.
     """
@@ -116,9 +116,9 @@ def heard(
 
 
 def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
-    """Return why a reply to ``request`` must be refused, or None if it is sound.
+    """Return why a reply to ``request`` must be refused, or None if the reply is sound.
 
-    Any exception that reading it raises becomes the reason.
+    Any exception raised while reading the reply becomes the reason.
 
     Args:
         request: what the client was asked.
@@ -136,7 +136,7 @@ def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
 def reading(wrong: Exception) -> str:
     """Return the reason of a refusal for an exception that reading a client's bytes or values raised.
 
-    An unexpected one is logged with its traceback, since it may be a bug in hanse.
+    An unexpected exception is logged with its traceback, since it may be a bug in hanse.
     """
     if isinstance(wrong, UnsoundError | WireError):
         return one_line(str(wrong))
@@ -152,7 +152,7 @@ def one_line(text: str) -> str:
 def room(request: port.Request) -> Room:
     """Return the largest size of a sound reply to a request.
 
-    That is the bytes of the requested tensors, and the characters of a header with a hash for each model.
+    The size has the bytes of the requested tensors, and the characters of a header with a hash for each model.
     """
     rows = sum(len(t.models) if isinstance(t, port.OnModels) else 1 for t in request.tasks)
     return Room(sum(_tensors(t) for t in request.tasks), HEADER + 512 * rows)

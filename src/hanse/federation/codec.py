@@ -2,9 +2,9 @@
 
 :func:`pack` turns one of the port's dataclasses into a :class:`Message`; :func:`unpack` or, for clients' messages,
 :func:`unpack_reply` turns it back. A message is a JSON header with arrays by content hash: a model that the other side
-already holds is named, not sent. Nothing is ever unpickled. Anything but a known dataclass with fields of its declared
-types is refused. The request limits the size of its reply (:class:`Room`), because a few bytes can name an array a
-thousand times.
+already holds is named, not sent. Nothing is ever unpickled. Anything but a known dataclass whose fields have their
+declared types is refused. The request limits the size of its reply (:class:`Room`), because a few bytes can name one
+array a thousand times.
 
 :class:`Traffic` counts the bytes that messages would have, for federations that send none.
 """
@@ -60,11 +60,11 @@ _SOUND = {kind: Declared[Any](kind) for kind in _KINDS.values()}
 
 
 class WireError(ValueError):
-    """A message that is not a sound value of the port."""
+    """A message is not a sound value of the port."""
 
 
 class MissingError(WireError):
-    """A message that names arrays which are neither in it nor held.
+    """A message names arrays that are neither in it nor kept here.
 
     Attributes:
         hashes: the content hashes of these arrays, so they can be asked for.
@@ -116,10 +116,11 @@ def pack(value: Any, *, half: bool = False) -> Message:
 
     Args:
         value: the dataclass; its tensors are float32, float64 or int64.
-        half: send 32-bit floats as 16-bit ones. Larger numbers arrive as infinity, and are refused.
+        half: whether 32-bit floats are sent as 16-bit floats. Numbers too large for these arrive as infinity, and are
+            refused.
 
     Raises:
-        WireError: it holds something that may not cross the port.
+        WireError: the value holds something that may not cross the port.
     """
     arrays: dict[str, NDArray[Any]] = {}
     return Message(json.dumps(_pack(value, arrays, half), separators=(",", ":")), arrays)
@@ -166,8 +167,8 @@ class Room:
     """What a reply may expand to.
 
     Attributes:
-        tensors: the bytes of all its tensors.
-        header: the characters of its header.
+        tensors: the bytes of all the reply's tensors.
+        header: the characters of the reply's header.
     """
 
     tensors: int
@@ -191,15 +192,14 @@ def unpack(message: Message, held: Arrays | None = None) -> Any:
 def unpack_reply(message: Message, room: Room) -> port.Reply:
     """Return the reply in a message that comes from a client.
 
-    A hostile message may make other exceptions rise too; :func:`hanse.federation.check.reading` turns them into
-    reasons.
+    A hostile message may also raise other exceptions; :func:`hanse.federation.check.reading` turns them into reasons.
 
     Args:
         message: as :func:`pack` makes it of a reply; nothing in it is trusted.
         room: what a sound reply may expand to.
 
     Raises:
-        WireError: it is no reply, or larger than ``room``.
+        WireError: the message is not a reply, or is larger than ``room``.
     """
     if len(message.header) > room.header:
         raise WireError(f"a header of {len(message.header)} characters; {room.header} are allowed")
@@ -210,8 +210,8 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
 
 
 def unpack_kept(message: Message) -> Any:
-    """Return the value of a message that was kept of an answer, even an unsound one: it is read back unchanged, and the
-    check refuses it again.
+    """Return the value of a kept answer's message, even an unsound one: it is read back unchanged, and the check
+    refuses it again.
 
     Raises:
         WireError: it is not a message of the port.

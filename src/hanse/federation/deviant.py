@@ -1,4 +1,4 @@
-"""Clients that deviate in any way that their mechanism leaves open: the space that ``hanse attack`` searches.
+"""Clients that deviate in any way that their mechanism allows: the space that ``hanse attack`` searches.
 
 Everything that a client sends is one of the port's result types, and every answer to a question has declared fields.
 :class:`Deviant` changes these by type, so one behaviour covers all deviations under any mechanism.
@@ -43,25 +43,27 @@ class Deviant(OfSome):
             "opposed": the first adds noise of three times its update's length, and they send the noise alone with the
             opposite sign. With "turns" they are there in odd rounds and the first in even ones.
         sends: what they send as their update: what they "trained", "nothing" (the model that came), "copied" (what the
-            first client that does not deviate sent last, in the same round if it answers before), or one of the kinds
-            of :class:`hanse.federation.behaviour.Attacker`.
+            first client that does not deviate sent last, in the same round if it answers before), an "echo" (a step as
+            long as its update to where the models lie that it bought, as if it had been led there by its own samples),
+            or one of the kinds of :class:`hanse.federation.behaviour.Attacker`.
         of: whether such a kind replaces the "update" or the whole "model".
         start: what they go on from: their "own" start, by the rules; the centre that they were "sent", which is made of
             what they bought (iPFL, FedAMP), and with "nothing" of their own they then sell that on; or the model that
             they have "kept", which they sent last.
         scale: a factor of the update that is sent.
-        times: factors of numbers that they tell: "samples", "steps", "loss" and "accuracy" beside updates and scores
-            (an accuracy stays within 0 and 1), or the numbers of an answer, as in "declare.cost" or "buy.weights".
-        says: what they answer whatever is true, by question and field: a number ("declare.cost" = 0), true or false
-            ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
-        gradient: asked for a gradient, they send one of this length that makes their own update of the round seem the
-            best. 0: the true one.
-        silent: whether they do not answer when they are asked to train.
-        since: the first round in which they deviate.
-        leaves: the first round in which they are gone. None: they stay.
+        times: factors of numbers that deviants report: "samples", "steps", "loss" and "accuracy" with updates and
+            scores (an accuracy stays within 0 and 1), or the numbers of an answer, as in "declare.cost" or
+            "buy.weights".
+        says: what deviants answer whatever the truth is, by question and field: a number ("declare.cost" = 0), true or
+            false ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
+        gradient: the length of a false gradient that makes their own update of the round seem the best, sent when asked
+            for a gradient. 0: they send the true gradient.
+        silent: whether deviants do not answer when they are asked to train.
+        since: the first round in which clients deviate.
+        leaves: the first round in which deviants are gone. None: they stay.
 
     Examples:
-        One that claims twice its samples, and sends back the received model:
+        A deviant that claims twice its samples, and sends back the received model:
 
         >>> import torch
         >>> from hanse.core.recipe import Recipe
@@ -73,7 +75,7 @@ class Deviant(OfSome):
         (tensor([0., 0., 0.]), 40.0)
     """
 
-    sends: Literal["trained", "nothing", "copied"] | Attack = "trained"
+    sends: Literal["trained", "nothing", "copied", "echo"] | Attack = "trained"
     of: Literal["update", "model"] = "update"
     start: Literal["own", "sent", "kept"] = "own"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -86,6 +88,7 @@ class Deviant(OfSome):
     second: Literal["same", "copied", "opposed", "turns"] = "same"
     steps: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     kept: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
+    first: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     sent: dict[tuple[int, int], tuple[int, Tensor]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +158,8 @@ class Deviant(OfSome):
             kind = cast(Attack, self.sends)
             attacker = Attacker(self.clients, kind=kind, scale=self.scale, of=self.of)
             return attacker.on_reply(me, round, request, reply)
+        if self.sends == "echo":
+            return with_updates(request, reply, lambda task, r: self._echoed(me, task, r))
         if self.sends == "trained" and self.scale == 1:
             return reply
         factor = 0.0 if self.sends == "nothing" else self.scale
@@ -170,6 +175,15 @@ class Deviant(OfSome):
             return replace(result, row=row if self.sends == "trained" else start.clone())
 
         return with_updates(request, reply, scaled)
+
+    def _echoed(self, me: Me, task: Train, result: Trained) -> Trained:
+        """Return the result with a step to what was bought, seen from where the client first deviated."""
+        first = self.first.setdefault(me.id, task.start)
+        if task.centre is None or not task.mu:
+            return result  # it has bought nothing
+        bought, moved = task.centre - first, result.row - task.start.to(result.row.device)
+        step = self.scale * bought.to(moved.device) / (bought.norm() + 1e-12)
+        return self._step(task, result, moved.norm() * step)
 
     def _sent_last(self, me: Me, result: Trained) -> Trained:
         """Note the row that was sent, to go on from it."""
@@ -266,6 +280,8 @@ def said_of(deviant: Deviant) -> str:
             if deviant.sends == "nothing"
             else "copies another's update"
             if deviant.sends == "copied"
+            else "echoes what it bought"
+            if deviant.sends == "echo"
             else f"sends {SENT[deviant.sends].format(f'its {deviant.of}')}"
         )
     found += [f"goes on from the {STARTS[deviant.start]}"] if deviant.start in STARTS else []

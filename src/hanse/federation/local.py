@@ -1,7 +1,7 @@
 """The federation in one process: every client lives here, and one engine trains a round's seats together.
 
 :class:`LocalFederation` answers through the same port as a network does, so mechanisms and rounds cannot tell the
-difference. A node on a network uses it too, for the one client that it has.
+difference. A node on a network also uses it, for its one client.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ class LocalFederation:
         engine: trains and scores.
         recipe: the local training recipe.
         seed: the run's seed.
-        behaviours: they wrap each client, in this order.
+        behaviours: the behaviours that wrap each client, in this order.
         policy: what a client decides for itself (:mod:`hanse.federation.policy`).
         profiles: one for each client, or none at all (:mod:`hanse.federation.profiles`).
-        secret: the participant's own, on a network (:mod:`hanse.federation.node`); empty in a simulation.
+        secret: the participant's secret, on a network (:mod:`hanse.federation.node`); empty in a simulation.
         run: the run's name, on a network.
-        attest: fetches an auditor's signature (:mod:`hanse.federation.sizes`); None: a simulation audits itself.
+        attest: a function that fetches an auditor's signature (:mod:`hanse.federation.sizes`); None: a simulation
+            audits itself.
     """
 
     data: FederatedData
@@ -166,6 +167,7 @@ class LocalFederation:
     def _train(self, round: int, requests: Sequence[port.Request]) -> dict[_Key, port.Result | str]:
         """Train every requested seat, and return its update, or why there is none."""
         asked = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, port.Train)]
+        asked.sort(key=lambda one: one[1].seat)  # so that the engine's rows are the round's table without a copy
         unable = self._unable(asked)
         seats = [(client, task) for client, task in asked if (client, task.seat) not in unable]
         if not seats:

@@ -1,13 +1,13 @@
-"""What the server and the members of a group say to each other in the four steps of masking a sum.
+"""The messages between the server and the members of a group in the four steps of masking a sum.
 
-* "keys": :class:`AskedKeys` says who is in the group; a member answers with :class:`Keys`, fresh public ones, signed.
+* "keys": :class:`AskedKeys` says who is in the group; a member answers with :class:`Keys`: fresh public keys, signed.
 * "shares": :class:`AskedShares` has the keys of all; a member answers with :class:`Shares` of its two secrets.
 * "sum": :class:`AskedSum` has the shares that were dealt to a member; it trains, and answers with :class:`Summed` and
   its update under masks.
 * "open": :class:`AskedOpening` says whose update is in the sum, and has the word of each of these that it was given
   shares of the same members; a member answers with :class:`Opening`, its share of one secret of each member.
 
-Client ids are texts here, since they are keys of mappings. Both sides hold what comes against these types.
+Client ids are texts here, since they are keys of mappings. Both sides check incoming messages against these types.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Signature = Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
 
 class AskedKeys(TypedDict):
-    """Who is in the group, how many must answer, and the hash of what all train (:func:`digest`)."""
+    """The members of the group, how many must answer, and the hash of the common training task (:func:`digest`)."""
 
     clients: Clients
     least: Annotated[int, Field(ge=3, le=MOST)]
@@ -61,13 +61,13 @@ class Keys(TypedDict):
 
 
 class AskedShares(TypedDict):
-    """The keys of those members that gave some, by id."""
+    """The keys of the members that gave some, by id."""
 
     keys: Annotated[dict[Id, Keys], Field(min_length=3, max_length=MOST)]
 
 
 class Shares(TypedDict):
-    """For each member the shares that are dealt to it, sealed, and the SHA-256 of each."""
+    """For each member, the sealed shares that are dealt to it, and the SHA-256 of each."""
 
     sealed: Annotated[dict[Id, Sealed], Field(max_length=MOST)]
     prints: Annotated[dict[Id, Prints], Field(max_length=MOST)]
@@ -80,21 +80,21 @@ class AskedSum(Shares):
 
 
 class Summed(TypedDict):
-    """How many samples the update was made of, and the member's signature under :func:`masked_with`."""
+    """The number of samples behind the update, and the member's signature under :func:`masked_with`."""
 
     samples: Samples
     signature: Signature
 
 
 class AskedOpening(TypedDict):
-    """The members whose update is in the sum, and what each of them signed in "sum", by id."""
+    """The members whose updates are in the sum, and what each of them signed in "sum", by id."""
 
     survivors: Clients
     signatures: Annotated[dict[Id, Signature], Field(max_length=MOST)]
 
 
 class Opening(TypedDict):
-    """Shares of the seeds of those whose update is in the sum, and of the mask keys of the other members."""
+    """Shares of the seeds of the members whose updates are in the sum, and of the mask keys of the others."""
 
     seeds: Annotated[dict[Id, Share], Field(max_length=MOST)]
     keys: Annotated[dict[Id, Share], Field(max_length=MOST)]
@@ -115,40 +115,40 @@ SAID: Mapping[str, Declared[Any]] = {
 
 
 def num_words(task: Mask) -> int:
-    """Return how many words a sound answer to a step has: the update's, its counts and a checksum in "sum"."""
+    """Return how many words a sound answer to a step has: in "sum" the update, its counts and a checksum."""
     return 0 if task.train is None else task.train.start.numel() + COUNTS + 1
 
 
 def statement(context: str, client: int, said: Mapping[str, str]) -> bytes:
-    """Return the bytes that a member signs: its keys, and the round that they are for.
+    """Return the bytes that a member signs: its keys and their round.
 
     Args:
-        context: the hash of what all members must agree upon (:func:`context_of`).
+        context: the hash of what all members must agree on (:func:`context_of`).
         client: the member's id.
-        said: its :class:`Keys`.
+        said: the member's :class:`Keys`.
     """
     fields = [context, str(client), said["sealing"], said["masking"], said["seed"]]
     return ("hanse masks 1\n" + "\n".join(fields) + "\n").encode()
 
 
 def masked_with(context: str, keys: Mapping[str, str]) -> bytes:
-    """Return the bytes that a member signs in "sum": with whom, and by which of their keys, its update is masked.
+    """Return the bytes that a member signs in "sum": the members and keys with which its update is masked.
 
-    A server that hands members shares of different ones could else have the masks of one member opened by others who
-    were told that these dropped out, and see its update alone.
+    Otherwise a server could give members different lists, tell some that others dropped out, have them open the masks
+    of one member, and so see its update alone.
 
     Args:
         context: as in :func:`statement`.
-        keys: the ``masking`` keys of those whose shares it was given, and its own, by id.
+        keys: the ``masking`` keys of the members whose shares this member was given, and its own, by id.
     """
     return ("hanse masks 1 sum\n" + "\n".join([context, *(f"{c} {keys[c]}" for c in sorted(keys))]) + "\n").encode()
 
 
 def context_of(run: str, job: str, round: int, asked: Mapping[str, Any]) -> str:
-    """Return the hash, in hexadecimal digits, of what all members of a group must have been told alike.
+    """Return the hash, in hexadecimal digits, of what the server must have told all members of a group alike.
 
-    A server that tells one of them another model, rule of training, round or group finds no signature of the others
-    that holds there: an update cannot be singled out by letting the others train nothing.
+    If a server tells one member another model, rule of training, round or group, the others' signatures are not valid
+    there. So it cannot single out an update by letting the others train nothing.
 
     Args:
         run: the run's name.

@@ -1,12 +1,12 @@
-"""The server's side of masked sums: the updates of a round as sums over groups, opened from what members send.
+"""The server's side of masked sums: opens the sums of groups' updates from what members send.
 
 :class:`MaskedSums` wraps the federation of a network as :class:`hanse.federation.secure_sums.Secured` wraps that of a
 simulation, and gives a mechanism the same numbers. A training request becomes four exchanges
 (:mod:`hanse.federation.mask_steps`): fresh keys, shares of secrets, updates under masks, and, once it is known whose
-update came, the shares that open the sum. A member may be lost in each of them; a group of which too few are left is
-not opened, and the round goes on without it.
+updates came, the shares that open the sum. A member may be lost in each exchange; a group with too few members left is
+not opened, and the round continues without it.
 
-What the server gets in these four is in :class:`Group`, and nothing else.
+:class:`Group` has everything that the server gets in these four exchanges.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ STEP_S = 60.0
 
 @dataclass
 class Group:
-    """What is known of a group while its sum is made. All secrets are hexadecimal digits.
+    """What the server knows of a group while its sum is made. All secrets are hexadecimal digits.
 
     Attributes:
-        clients: who was asked, ascending.
-        least: how many must answer.
-        keys: what each said in "keys", by id.
-        shares: what each said in "shares", by who dealt them.
-        masked: ``[P + 6]``, each member's update under masks.
-        samples: how many samples each said.
-        signatures: what each signed with its update.
-        openings: what each said in "open".
+        clients: the clients that were asked, ascending.
+        least: the smallest number of members that must answer.
+        keys: what each member said in "keys", by id.
+        shares: what each member said in "shares", by the id of the dealer.
+        masked: ``[P + 6]``, each member's masked update, by id.
+        samples: how many samples each member stated.
+        signatures: what each member signed with its update.
+        openings: what each member said in "open".
         refused: why a client is not in the sum.
         failed: why there is no sum; "" while there may be one.
     """
@@ -75,7 +75,7 @@ class Group:
     failed: str = ""
 
     def enough(self, left: Mapping[int, Any]) -> bool:
-        """Say whether enough members are left for a sum, and note it if not."""
+        """Return whether enough members are left for a sum; if not, the group notes the failure."""
         if not self.failed and len(left) < self.least:
             self.failed = too_few(len(left), len(self.clients), self.least)
         return not self.failed
@@ -85,7 +85,7 @@ def opened(group: Group) -> Tensor | str:
     """Return the sum of a group's words, ``[P + 5]`` int64, or why it cannot be opened.
 
     Every share is compared with the hash that its dealer sent earlier, and every recovered secret with what its
-    owner signed about it, so that whoever sent something wrong is named where that can be known.
+    owner signed about it, so whoever sent something wrong is named, where that can be known.
     """
     survivors, size = sorted(group.masked), len(next(iter(group.masked.values())))
     total = np.zeros(size, np.uint64)
@@ -154,7 +154,7 @@ def _recovered(group: Group, client: int, kind: str) -> bytes | str:
 
 @dataclass(frozen=True)
 class MaskedSums:
-    """A federation on a network of whose updates only sums over groups are seen.
+    """A federation on a network that shows only sums of its updates over groups.
 
     Attributes:
         inner: the federation that is asked.

@@ -1,18 +1,18 @@
 """A node's side of masked sums: what it says in each step, and what it refuses.
 
-:class:`Masker` answers the four steps of :mod:`hanse.federation.mask_steps`. It trusts the server with nothing but
-bringing messages:
+:class:`Masker` answers the four steps of :mod:`hanse.federation.mask_steps`. It trusts the server only to deliver
+messages:
 
-* Members know each other by keys that their owners gave each other (:class:`Trusted`), and sign the fresh keys of a
-  round together with all that must be the same for everybody. So the server can neither stand between two members nor
-  give one of them another model to train.
-* A round's update goes out once. If the round is asked for again, the very same words go out under new masks, and only
-  for the same group, the same model and the same sum: two sums of one update would give that of somebody else.
-* For each member it gives a share of the seed or of the key, never of both, and only for a sum of enough members that
-  were all given shares of the same ones.
+* Members know each other by keys that their owners exchanged (:class:`Trusted`), and sign the fresh keys of a round
+  together with everything that must be the same for all. So the server can neither impersonate a member nor give one of
+  them another model to train.
+* A round's update leaves the node once. If the round is asked for again, the same words leave under new masks, and only
+  for the same group, model and sum: two different sums with one update would reveal somebody else's.
+* For each member, the node reveals a share of the seed or of the key, never of both, and only for a sum of enough
+  members that were all given shares of the same members.
 
-What it has done is in ``masking.json`` and ``masked.npz`` of the participant's folder, since each message may meet a
-fresh process. Two messages at once wait for each other.
+What the node has done is kept in ``masking.json`` and ``masked.npz`` in the participant's folder, since each message
+may meet a fresh process. Simultaneous messages wait for each other.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ FRESH = ("sealing", "masking")  # a member's keys of one round
 
 @dataclass(frozen=True)
 class Trusted:
-    """The members with whose updates a participant's may be summed.
+    """The members with whose updates a participant's own updates may be summed.
 
     Attributes:
-        keys: the public keys of other members, 32 bytes each, as they gave them: their ``witness.pub``.
+        keys: the public keys of other members (their ``witness.pub``), 32 bytes each.
         least: the smallest number of members in a sum, at least 3.
         same: whether its sums must have the same members in all rounds of a run (``regroup = false`` in the
-            experiment), so none may drop out, because sums over changing groups reveal mean updates.
+            experiment), because sums over changing groups reveal mean updates. Then no member may drop out.
 
     Raises:
-        UserError: ``least`` is below 3: of a sum of two, each member knows the other's update.
+        UserError: ``least`` is below 3: in a sum of two, each member would know the other's update.
 
     Examples:
-        Two other members, whose keys were exchanged by telephone, and no sum of fewer than four:
+        Trust in two other members, whose keys were exchanged by telephone, and no sum of fewer than four:
 
         >>> Path("members.txt").write_text(f"clinic {'1' * 64}" + chr(10) + f"farm {'2' * 64}" + chr(10))
         142
@@ -84,16 +84,16 @@ class Trusted:
 
     @staticmethod
     def read(file: Path, least: int = LEAST, same: bool = False) -> Trusted:
-        """Return those that a file names, a name and a key per line; the options are those of the class.
+        """Return the members that a file names, one name and key per line; the options are those of the class.
 
         Raises:
-            UserError: it cannot be read, a line is something else, or a name or a key comes twice.
+            UserError: the file cannot be read, a line is malformed, or a name or a key occurs twice.
         """
         return Trusted(frozenset(read_witnesses(file, "").values()), least, same)
 
     @staticmethod
     def named_in(home: Path) -> Trusted | None:
-        """Return those whom ``members.txt`` in a participant's folder names; None without that file."""
+        """Return the members named by ``members.txt`` in a participant's folder; None without that file."""
         return Trusted.read(home / MEMBERS) if (home / MEMBERS).exists() else None
 
 
@@ -104,22 +104,22 @@ class State:
     Attributes:
         step: the last step that was answered.
         round: the round.
-        context: what all members must have been told alike (:func:`hanse.federation.mask_steps.context_of`).
-        clients: who was asked.
-        least: how many must answer.
+        context: what the server must have told all members alike (:func:`hanse.federation.mask_steps.context_of`).
+        clients: the clients that were asked.
+        least: the smallest number of members that must answer.
         task: the hash of the training task.
         sealing: the private key for sealing.
         masking: the private key for masks.
-        seed: of the node's own mask.
+        seed: the seed of the node's own mask.
         keys: what each member of the group said, by id.
         shares: the two shares that each member dealt to this node, by id.
-        survivors: whose updates are in the sum that this node has helped to open, in "open".
-        sent: the round in which words went out last; -1 for none.
-        sent_context: its context.
-        sent_samples: the samples that were said with them.
-        opened: the survivors of the sum of that round that this node has helped to open; empty for none.
-        group: the keys of all members that it has been in a group with, where groups must stay the same.
-        size: how many its first group had.
+        survivors: the members whose updates are in the sum that this node helped to open in step "open".
+        sent: the round of the last masked update that left the node; -1 for none.
+        sent_context: the context of that round.
+        sent_samples: the number of samples stated with that update.
+        opened: the survivors of the sum that this node helped to open in round ``sent``; empty for none.
+        group: the keys of all members with which the node has shared a group, where groups must stay the same.
+        size: the number of members of the node's first group.
         client: the node's id in this run; -1 before it has masked.
     """
 
@@ -145,7 +145,7 @@ class State:
 
 
 def digest(train: Train) -> str:
-    """Return the hash of what is trained, without what differs between members: the seat and its history."""
+    """Return the hash of a training task without what differs between members: the seat and its history."""
     message = pack(dataclasses.replace(train, seat=0, before=0, last=None))
     hasher = hashlib.sha256(message.header.encode())
     for _, array in sorted(message.arrays.items()):  # the header's own hashes of them are too short to be signed
@@ -158,12 +158,12 @@ class Masker:
     """What one participant does in the steps of masking, in one run.
 
     Attributes:
-        folder: where its state lies, for this run alone.
-        witness: holds the key by which other members know it.
-        trusted: whom its updates may be summed with; None: nobody.
+        folder: the folder of the participant's state in this run.
+        witness: the witness, whose key is the one by which other members know the participant.
+        trusted: the members with whose updates its own may be summed; None: nobody's.
         run: the run's name.
-        job: all of its assignment but its id, as text.
-        client: its id.
+        job: the participant's assignment without its id, as text.
+        client: the participant's id.
     """
 
     folder: Path
@@ -177,8 +177,8 @@ class Masker:
         """Answer "keys": fresh keys for this round, signed.
 
         Raises:
-            WireError: nobody is trusted here, the group is too small or too easily opened, or the round was masked
-                before otherwise.
+            WireError: nobody is trusted here, the group is too small or too easily opened, or the round was already
+                masked in another way.
         """
         asked, trusted = self._read(task), self._trusted()
         clients, least = sorted(asked["clients"]), asked["least"]
@@ -208,7 +208,8 @@ class Masker:
         """Answer "shares": shares of the seed and of the mask key, sealed for each member.
 
         Raises:
-            WireError: a member is not known here, or has not signed its keys for this very round, or too few are left.
+            WireError: a member is not known here, or has not signed its keys for this round, or too few members are
+                left.
         """
         keys: dict[str, dict[str, str]] = self._read(task)["keys"]
         with self._changing() as state:
@@ -228,9 +229,9 @@ class Masker:
         return Masked("shares", {"sealed": sealed, "prints": prints}, NONE)
 
     def before_sum(self, round: int, task: Mask) -> bool:
-        """Take in what comes with "sum", and say whether the update is still to be trained.
+        """Take in what comes with "sum", and return whether the update is still to be trained.
 
-        If not, the words of the last time go out again.
+        If not, the same words as last time are sent again.
 
         Raises:
             WireError: shares are not what was dealt, too few are left, or the training is not what the group agreed on.
@@ -255,13 +256,13 @@ class Masker:
 
         Args:
             round: the round.
-            task: as :meth:`before_sum` took it in; what was trained.
-            words: ``[P + 5]`` int64, as :func:`hanse.federation.secure_sums.in_words` makes them; None: those that
-                went out the last time.
-            samples: what is said of the samples; not read if ``words`` is None.
+            task: the task that :meth:`before_sum` took in, which was trained.
+            words: ``[P + 5]`` int64, as :func:`hanse.federation.secure_sums.in_words` makes them; None: the words that
+                were sent last time.
+            samples: the stated number of samples; not read if ``words`` is None.
 
         Raises:
-            WireError: meanwhile the round was begun again for something else, or the words of last time are not here.
+            WireError: the round was meanwhile begun again for something else, or the words of last time are lost.
         """
         with self._changing(durable=True) as state:
             self._next(state, "ready", round)
@@ -293,11 +294,11 @@ class Masker:
         return Masked("sum", said, torch.from_numpy(masked.view(np.int64)))
 
     def open(self, round: int, task: Mask) -> Masked:
-        """Answer "open": for each member a share of the seed, if its update is in the sum, or else of the mask key.
+        """Answer "open": for each member, a share of its seed if its update is in the sum, else of its mask key.
 
         Raises:
-            WireError: the sum is of too few or of others than the group, one of them was given shares of others than
-                this node, or this node has helped to open another sum of the same updates.
+            WireError: the sum has too few members or members outside the group, one of them was given shares of other
+                members than this node, or this node has already helped to open another sum of the same updates.
         """
         asked = self._read(task)
         survivors = sorted(asked["survivors"])

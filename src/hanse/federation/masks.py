@@ -4,16 +4,16 @@ Member i of a group has a vector x_i of whole numbers modulo 2^64 and sends
 
     y_i = x_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij)        (eq. 1)
 
-where s_ij is agreed between i and j alone, and b_i is i's own. Both b_i and the private half of i's key are dealt as
-Shamir shares to the group, any ``least`` of which give them back. In the sum over those whose y_i came, the masks
-between two of them cancel. What is left is the masks towards members that dropped out, whose keys the others' shares
-give back, and the b_i of those that did not. A member gives a share of one of the two for each other member, never of
-both; a server that had both could take y_i apart.
+where only i and j know s_ij, and only i knows b_i. Both b_i and i's private key are dealt to the group as Shamir
+shares; any ``least`` shares recover them. In the sum over the members whose y_i came, the masks between any two of them
+cancel. What remains are the masks towards members that dropped out, whose keys are recovered from shares, and the b_i
+of the members that did not. For each other member, a member reveals a share of b_i or of the key, never of both: with
+both, a server could unmask y_i.
 
-Here are the primitives: sharing, agreement, sealing, and the key stream. :mod:`hanse.federation.masker` is a node's
-side of the protocol, :mod:`hanse.federation.masked_sums` the server's. The primitives are those of the package
-``cryptography``. Flower's own (``flwr.common.secure_aggregation``) are not used: there the seed of a mask is folded
-into 32 bits for a generator that is not made for secrets, and public keys are believed as the server hands them out.
+This module has the primitives: sharing, agreement, sealing, and the key stream. :mod:`hanse.federation.masker` is a
+node's side of the protocol, :mod:`hanse.federation.masked_sums` the server's. They use the package ``cryptography``.
+Flower's own (``flwr.common.secure_aggregation``) are not used, because they fold the seed of a mask into 32 bits for a
+generator that is not made for secrets, and trust the public keys that the server hands out.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ SHARE = 66
 
 
 def split(secret: bytes, least: int, members: Collection[int]) -> dict[int, bytes]:
-    """Return a share of a secret for each member; any ``least`` of them give it back, and fewer say nothing of it.
+    """Return a share of a secret for each member; any ``least`` of them recover it, and fewer reveal nothing.
 
     A share is the value of a random polynomial of degree ``least - 1`` at the member's number plus 1 (Shamir 1979).
 
     Args:
         secret: 32 bytes.
         least: how many shares are needed.
-        members: their numbers, from 0.
+        members: the members' numbers, from 0.
 
     Examples:
         >>> shares = split(bytes(range(32)), 2, [0, 4, 7])
@@ -69,8 +69,8 @@ def joined(shares: Mapping[int, bytes]) -> bytes:
     """Return the secret that shares give, by Lagrange's interpolation at 0.
 
     Raises:
-        ValueError: they are not shares of one secret of 32 bytes. (Too few shares, or wrong ones, do not always show:
-            what is found must be held against what is known of the secret.)
+        ValueError: these are not shares of one secret of 32 bytes. (Too few or wrong shares are not always noticed:
+            compare the result with what is known of the secret.)
     """
     total = 0
     for i, share in shares.items():
@@ -94,22 +94,22 @@ def public(private: bytes) -> bytes:
 
 
 def agreed(private: bytes, peer: bytes, purpose: bytes) -> bytes:
-    """Return the key, 32 bytes, that two parties share for a purpose (X25519, then HKDF with SHA-256).
+    """Return the 32-byte key that two parties share for a purpose (X25519, then HKDF with SHA-256).
 
     Args:
-        private: one's own private key.
-        peer: the other's public key.
-        purpose: what the key is for; both give the same.
+        private: this party's private key.
+        peer: the other party's public key.
+        purpose: what the key is for; both parties must give the same.
 
     Raises:
-        ValueError: the peer's key is none, or is one with which everybody agrees on the same.
+        ValueError: the peer's key is not a key, or is one that gives everybody the same result.
     """
     shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(peer))
     return HKDF(SHA256(), 32, salt=None, info=b"hanse masks 1 " + purpose).derive(shared)
 
 
 def is_key(peer: bytes) -> bool:
-    """Say whether 32 bytes are a public key with which one agrees on a key of one's own, and not on that of all."""
+    """Return whether 32 bytes are a public key that gives each party its own shared key, not everybody the same."""
     try:
         agreed(bytes(SECRET), peer, b"")
     except ValueError:
@@ -118,7 +118,7 @@ def is_key(peer: bytes) -> bool:
 
 
 def is_signed(statement: bytes, signature: bytes, by: bytes) -> bool:
-    """Say whether a signature (Ed25519) under a statement is that of a public key."""
+    """Return whether a signature (Ed25519) under a statement was made with the private key of a public key."""
     try:
         Ed25519PublicKey.from_public_bytes(by).verify(signature, statement)
     except (InvalidSignature, ValueError):
@@ -132,7 +132,7 @@ def seal(key: bytes, plain: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes) -> bytes:
-    """Return what was sealed. Raises ValueError if it was changed, or sealed with another key."""
+    """Return the message that was sealed. Raises ValueError if it was changed, or sealed with another key."""
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, None)
     except InvalidTag:
@@ -149,13 +149,13 @@ def stream(key: bytes, size: int) -> Words:
 
 
 def between(private: bytes, peer: bytes, me: int, other: int, size: int) -> Words:
-    """Return what member ``me`` adds for its mask with another: their key stream, or its opposite for the later one.
+    """Return the mask that member ``me`` adds for a pair: the pair's key stream, negated for the later member.
 
     Args:
         private: the key of ``me``, or of ``other`` if it is recovered.
-        peer: the public key of the one whose private key is not given.
-        me: the number of the member that adds it.
-        other: the number of the other.
+        peer: the public key of the other member of the pair.
+        me: the number of the member that adds the mask.
+        other: the number of the other member.
         size: how many words.
     """
     low, high = sorted((me, other))
@@ -169,6 +169,6 @@ def weights(keys: Sequence[bytes], size: int) -> Words:
 
 
 def checked(words: Words, keys: Sequence[bytes]) -> Words:
-    """Return words with their checksum at the end. The checksum is linear: that of a sum is the sum of checksums."""
+    """Return words with their checksum at the end. It is linear: a sum's checksum is the sum of the checksums."""
     with np.errstate(over="ignore"):
         return np.append(words, np.sum(words * weights(keys, len(words)), dtype=np.uint64))

@@ -1,8 +1,8 @@
 """A participant's side of the port on a network: it holds the data, answers requests, and keeps its private models.
 
 :class:`Node` answers messages and knows nothing about the network. :class:`ClientData` is the participant's data,
-:class:`Assignment` what the server tells it about the run, and :func:`hello` what it first says about itself. A node
-keeps models by content hash, its private rows and receipts in its own folder, by run, so they survive restarts.
+:class:`Assignment` is what the server tells it about the run, and :func:`hello` what it first says about itself. A node
+keeps models by content hash, and its private rows and receipts, in its own folder by run, so they survive restarts.
 """
 
 from __future__ import annotations
@@ -87,19 +87,19 @@ KEPT = 16
 class ClientData:
     """One participant's data.
 
-    Samples of several inputs are made with a dictionary (:class:`hanse.data.Samples`).
+    For samples with several inputs, make :class:`hanse.data.Samples` from a dictionary.
 
     Attributes:
-        train: the samples that it trains on; at least one.
-        test: the samples that it tests models on, or None.
-        validation: the samples that it validates models on, or None.
+        train: the samples that the participant trains on; at least one.
+        test: the samples that the participant tests models on, or None.
+        validation: the samples that the participant validates models on, or None.
         num_classes: None for regression.
-        name: for display.
-        profile: plain values that the server may know, such as its cost and its eagerness.
+        name: the name for display.
+        profile: plain values that the server may know, such as the participant's cost and eagerness.
 
     Raises:
-        UserError: inputs and targets differ in number, a number is not finite, there is nothing to train on, or the
-            profile has an amount that is none.
+        UserError: inputs and targets differ in number, a number is not finite, there is nothing to train on, or an
+            amount in the profile is not an amount.
 
     Examples:
         >>> import torch
@@ -187,14 +187,14 @@ class Assignment:
     Attributes:
         run: the run's name.
         client: the participant's number.
-        num_clients: how many are registered.
+        num_clients: how many clients are registered.
         seed: the run's seed.
         model: the experiment's section about the model.
         train: the experiment's section about local training.
         half: models travel as 16-bit floats.
         unsent: the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
         metrics: what tests report besides loss and accuracy.
-        private: the experiment's ``federation.private``, with its noise; None: it has none.
+        private: the experiment's ``federation.private``, with its noise; None: there is none.
 
     Examples:
         >>> job = Assignment("mine", client=0, num_clients=4, seed=0, model={"name": "logistic"}, train={"lr": 0.1})
@@ -222,7 +222,7 @@ class Assignment:
         """Return the assignment that a text describes.
 
         Raises:
-            WireError: it describes none.
+            WireError: the text does not describe an assignment.
         """
         try:
             job = _ASSIGNMENT.read(text)
@@ -273,12 +273,12 @@ class _Own(FederatedData):
 
 
 def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
-    """Return what a participant says about itself before it has an id: plain values, none of its samples.
+    """Return what a participant says about itself before it has an id: plain values, and none of its samples.
 
     Args:
         data: what the participant holds.
-        loop: its own training loop, reported as "plain", or as "penalty" if it takes pulls and tilts; None: it has
-            none.
+        loop: the participant's own training loop, reported as "plain", or as "penalty" if it takes pulls and tilts;
+            None: there is none.
     """
     return {
         "name": data.name,
@@ -301,13 +301,13 @@ class Node:
         job: what the server says about the run.
         folder: the participant's folder, with a subfolder for each run.
         policy: the participant's own decisions; None: :class:`hanse.federation.policy.Loyal`.
-        behaviours: they change requests and replies, for experiments.
-        loop: its own training loop; None: the experiment's, if any.
+        behaviours: what changes requests and replies, for experiments.
+        loop: the participant's own training loop; None: the experiment's, if any.
         own: the objects (models, losses, metrics, loops) that import paths in ``job`` may name, by path; no other path
             is followed.
-        trusted: the members with whose updates its own may be summed. Its updates are then sent only in such sums, and
-            it answers no questions about models on its samples. None: updates are sent unmasked.
-        private: the participant's own privacy settings, which override ``job``; None: those of ``job``.
+        trusted: the members with whose updates the participant's own may be summed. Its updates are then sent only in
+            such sums, and it answers no questions about models on its samples. None: updates are sent unmasked.
+        private: the participant's own privacy settings, which override those of ``job``; None: the settings of ``job``.
 
     Raises:
         WireError: the run's name cannot be a folder, or frozen parameters differ from the server's.
@@ -372,7 +372,7 @@ class Node:
         Raises:
             MissingError: the message names arrays that are neither in it nor kept here; the server then sends them
                 again.
-            WireError: it is not a request for this client.
+            WireError: the message is not a request for this client.
         """
         held = self._held()
         request = unpack(message, held)
@@ -403,7 +403,7 @@ class Node:
 
     @cached_property
     def masker(self) -> Masker:
-        """Answers the steps of masked sums."""
+        """The masker, which answers the steps of masked sums."""
         alike = dataclasses.replace(self.job, client=0).to_json()
         return Masker(
             self.folder.parent, witness.Witness(self.home), self.trusted, self.job.run, alike, self.job.client
@@ -444,11 +444,11 @@ class Node:
 
         Args:
             lines: the receipts as JSON, one on each line.
-            operator: the operator's key (32 bytes); their heads must be signed with it.
+            operator: the operator's key (32 bytes), which must have signed the receipts' heads.
 
         Raises:
-            WireError: they are no receipts, are another client's, lack a valid proof or signature, or contradict kept
-                ones. The participant sees this in its log, the server in the refusal.
+            WireError: the lines are not receipts, are another client's, lack a valid proof or signature, or contradict
+                kept receipts. The participant sees this in its log, the server in the refusal.
         """
         try:
             told = [Receipt.read(line.encode()) for line in lines.splitlines()]

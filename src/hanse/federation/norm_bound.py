@@ -1,8 +1,8 @@
-"""A bound on the norm of updates: those far longer than the others of their round are refused.
+"""A bound on the norm of updates: updates far longer than the others of their round are refused.
 
 ``[federation] refuse`` turns it on. It is off by default, because it hides how a mechanism itself handles attackers,
 and it refuses honest updates if clients differ much. :class:`Bounded` wraps any engine's federation, so it works the
-same in all; :class:`NormBound` is its rule.
+same with all engines; :class:`NormBound` is its rule.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class NormBound:
 
     Attributes:
         times: the multiple, above 1.
-        least: with fewer sound updates, a median means too little, and nothing is refused; at least 5.
+        least: the smallest number of sound updates with which anything is refused, since a median of fewer means too
+            little; at least 5.
     """
 
     times: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 3.0
@@ -76,9 +77,9 @@ class Bounded:
 
     Attributes:
         inner: the federation that is asked.
-        bound: the rule, such as :class:`NormBound`; any object with its ``refusals``.
+        bound: the rule, such as :class:`NormBound`, or any object with such a method ``refusals``.
         size: P, the columns of a model.
-        width: how many of them are parameters. A norm is taken of these, relative to the row that was sent.
+        width: how many columns are parameters. Norms are taken over these, relative to the row that was sent.
     """
 
     inner: Federation

@@ -2,11 +2,12 @@
 
 ``[clients] policy`` names one of :data:`POLICIES`, or gives the import path of your own class. A policy is a frozen
 dataclass with a method for each question that it answers differently from :class:`Loyal`, which answers all others.
-Questions that neither knows are refused (:func:`answer`). A policy sees only itself and what the server tells it.
+Questions that neither of them knows are refused (:func:`answer`). A policy sees only itself and what the server tells
+it.
 
-Asked to "bid" at PI-FL's auctions, a client is told ``tiers`` (how many there are), the ``price`` of a seat and its
-``balance`` (units), what each tier has ``paid`` it so far (net units per seat, or only rewards; 0 where it never had a
-seat), and ``scores``: the loss and accuracy of each tier's model on its own samples, which only it sees.
+For a "bid" at PI-FL's auctions, a client is told the number of ``tiers``, the ``price`` of a seat and its ``balance``
+(units), what each tier has ``paid`` it so far (net units per seat, or only rewards; 0 where it never had a seat), and
+``scores``, the loss and accuracy of each tier's model on its own samples. Only the client sees these scores.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ Told = Mapping[str, Any]
 def fit(loss: float, accuracy: float) -> float:
     """Return how well a model fits, from 0 to 1.
 
-    That is its accuracy (PI-FL eq. 3), or ``1 / (1 + loss)`` for regression, which has no accuracy; 0 if neither is
+    The fit is the accuracy (PI-FL eq. 3), or ``1 / (1 + loss)`` for regression, which has no accuracy; 0 if neither is
     known.
 
     Args:
         loss: the mean loss; used if there is no accuracy.
-        accuracy: NaN if there is none. Reported values below 0 or above 1 count as 0 or 1.
+        accuracy: the accuracy; NaN if there is none. Reported values below 0 or above 1 count as 0 or 1.
     """
     if math.isfinite(accuracy):
         return min(1.0, max(0.0, accuracy))
@@ -76,12 +77,12 @@ class BestTier:
     PI-FL Alg. 1 (papers.md P22). How well a tier fits is its importance weight, :func:`fit` of its model.
 
     Attributes:
-        threshold: the client also bids for other tiers whose weight is above this, from 0 to 1: a share of the best
-            weight, or with ``rule`` "absolute" or "printed" a weight.
+        threshold: from 0 to 1; the client also bids for other tiers whose weight is above this share of the best weight
+            or, with ``rule`` "absolute" or "printed", above this weight.
         rule: with "relative" and "absolute" the client always bids for the best tier. With "printed" it bids only for
             tiers above the threshold. Untrained models would get no bids that way, so in the first rounds it bids for a
             random tier.
-        start_rounds: the last of these first rounds.
+        start_rounds: the last of the rounds with random bids.
 
     Examples:
         A client with 25 units is told of two tiers whose seats cost 10 each. It bids for the one whose model is more
@@ -105,8 +106,8 @@ class BestTier:
         Args:
             me: the client.
             round: the round's number.
-            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, an entry a
-                tier.
+            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, one
+                entry per tier.
         """
         if self.rule == "printed" and round <= self.start_rounds:
             return RandomTiers().bid(me, round, told)
@@ -123,11 +124,12 @@ class BestTier:
 class RewardSeeking:
     """Bids for the tier with the best sum of fit and reward so far.
 
-    PI-FL section 3.1 forms preferences from importance weights and received rewards, without saying how to weigh them.
+    PI-FL section 3.1 forms preferences from importance weights and received rewards, without saying how to weigh the
+    two.
 
     Attributes:
-        weight: multiplies what the tier has paid so far, in units of the price of a seat.
-        fit: multiplies the importance weight; with 0 only rewards count.
+        weight: the factor of what the tier has paid so far, in units of the price of a seat.
+        fit: the factor of the importance weight; with 0 only rewards count.
     """
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
@@ -213,8 +215,8 @@ class BudgetLimited:
         Args:
             me: the client.
             round: the round's number.
-            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, an entry a
-                tier.
+            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, one
+                entry per tier.
         """
         wanted = BestTier(self.threshold).bid(me, round, told)["tiers"]
         reserve = int(self.reserve * TOKEN)
@@ -229,8 +231,10 @@ class Trader:
     """Declares its profile in a market, and may limit what it pays and how long it waits.
 
     Attributes:
-        most: the most tokens that it pays in a round; None: any bill. An entry ``most`` in its profile overrides it.
-        patience: it leaves after more than this many rounds in which its models were withheld; None: it never leaves.
+        most: the most tokens that the client pays in a round; None: any bill. An entry ``most`` in its profile
+            overrides this.
+        patience: the client leaves after more than this many rounds in which its models were withheld; None: it never
+            leaves.
 
     Examples:
         >>> from hanse.core.recipe import Recipe
@@ -255,32 +259,34 @@ class Trader:
         return {key: now[key] for key in DECLARED if key in now}
 
     def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether it sells its model at a posted price: if that covers its cost of sharing.
+        """Return whether the client sells its model at a posted price: it does if the price covers its cost of sharing.
 
-        Where a price goes by the weight with which a model is imported, it also returns its cost as the ``least`` that
-        it sells for.
+        If prices depend on the weight with which a model is imported, it also returns its cost as the ``least`` that it
+        sells for.
 
         Args:
             me: the client.
             round: the round's number.
-            told: the ``price`` in tokens, ``profile``, the client's own, and the ``cost`` of those whose profile has
-                none; by weight, the price is the highest, and ``flat`` the part of it that is always paid.
+            told: the ``price`` in tokens, the client's own ``profile``, and the ``cost`` of clients whose profile has
+                none. If prices depend on weight, ``price`` is the highest, and ``flat`` the part that is always paid.
         """
         cost = at_round(told.get("profile", {}), round).get("cost", told["cost"])
         sells = cost <= told["price"]
         return {"sell": sells, "least": cost} if sells and "flat" in told else {"sell": sells}
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the ``sellers`` whose models it takes and the ``weights`` with which it imports them, in samples.
+        """Return the ``sellers`` whose models the client buys and the ``weights`` with which it imports them, in
+        samples.
 
-        These are the best for itself, within its balance and what it agrees to pay
+        This is the best purchase for the client, within its balance and what it agrees to pay
         (:func:`hanse.games.market_posted.best_purchase`).
 
         Args:
             me: the client.
             round: the round's number.
-            told: the offers as four lists, ``sellers``, ``sizes``, ``prices`` (tokens) and ``distances``; ``lam``, the
-                weight of a distance; ``per_sample``, what each sample of a weight costs besides; the client's own
+            told: the offers as five lists, ``sellers``, ``sizes``, ``prices`` (tokens), ``distances`` and ``least``,
+                what must be paid at least; ``lam``, the weight of a distance; ``per_sample``, what each sample of a
+                weight costs besides; the client's own
                 ``samples``, ``balance`` (units) and ``profile``; and the ``eagerness`` of those whose profile has none.
         """
         now = at_round(told["profile"], round)
@@ -298,12 +304,13 @@ class Trader:
             told["lam"],
             max(0.0, budget),
             told["per_sample"],
+            told["least"],
         )
         taken = weights.nonzero()[0].tolist()
         return {"sellers": [told["sellers"][k] for k in taken], "weights": weights[taken].tolist()}
 
     def authorise(self, me: Me, round: int, told: Mapping[str, Any]) -> int | None:
-        """Return the most that it pays this round, in units; None for any bill.
+        """Return the most that the client pays this round, in units; None for any bill.
 
         Args:
             me: the client.
@@ -315,7 +322,7 @@ class Trader:
         return None if most is None else int(most * TOKEN)
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether it stays; ``told["unpaid"]`` counts the rounds in which its models were withheld.
+        """Return whether the client stays; ``told["unpaid"]`` counts the rounds in which its models were withheld.
 
         Args:
             me: the client.
@@ -340,7 +347,7 @@ class Loyal:
         return {"stay": True}
 
     def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the cost and eagerness of its profile.
+        """Return the cost and eagerness of the client's profile.
 
         Args:
             me: the client.
@@ -350,7 +357,7 @@ class Loyal:
         return Trader().declare(me, round, told)
 
     def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether it sells its model at a posted price, as :meth:`Trader.offer` does.
+        """Return whether the client sells its model at a posted price, as :meth:`Trader.offer` does.
 
         Args:
             me: the client.
@@ -360,7 +367,7 @@ class Loyal:
         return Trader().offer(me, round, told)
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the ``sellers`` whose models it takes and their ``weights``, as :meth:`Trader.buy` does.
+        """Return the ``sellers`` whose models the client buys and their ``weights``, as :meth:`Trader.buy` does.
 
         Args:
             me: the client.
@@ -375,8 +382,8 @@ class Loyal:
         Args:
             me: the client.
             round: the round's number.
-            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, an entry a
-                tier.
+            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, one
+                entry per tier.
         """
         return BestTier().bid(me, round, told)
 
@@ -385,11 +392,11 @@ class Loyal:
 class QuitsWhenWorthless:
     """Leaves once the mean value of its updates is too low.
 
-    It is told its last ``value``, the ``mean``, and how many ``times`` it was valued.
+    The client is told its last ``value``, the ``mean``, and how many ``times`` it was valued.
 
     Attributes:
-        below: it leaves when its mean value is below this, in the unit of the mechanism's values.
-        rounds: it stays at least until it has been valued this many times.
+        below: the mean value below which the client leaves, in the unit of the mechanism's values.
+        rounds: the client stays at least until it has been valued this many times.
     """
 
     below: Annotated[float, Field(allow_inf_nan=False)] = 0.0
@@ -413,7 +420,7 @@ class Stay(TypedDict, total=False):
 
 
 class Bid(TypedDict, total=False):
-    """The allowed answer to "bid". ``tiers`` are those that it bids for, its favourite first; a number that no tier has
+    """The allowed answer to "bid". ``tiers`` are the tiers bid for, the favourite first; a number that no tier has
     makes the bid void.
     """
 
@@ -428,8 +435,8 @@ class Offer(TypedDict, total=False):
 
 
 class Sale(TypedDict, total=False):
-    """What is allowed as the answer to "offer": whether it sells at the posted price (it does not, if not said), and,
-    where that goes by weight, the least that it sells for (0, if not said).
+    """The allowed answer to "offer": whether the client sells at the posted price (default: no) and, if prices depend
+    on weight, the least that it sells for (default: 0).
     """
 
     sell: bool
@@ -437,8 +444,8 @@ class Sale(TypedDict, total=False):
 
 
 class Purchase(TypedDict, total=False):
-    """The allowed answer to "buy": the clients whose models it takes, and with how many samples each counts (default:
-    all of its samples).
+    """The allowed answer to "buy": the clients whose models are bought, and with how many samples each counts (default:
+    all of the seller's samples).
     """
 
     sellers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
@@ -474,7 +481,7 @@ def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, An
         question: "stay", "bid", "declare", or another that a mechanism asks.
         me: the client that decides.
         round: the round's number.
-        told: what the server tells it, and scores that stay with it.
+        told: what the server tells the client, and scores that stay with the client.
 
     Returns:
         Plain values by name; None if neither has a method for the question.

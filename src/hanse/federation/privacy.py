@@ -22,7 +22,7 @@ from typing import Annotated, Any, NotRequired, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, with_config
+from pydantic import Field, PlainValidator
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -40,10 +40,12 @@ from hanse.learning.loop import LOOP
 log = logging.getLogger("hanse.federation")
 
 Noise = Annotated[float, Field(gt=0, le=1e6)]
-Epsilon = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-EPSILON, NOISE, WITHIN = "epsilon", "noise", "within"
-"""What an update says besides its numbers: the epsilon that its client has spent so far, the noise on each number, and,
-with noise, whether it was within the clip."""
+MOST_EPSILON = 1e6
+Epsilon = Annotated[float, Field(gt=0, le=MOST_EPSILON, allow_inf_nan=False)]
+EPSILON, BUDGET, DELTA, NOISE, WITHIN = "epsilon", "budget", "delta", "noise", "within"
+"""What an update says besides its numbers: the epsilon that its client has spent so far, of which budget and at which
+delta; the standard deviation of the noise at each number, in the unit of the parameters; and, with noise, whether it
+was within the clip."""
 
 # what becomes of each result under an account; docs/privacy.md shows this table, and a test holds it against the port
 LEAVES: Mapping[type[port.Result], str] = {
@@ -67,9 +69,8 @@ TOO_LONG = "its update is longer than its clip and the noise that it says allow"
 NOT_SAID = "it answers no questions about its samples: it has a privacy account (federation.private)"
 
 
-@with_config(ConfigDict(extra="forbid"))
 class Stricter(TypedDict):
-    """Some clients' own, smaller budget, in the place of the others'.
+    """A smaller budget for some clients, instead of the others' budget.
 
     Attributes:
         clients: their numbers.
@@ -77,9 +78,24 @@ class Stricter(TypedDict):
         noise: as in :class:`Privacy`; left out: the least with which this budget lasts.
     """
 
-    clients: Sequence[Annotated[int, Field(ge=0)]]
-    epsilon: Epsilon
-    noise: NotRequired[Noise | None]
+    clients: Sequence[int]
+    epsilon: float
+    noise: NotRequired[float | None]
+
+
+def _terms(
+    clients: Annotated[Sequence[Annotated[int, Field(ge=0)]], Field(min_length=1)],
+    epsilon: Epsilon,
+    noise: Noise | None = None,
+) -> None:
+    """Take the options of one entry of ``stricter``, for :func:`hanse.base.factories.call` to check."""
+
+
+def _table(given: Any) -> Any:
+    """Return an entry of ``stricter``. Raises ValueError if it is no table."""
+    if not isinstance(given, Mapping):
+        raise ValueError("must be tables like { clients = [0, 3], epsilon = 1.0 }")
+    return given
 
 
 @dataclass(frozen=True)
@@ -87,19 +103,19 @@ class Privacy:
     """What a client lets out, and how much of it.
 
     Attributes:
-        clip: the longest that an update may be, in the unit of the parameters; with unit "sample" that of each sample's
-            gradient. What is longer is shortened to it.
+        clip: the largest length of an update, in the unit of the parameters; with unit "sample", of each sample's
+            gradient. Anything longer is shortened to this length.
         epsilon: each client's budget over the run. A client that has spent it sits out.
-        delta: the chance with which the guarantee may fail, above 0 and below 1; less than one in the number of
+        delta: the chance with which the guarantee may fail, above 0, and less than one divided by the number of
             samples.
         noise: the standard deviation of the noise at each number, in multiples of ``clip``. None: the least with which
             the budget lasts for as many rounds as a client is expected to be asked.
         unit: what is hidden: the whole "client", or one "sample" of it.
-        quantile: which part of the updates is not to be shortened: the clip then follows it from round to round
-            (:mod:`hanse.rounds.clipping`), and each client says, with noise, whether its update was within it. None:
-            the clip stays.
+        quantile: the share of the updates that should not be shortened: the clip then follows this quantile from round
+            to round (:mod:`hanse.rounds.clipping`), and each client says, with noise, whether its update was within it.
+            None: the clip stays.
         rate: how fast the clip follows.
-        bits: the standard deviation of the noise on what each client says of the clip; it is charged too.
+        bits: the standard deviation of the noise on what each client says of the clip; this answer is charged, too.
         stricter: clients with a smaller budget.
     """
 
@@ -111,10 +127,12 @@ class Privacy:
     quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
     rate: Annotated[float, Field(gt=0, le=2)] = 0.2
     bits: Noise = 4.0
-    stricter: Sequence[Stricter] = ()
+    stricter: Sequence[Annotated[Stricter, PlainValidator(_table)]] = ()
 
     def __post_init__(self) -> None:
         library()
+        for at, one in enumerate(self.stricter):
+            call(_terms, one, f"stricter[{at}]")
         if self.quantile is not None and self.unit == "sample":
             raise UserError(f"quantile: {self.quantile:g}: not with unit 'sample', whose clip stays")
         named = [client for one in self.stricter for client in one["clients"]]
@@ -149,7 +167,7 @@ class Privacy:
         """Return the noise; if it was not given, the least with which the budget lasts.
 
         Args:
-            rounds: of the run.
+            rounds: the number of rounds of the run.
             share: the expected part of them in which a client is asked to train.
             one: what an update gives out; its noise is not read.
 
@@ -167,8 +185,12 @@ class Privacy:
         return [] if self.quantile is None else [Release(self.bits)]
 
     def opened(self) -> Account:
-        """Return an account of which nothing is spent."""
+        """Return a new account with nothing spent."""
         return Account(self.epsilon, self.delta, self.unit)
+
+    def over(self, account: Account | None) -> Account:
+        """Return an account with the lesser of its terms and these; None: one that is opened now."""
+        return self.opened() if account is None else account.within(self.epsilon, self.delta)
 
     def release(self, samples: int, recipe: Recipe, work: int | None = None) -> Release:
         """Return what one update gives out.
@@ -184,6 +206,10 @@ class Privacy:
         batches, steps = recipe.sampling(samples, work)
         return Release(noise, 1 / batches, max(1, steps))
 
+    def update(self, samples: int, recipe: Recipe, work: int | None = None) -> list[Release]:
+        """Return all that goes out with one update; arguments as of :meth:`release`."""
+        return [self.release(samples, recipe, work), *self._beside]
+
     def clip_of(self, task: port.Train) -> float:
         """Return the length to which an update is shortened: whatever the server says, noise follows it."""
         return self.clip if self.quantile is None or task.clip is None else task.clip
@@ -197,7 +223,7 @@ class Privacy:
             samples: how many the client has.
             recipe: says how it trains.
             lr: the round's learning rate.
-            task: the update's; its work and its clip count.
+            task: the update's training task; its work and its clip count.
         """
         noise = 0.0 if self.noise is None else self.noise
         if self.unit == "client":
@@ -213,7 +239,7 @@ class Privacy:
 
         Args:
             samples: as in :meth:`level`, like the others.
-            recipe: a weight decay moves the model without bound here.
+            recipe: how the client trains; with a weight decay there is no bound.
             lr: the round's learning rate.
             task: the update's.
         """
@@ -231,7 +257,7 @@ class Privacy:
         found = list[Release]()
         for task in request.tasks:
             if isinstance(task, port.Train) and not task.private:
-                found += [self.release(samples, recipe, task.work), *self._beside]
+                found += self.update(samples, recipe, task.work)
             elif isinstance(task, port.Gradient):
                 found += [Release(1.0 if self.noise is None else self.noise)] * len(task.models)
         return tuple(found)
@@ -263,15 +289,18 @@ class Accounts(Protocol):
         """Return a client's account."""
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
-        """Charge an answer before it leaves; return the account after it, or None if it is not to leave."""
+        """Charge an answer before it leaves; return the account after that, or None if the answer must not leave."""
 
 
 @dataclass
 class InState:
     """The accounts of a simulation's clients: a part of the run's state.
 
+    An account stays as it was opened, as a participant's own does. A run that is resumed with other terms keeps within
+    both.
+
     Attributes:
-        rule: says what a new account may spend.
+        rule: opens accounts.
         accounts: those that spent something, by client.
     """
 
@@ -279,17 +308,16 @@ class InState:
     accounts: Mapping[int, Account] = field(default_factory=dict)
 
     def of(self, client: int) -> Account:
-        """Return a client's account."""
-        return self.accounts.get(client) or self.rule.of(client).opened()
+        """Return a client's account, with the lesser of its budget and the rule's."""
+        return self.rule.of(client).over(self.accounts.get(client))
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
         """Charge an answer, if it fits into the budget. A simulation's clients are asked once for each answer."""
-        now = self.of(client)
-        if not now.affords(releases):
+        if not self.of(client).affords(releases):
             return None
-        now = now.charged(releases)
-        self.accounts = {**self.accounts, client: now}
-        return now
+        kept = self.accounts.get(client) or self.rule.of(client).opened()
+        self.accounts = {**self.accounts, client: kept.charged(releases)}
+        return self.of(client)
 
 
 @dataclass(frozen=True)
@@ -299,8 +327,8 @@ class InFile:
     What it holds stays as it was opened. Who answers keeps within that and within ``rule``, whichever is less.
 
     Attributes:
-        file: where it lies.
-        rule: opens it, if it is not there yet.
+        file: the account's file.
+        rule: the rule that opens the account, if there is none yet.
     """
 
     file: AccountFile
@@ -308,7 +336,7 @@ class InFile:
 
     def of(self, client: int) -> Account:
         """Return the account, with the lesser of its budget and the rule's."""
-        return self._within(self.file.read() or self.rule.opened())
+        return self.rule.over(self.file.read())
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
         """Charge an answer on the disk, if it fits into the budget; the same answer again costs nothing."""
@@ -317,32 +345,27 @@ class InFile:
             kept = self.file.read()
             now = kept or self.rule.opened()
             if sent not in now.sent:
-                if not self._within(now).affords(releases):
+                if not self.rule.over(now).affords(releases):
                     return None
                 now = now.charged(releases, sent)
                 self.file.write(now)
                 if kept is None:
                     log.warning("privacy account opened: epsilon %g at delta %g over all runs", now.epsilon, now.delta)
-        return self._within(now)
-
-    def _within(self, account: Account) -> Account:
-        """Return an account with the lesser of its budget and the rule's."""
-        epsilon, delta = min(account.epsilon, self.rule.epsilon), min(account.delta, self.rule.delta)
-        return replace(account, epsilon=epsilon, delta=delta)
+        return self.rule.over(now)
 
 
 @dataclass(frozen=True)
 class Private:
-    """Clients behind the port, of whom nothing leaves but what their accounts allow.
+    """Clients behind the port that release only what their privacy accounts allow.
 
     Attributes:
         inner: the clients themselves.
-        rule: what is let out.
+        rule: the rule that says what is released.
         accounts: where the accounts are kept.
         recipe: how clients train.
         sizes: ``[N]``, how many samples each client joined with.
-        seed: the run's.
-        secret: the participant's own, on a network; empty: the noise comes from the run's seed.
+        seed: the run's seed.
+        secret: the participant's own secret, on a network; empty: the noise comes from the run's seed.
         own: whether these are participants on a network, whose tests are questions like any other.
     """
 
@@ -405,9 +428,8 @@ class Private:
         if any(self.rule.refuses(task) for task in tasks):
             return port.Reply(client, refused=NOT_SAID)
         account = self.accounts.of(client)
-        if not account.affords(self.rule.of(client).releases(request, int(self.sizes[client]), self.recipe)):
-            return port.Reply(client, refused=account.used_up)
-        return None
+        releases = self.rule.of(client).releases(request, int(self.sizes[client]), self.recipe)
+        return None if account.affords(releases) else port.Reply(client, refused=account.refuses(releases))
 
     def _let_out(self, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
         """Return a reply as it leaves: noised, and charged before."""
@@ -425,8 +447,8 @@ class Private:
         if releases:
             after = self.accounts.charge(client, releases, lambda: _digest(round, client, results))
             if after is None:  # another process has spent the rest meanwhile
-                return replace(reply, results=(), refused=self.accounts.of(client).used_up)
-            results = [_saying(r, after.spent) for r in results]
+                return replace(reply, results=(), refused=self.accounts.of(client).refuses(releases))
+            results = [_saying(t, r, after) for t, r in zip(request.tasks, results, strict=True)]
         return replace(reply, results=tuple(results))
 
     def _noised(self, round: int, client: int, task: port.Task, result: port.Result) -> port.Result:
@@ -477,20 +499,26 @@ class Believed:
     A client may say less noise than it adds, or take a clip so small that it adds next to none: rules that weigh
     updates by their noise, and the errors of values, would trust it more than one that keeps the run's terms. What a
     client says counts as at least the noise of its own terms (``stricter``), and at most as a million times that.
+    Saying more makes room for a longer update, and costs weight. Where it costs none, an update is shortened to the
+    length that the terms allow.
+
+    What a client claims of its account is kept if some account can be like that; other numbers are left out.
 
     Attributes:
         inner: the federation that is asked.
-        rule: the run's terms.
+        rule: the run's terms; None: it has none, and only participants' own accounts add noise.
         recipe: how clients train.
         size: P, the numbers of an update.
         half: whether models travel as 16-bit floats.
+        weighed: whether the weights of updates fall with their noise.
     """
 
     inner: port.Federation
-    rule: Privacy
+    rule: Privacy | None
     recipe: Recipe
     size: int
     half: bool = False
+    weighed: bool = False
 
     def present(self, round: int) -> port.Roster:
         """Return the clients that are present."""
@@ -512,17 +540,42 @@ class Believed:
         """Return one reply as it is believed."""
         if reply.refused is not None or refusal(request, reply, self.size) is not None:
             return reply  # the exchange's own check refuses it
-        results, rule = list[port.Result](), self.rule.of(request.client)
+        results, rule = list[port.Result](), None if self.rule is None else self.rule.of(request.client)
         for task, result in zip(request.tasks, reply.results, strict=True):
+            one: port.Result | None = result
             if isinstance(task, port.Train) and isinstance(result, port.Trained) and not task.private:
-                given = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task)
-                least = rule.level(*given)
-                noise = max(least, min(result.metrics.get(NOISE, 0.0), 1e6 * least))  # its square stays finite
-                if self._length(task, result) > rule.longest(*given) + noise * self._normal:
-                    return replace(reply, results=(), refused=TOO_LONG)
-                result = replace(result, metrics={**result.metrics, NOISE: noise})
-            results.append(result)
+                one = self._without_terms(task, result) if rule is None else self._under(rule, round, task, result)
+            if one is None:
+                return replace(reply, results=(), refused=TOO_LONG)
+            results.append(one)
         return replace(reply, results=tuple(results))
+
+    def _under(self, rule: Privacy, round: int, task: port.Train, result: port.Trained) -> port.Trained | None:
+        """Return an update under its client's terms as it is believed; None: it is too long for the noise it says."""
+        given, said = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task), result.metrics
+        least, longest, length = rule.level(*given), rule.longest(*given), self._length(task, result)
+        noise = max(least, min(said.get(NOISE, 0.0), 1e6 * least))  # its square stays finite
+        if self.weighed and length > longest + noise * self._normal:
+            return None
+        if not self.weighed:
+            shorter = min(1.0, (longest + least * self._normal) / length) if length > 0 else 1.0
+            if shorter < 1:
+                start = task.start.to(result.row.device)
+                result = replace(result, row=start + shorter * (result.row - start))
+            noise = max(least, min(shorter * noise, self._room(shorter * length)))
+        within = {WITHIN: said[WITHIN]} if WITHIN in said else {}
+        return replace(result, metrics={**within, **_claims(said), NOISE: noise})
+
+    def _without_terms(self, task: port.Train, result: port.Trained) -> port.Trained:
+        """Return an update whose noise is its client's own affair, as it is believed."""
+        if NOISE not in result.metrics:
+            return result
+        noise = min(max(0.0, result.metrics[NOISE]), self._room(self._length(task, result)))
+        return replace(result, metrics={**result.metrics, NOISE: noise})
+
+    def _room(self, length: float) -> float:
+        """Return the most noise in an update of some length: P normal numbers have about the length sqrt(P)."""
+        return max(0.0, 2 * length / math.sqrt(self.size))
 
     @property
     def _normal(self) -> float:
@@ -553,11 +606,19 @@ def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:
     return replace(reply, refused=None, results=tuple(results))
 
 
-def _saying(result: port.Result, spent: float) -> port.Result:
-    """Return an update that says what its client has spent, which is no secret."""
-    if not isinstance(result, port.Trained) or not math.isfinite(spent):
+def _saying(task: port.Task, result: port.Result, account: Account) -> port.Result:
+    """Return an update that says what its client has spent of which budget, which is no secret."""
+    if not isinstance(result, port.Trained) or (isinstance(task, port.Train) and task.private):
         return result
-    return replace(result, metrics={**result.metrics, EPSILON: spent})
+    said = {EPSILON: account.spent, BUDGET: account.epsilon, DELTA: account.delta}
+    return replace(result, metrics={**result.metrics, **said})
+
+
+def _claims(said: Mapping[str, float]) -> dict[str, float]:
+    """Return what a client claims of its account: nothing unless some account can be like that."""
+    epsilon, budget, delta = (said.get(name, math.nan) for name in (EPSILON, BUDGET, DELTA))
+    sound = 0 < epsilon <= budget <= MOST_EPSILON and 0 < delta < 1
+    return {EPSILON: epsilon, BUDGET: budget, DELTA: delta} if sound else {}
 
 
 def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:
@@ -567,7 +628,7 @@ def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:
 
 
 def answering(file: AccountFile, own: Privacy | None, asked: Mapping[str, Any] | None) -> Privacy | None:
-    """Return under which privacy a participant answers a run; None: under none.
+    """Return the privacy settings with which a participant answers a run; None: it has none.
 
     An existing account stays in force, whatever a run says: no server can raise its budget or turn it off.
 

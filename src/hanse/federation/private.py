@@ -1,4 +1,4 @@
-"""Private rows on a network: an update that their owner trained counts once the server says that it was accepted.
+"""Private rows on a network: their owner's update counts once the server says that it was accepted.
 
 The owner keeps a :class:`PrivateRow` in its own file. Every request says which update of each row the server last
 accepted (:class:`TellsOwners`), and :meth:`PrivateRow.told` moves the row accordingly. So the owner's row and the
@@ -38,11 +38,11 @@ class PrivateRow:
     """A private row as its owner keeps it.
 
     Attributes:
-        row: ``[P]``, the row as it counts.
-        before: ``[P]``, the row that it was before the last accepted update.
+        row: ``[P]``, the row that counts.
+        before: ``[P]``, the row before the last accepted update.
         round: the round of that update; NEVER for a row that was never trained.
-        pending: ``[P]``, the owner's last update, if it does not know yet whether it was accepted; or None.
-        pending_round: the round in which that was trained.
+        pending: ``[P]``, the owner's last update, if the owner does not know yet whether it was accepted; or None.
+        pending_round: the round in which ``pending`` was trained.
 
     Examples:
         >>> kept = PrivateRow.first(torch.zeros(2)).trained(torch.ones(2), 0)
@@ -70,14 +70,14 @@ class PrivateRow:
     def told(self, round: int, accepted: int | None) -> PrivateRow:
         """Return the row after a server's message about it.
 
-        The pending update becomes the row if it is the accepted one. It is dropped if it is of another round than the
-        message. A row that moved in a later round than the accepted one goes back: the server was set back, or has
-        undone that round.
+        The pending update becomes the row if it is the accepted one. It is dropped if its round differs from the
+        message's. A row that moved in a later round than the accepted one goes back: the server was set back to an
+        earlier state, or has undone that round.
 
         Args:
             round: the round of the message.
-            accepted: the round of the last update that the server accepted; NEVER: it accepted none; None: it does not
-                say.
+            accepted: the round of the last update that the server accepted; NEVER: it accepted none; None: the server
+                does not say.
         """
         if self.pending is not None and self.pending_round == accepted:
             return PrivateRow(self.pending, self.row, accepted)
@@ -105,7 +105,7 @@ class PrivateRow:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: the file is damaged, as with KeyError.
+            ValueError, KeyError: the file is damaged.
         """
         with np.load(path, allow_pickle=False) as file:
             row, before = (torch.from_numpy(file[name]) for name in ("row", "before"))
@@ -121,7 +121,7 @@ class TellsOwners:
 
     Attributes:
         inner: the federation that is asked.
-        told: (row, round) by client, of rows with an accepted update.
+        told: ``(row, round)`` by client, for rows with an accepted update.
     """
 
     inner: Federation

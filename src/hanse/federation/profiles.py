@@ -1,8 +1,8 @@
-"""Profiles of clients: the role in the market, the cost of sharing, the eagerness for data.
+"""Profiles of clients: their roles in the market, costs of sharing, and eagerness for data.
 
 ``[clients] profiles`` is the name of one of :data:`PROFILES`, a table with ``name`` and its options, or the import path
 of a function ``(num_clients, rng, **options) -> sequence of mappings``. A profile is a mapping of plain values.
-:func:`build_profiles` makes them at the start of a run, and policies read each round's with :func:`at_round`.
+:func:`build_profiles` makes the profiles at the start of a run, and policies read each round's with :func:`at_round`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
     Args:
         given: what ``[clients] profiles`` says.
         num_clients: how many clients there are, N.
-        seed: keys the random generator that the function gets.
+        seed: the seed of the random generator that the function gets.
 
     Raises:
         UserError: one line for each mistake.
@@ -54,7 +54,8 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
 
 
 def faults(profile: Profile) -> list[str]:
-    """Return a line for each amount in a profile, or in one of its later changes, that policies cannot reckon with."""
+    """Return a line for each amount in a profile, or in one of its later changes, with which policies cannot calculate.
+    """
     later = profile.get("later", ())
     changes = [c for c in later if isinstance(c, Mapping)] if isinstance(later, list | tuple) else []
     return [
@@ -140,11 +141,11 @@ def roles(
 
     Args:
         num_clients: how many clients there are, N.
-        rng: draws each client's eagerness and cost.
+        rng: the random generator that draws each client's eagerness and cost.
         roles: the role of each client, in order of id; repeated if there are more clients.
-        eagerness: the range from which it is drawn; sellers and attackers have none.
+        eagerness: the range from which eagerness is drawn; sellers and attackers have none.
         cost: the range in tokens from which a trader's cost is drawn. A buyer's cost is infinite (it does not sell),
-            others' is 0.
+            that of others is 0.
 
     Raises:
         UserError: an unknown role.

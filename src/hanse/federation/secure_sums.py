@@ -1,12 +1,13 @@
 """Secure sums: the server learns the sum of a group's updates, and no single update.
 
-``[federation] secure = { group = 3 }`` turns it on. Who is asked to train is put into groups of at least ``group``
-members, by default drawn anew every round; a group's updates come to the server as one sum, weighted by the numbers of
-samples, in whole numbers of 2^-28. A group of which too few members answer (:meth:`SecureSums.least`) is never summed.
+``[federation] secure = { group = 3 }`` turns it on. The clients asked to train are put into groups of at least
+``group`` members, by default drawn anew every round. A group's updates reach the server as one sum, weighted by the
+numbers of samples, in multiples of 2^-28. A group in which too few members answer (:meth:`SecureSums.least`) is never
+summed.
 
 On a network members mask what they send (:mod:`hanse.federation.masked_sums`). In a simulation nobody has to: all
 clients are in this process, and masks that cancel leave the same whole numbers. :class:`Secured` wraps its federation,
-so that a mechanism is given exactly what a server would have.
+so a mechanism gets exactly what a server on a network would have.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ MOST_MEMBERS = 32
 
 @dataclass(frozen=True)
 class SecureSums:
-    """Which updates are summed together.
+    """Says which updates are summed together.
 
     Attributes:
-        group: the least members of a group, from 3: in a pair each would know the other's update.
-        regroup: whether groups are drawn anew every round. Values of members need that, and over about ten rounds such
-            sums tell each member's mean update. If not, the same clients are always in the same groups. An experiment
-            that does not say it draws anew if its values are ``group_path``.
+        group: the smallest number of members in a group, at least 3: in a pair, each would know the other's update.
+        regroup: whether groups are drawn anew every round. Members' values need this, but over about ten rounds such
+            sums reveal each member's mean update. If not, the same clients are always in the same groups. Default: true
+            only if values are ``group_path``.
     """
 
     group: Annotated[int, Field(ge=3, le=MOST_MEMBERS)] = 3
@@ -73,11 +74,12 @@ class SecureSums:
         return max(self.group, size**2 // (2 * size - self.group + 1) + 1)
 
     def groups(self, seed: int, clients: Ints, round: int) -> list[Ints]:
-        """Return the groups of those who are asked to train, ids ascending within each; none if they are too few.
+        """Return the groups of the clients asked to train, ids ascending within each; none if there are too few
+        clients.
 
         Args:
             seed: the run's seed.
-            clients: ids, each once.
+            clients: the clients' ids, each once.
             round: the round's number.
         """
         count = len(clients) // self.group
@@ -89,10 +91,10 @@ class SecureSums:
 
 @dataclass(frozen=True)
 class Secured:
-    """A federation of whose updates only sums over groups are seen.
+    """A federation that shows only sums of its updates over groups.
 
-    In the place of each member's update stands the mean of its group's, weighted by samples: an average of updates by
-    samples is the same as before, to the steps of the whole numbers. Loss and steps are the group's means, too.
+    Each member's update is replaced by its group's mean, weighted by samples. So the sample-weighted average of all
+    updates stays the same, up to rounding. Loss and steps are also the group's means.
 
     Attributes:
         inner: the federation that is asked.
@@ -163,7 +165,7 @@ class Summand:
 
     Attributes:
         reply: the reply.
-        place: which of its results is the update.
+        place: which of the reply's results is the update.
         start: ``[P]``, the model that it started from.
         trained: the update.
     """
@@ -181,7 +183,7 @@ class Summand:
 
 
 def summand(request: Request, reply: Reply, size: int, deadline_s: float | None) -> Summand | str:
-    """Return a reply to a training request as what can be summed, or the reason why it cannot.
+    """Return a reply to a training request as a summand, or the reason why it cannot be summed.
 
     Args:
         request: what was asked.
@@ -209,14 +211,14 @@ def summand(request: Request, reply: Reply, size: int, deadline_s: float | None)
 
 
 def in_words(trained: Trained, start: Tensor) -> Tensor:
-    """Return what a member's masks are added to: its update times its samples, and its counts.
+    """Return the words to which a member's masks are added: its update times its samples, and its counts.
 
     Args:
         trained: the update, as :func:`summand` takes it.
         start: ``[P]``, the model that it started from.
 
     Returns:
-        ``[P + 5]`` int64. The sum of a group's stays within int64.
+        ``[P + 5]`` int64. A group's sum stays within int64.
     """
     samples = int(trained.num_samples)
     change = ((trained.row - start).double() * STEPS).round().long() * samples
@@ -227,15 +229,14 @@ def in_words(trained: Trained, start: Tensor) -> Tensor:
 
 
 def mean_of(words: Tensor, start: Tensor, members: Iterable[int]) -> Trained:
-    """Return the mean of a group's updates by samples, from the sum of their words.
+    """Return the sample-weighted mean of a group's updates, from the sum of their words.
 
-    Without samples the mean is the model that they started from. The loss is the mean by samples, None if one has none;
-    steps are the whole number below the mean. So that each sum that was opened is in the record, ``fit/sum`` names it
-    by its first member.
+    Without samples the mean is the model that the members started from. The loss is also weighted by samples, None if a
+    member has none; steps are the mean rounded down. ``fit/sum`` records each opened sum by its first member.
 
     Args:
-        words: ``[P + 5]`` int64, the sum of what :func:`in_words` returns for each.
-        start: ``[P]``, the model that they started from.
+        words: ``[P + 5]`` int64, the sum of what :func:`in_words` returns for each member.
+        start: ``[P]``, the model that the members started from.
         members: the clients whose updates are in the sum.
     """
     named = {"sum": float(min(members))}

@@ -1,9 +1,9 @@
-"""A member's side of proved sizes: what it commits to, and what it shows of that when it is audited.
+"""A member's side of proved sizes: what it commits to, and what it shows when it is audited.
 
-Samples never cross the port. A server that asks (:class:`hanse.core.port.AuditSize`) gets hashes; whether the samples
-behind them exist is for an auditor to say, who looks where they are. On a network that is somebody whom the members
-named: the node notes the question in its folder (:class:`AuditFolder`), the auditor runs ``hanse audit size`` there
-and signs. In a simulation nobody needs to be convinced, and the simulation looks itself.
+Samples never cross the port. A server that asks (:class:`hanse.core.port.AuditSize`) gets hashes. Whether the samples
+behind them exist is for an auditor to say, who inspects them where they are. On a network the members name the auditor:
+the node notes the question in its folder (:class:`AuditFolder`), and the auditor runs ``hanse audit size`` there and
+signs. A simulation inspects the samples itself.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ QUESTION, SIGNED = "audit.json", "audit-signed.json"
 
 
 class AuditFaultError(Exception):
-    """An audit that the member cannot pass, or not yet. The message becomes its refusal."""
+    """The member cannot pass an audit, or not yet. The message becomes its refusal."""
 
 
 def tag_key(secret: bytes, run: str | int, client: int) -> bytes:
-    """Return the key of a member's tags, 32 bytes: another one for each run, so nobody can link its samples.
+    """Return the 32-byte key of a member's tags, a different one for each run, so nobody can link its samples.
 
     Args:
-        secret: the member's own; empty in a simulation.
+        secret: the member's secret; empty in a simulation.
         run: the run's name, or in a simulation its seed.
         client: the member's number.
     """
@@ -53,13 +53,14 @@ def open_leaves(
 
     Args:
         task: the question.
-        held: its commitment, made anew from the samples that it has.
-        key: of its tags.
-        attest: returns the auditor's key and signature, in hexadecimal digits; None: a simulation looks itself.
+        held: the member's commitment, made anew from the samples that it has.
+        key: the key of the member's tags.
+        attest: a function that returns the auditor's key and signature, in hexadecimal digits; None: a simulation
+            inspects the samples itself.
 
     Raises:
-        AuditFaultError: the samples are not those that were committed to, the seed draws other leaves, a sample is not
-            there, or no auditor has signed.
+        AuditFaultError: the samples are not those that were committed to, the seed draws other leaves, a sample is
+            missing, or no auditor has signed.
     """
     told, seed = Commitment(bytes.fromhex(task.root), task.size), bytes.fromhex(task.seed)
     if held.commitment != told:
@@ -77,7 +78,7 @@ def open_leaves(
 
 
 class Question(TypedDict):
-    """What a node notes of an audit, for the auditor; ``leaves`` is how many are opened."""
+    """What a node notes of an audit, for the auditor; ``leaves`` is the number of leaves to open."""
 
     root: Digest
     size: Count
@@ -86,7 +87,7 @@ class Question(TypedDict):
 
 
 class Signed(TypedDict):
-    """What an auditor leaves: the question that it answers, its public key, and its signature."""
+    """What an auditor leaves: the question that was answered, the auditor's public key, and the signature."""
 
     question: Question
     auditor: Digest
@@ -110,7 +111,7 @@ class AuditFolder:
         """Note the question, and return the key and the signature of an auditor who has answered it.
 
         Raises:
-            AuditFaultError: none has. The member is asked again.
+            AuditFaultError: no auditor has answered. The member is asked again.
         """
         asked = Question(root=task.root, size=task.size, seed=task.seed, leaves=len(task.leaves))
         write_whole(self.path / QUESTION, json.dumps(asked) + "\n", private=True)
@@ -124,7 +125,7 @@ class AuditFolder:
         return said["auditor"], said["signature"]
 
     def question(self) -> Question:
-        """Return what the server asked. Raises UserError if it has not, or the file is damaged."""
+        """Return what the server asked. Raises UserError if it has not asked, or the file is damaged."""
         file = self.path / QUESTION
         if not file.exists():
             raise UserError(f"{self.path}: nobody has asked for an audit here ({QUESTION} is not there)")
@@ -134,8 +135,7 @@ class AuditFolder:
             raise UserError(f"{file}: {wrong}") from None
 
     def sign(self, held: Committed, tags: bytes, key: Ed25519PrivateKey) -> Question:
-        """Open the leaves that were asked for as an auditor does, sign if all samples are there, and return the
-        question.
+        """As the auditor, open the leaves that were asked for, sign if all samples are there, and return the question.
 
         Args:
             held: the commitment to the samples that the auditor was shown.
@@ -143,7 +143,8 @@ class AuditFolder:
             key: the auditor's.
 
         Raises:
-            UserError: nothing was asked, or the samples are not those that the member committed to, or one is missing.
+            UserError: nothing was asked, the samples are not those that the member committed to, or a sample is
+                missing.
         """
         asked = self.question()
         told, seed = Commitment(bytes.fromhex(asked["root"]), asked["size"]), bytes.fromhex(asked["seed"])

@@ -4,7 +4,7 @@ A *utility* (or characteristic function) gives a coalition, a ``frozenset`` of p
 function will do. If it also has a method ``many(coalitions)``, the algorithms pass whole batches, so an expensive
 utility (the loss of a model) can evaluate many coalitions at once. :class:`Memo` caches a utility.
 
-The rest are checks and small helpers that the algorithms share.
+The other functions are checks and small helpers that the algorithms share.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:
     """Return the worth of every coalition, ``[len(coalitions)]`` float64.
 
     Args:
-        value: the utility. If it has a method ``many``, that is called once, and may return a list, an array or a
+        value: the utility. If it has a method ``many``, this is called once, and may return a list, an array or a
             tensor.
-        coalitions: the coalitions; none is allowed.
+        coalitions: the coalitions; the list may be empty.
 
     Raises:
-        ValueError: a worth is not finite, or ``many`` returned the wrong number of them.
+        ValueError: a worth is not finite, or ``many`` returned the wrong number of worths.
     """
     if not coalitions:
         return np.zeros(0)
@@ -66,7 +66,7 @@ def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:
 class Memo:
     """A utility that evaluates each coalition only once.
 
-    It contains only evaluated numbers, never those that an algorithm assumes instead, as truncation does.
+    It holds only evaluated numbers, never numbers that an algorithm assumes, as truncation does.
 
     Attributes:
         requests: how many coalitions were requested, including repetitions.
@@ -108,7 +108,7 @@ class Memo:
         return [self._known[c] for c in coalitions]
 
     def places(self, coalitions: Sequence[Coalition]) -> list[int]:
-        """Return the position of each coalition in the order of evaluation, from 0. All of them must be known."""
+        """Return the position of each coalition in the order of evaluation, from 0. All must have been evaluated."""
         return [self._place[c] for c in coalitions]
 
 
@@ -145,7 +145,7 @@ def permutation_rows(permutations: Sequence[Sequence[int]], n: int) -> NDArray[n
     """Return permutations of ``0..n-1`` as an array ``[count, n]`` int64.
 
     Raises:
-        ValueError: one is not a permutation; the message shows it.
+        ValueError: a row is not a permutation; the message shows it.
     """
     rows = [[int(player) for player in permutation] for permutation in permutations]
     for row, given in zip(rows, permutations, strict=True):

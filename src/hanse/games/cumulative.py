@@ -27,10 +27,10 @@ def update_cumulative(
     alpha``.
 
     Args:
-        cumulative: ``[N]``, the values so far (0 where there is none).
-        counts: ``[N]``, in how many rounds each client was valued.
+        cumulative: ``[N]``, the values so far (0 for clients without one).
+        counts: ``[N]``, the number of rounds in which each client was valued.
         clients: ``[S]``, the clients valued this round, each once.
-        values: ``[S]``, their values.
+        values: ``[S]``, the values of these clients.
         alpha: None for the mean over rounds (line 12); otherwise the weight of the past in the exponential average
             (line 13), at least 0 and below 1.
         first_as_is: whether the exponential average starts from the first value. No effect on the mean.

@@ -37,8 +37,8 @@ def equilibrium(
 
     Rows sum to 1 and the diagonal is 0, since nobody chooses its own model; for k = 1 the state is ``[[1]]``. A
     generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0, where the mean is
-    over the k - 1 actions and not over the population, and scales each row to sum to 1 again (docs/papers.md, T1-T4).
-    Time and memory are ``O(k^2)``; with ``population`` a generation takes ``O(k^2 log k)``.
+    over the k - 1 actions and not over the population, and rescales each row to sum to 1 (docs/papers.md, T1-T4). Time
+    and memory are ``O(k^2)``; with ``population`` a generation takes ``O(k^2 log k)``.
 
     Args:
         payoff: ``[k, k]``, such as :func:`hanse.games.payoffs.payoff_matrix` makes.
@@ -48,8 +48,8 @@ def equilibrium(
             rounded by largest remainder, as in the paper's Example 1.
         time: "discrete" generations, or "continuous": the flow of eq. (7), which multiplies by
             ``exp(strength (u_a - mean_b u_b))`` per generation.
-        start: ``[k, k]``, with ``population``: how many individuals chose each action at first (see :func:`drawn`).
-            Default: equal shares.
+        start: ``[k, k]``, how many individuals choose each action at first, if there is a ``population`` (see
+            :func:`drawn`). Default: equal shares.
 
     Raises:
         ValueError: payoffs that are not finite or not square, or options out of range.
@@ -122,7 +122,7 @@ def _closed(lead: Floats, generations: int, strength: float, time: Time) -> Floa
 
 
 def drawn(k: int, population: int, draw: np.random.Generator) -> Floats:
-    """Return a random start for :func:`equilibrium`, as GTFLAT's public code has it (docs/papers.md, T5).
+    """Return a random start for :func:`equilibrium`, as in GTFLAT's public code (docs/papers.md, T5).
 
     Each individual of each population chooses one of the k - 1 models of the others, all with the same chance.
 
@@ -187,7 +187,8 @@ def _rounded(wanted: Floats, population: int) -> Floats:
 
 
 def nearest(payoff: Any) -> Floats:
-    """Return the rest point ``[k, k]``: everybody chooses the model of the highest payoff, ties shared equally."""
+    """Return the rest point ``[k, k]``: everybody chooses the model with the highest payoff; ties are shared equally.
+    """
     phi = as_square(payoff, "payoff")
     if len(phi) == 1:
         return np.ones((1, 1))
@@ -261,8 +262,9 @@ def printed(
 ) -> Floats:
     """Return the state ``[k, k]`` after ``steps`` of eq. (6) as printed, with the payoffs of eq. (12).
 
-    For study only; GTFLAT uses :func:`equilibrium`. The payoffs are negative, so dividing by their mean reverses the
-    dynamics, and the *farther* model wins (docs/papers.md, T1). The options are the readings that were tried.
+    This is for study only; GTFLAT uses :func:`equilibrium`. The payoffs are negative, so dividing by their mean
+    reverses the dynamics, and the *farther* model wins (docs/papers.md, T1). The options are the readings of the
+    equation that were tried.
 
     Args:
         payoff: ``[k, k]``.

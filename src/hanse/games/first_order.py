@@ -1,6 +1,6 @@
 """PI-FL's first-order estimate of every client's Shapley value, from one gradient of the test loss.
 
-It evaluates no coalition: the loss around the aggregate is replaced by its tangent.
+No coalition is evaluated: the loss around the aggregate is replaced by its tangent.
 """
 
 from __future__ import annotations

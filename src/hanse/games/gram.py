@@ -1,10 +1,10 @@
 """Distances between models from Gram products, accurate also for nearly equal models.
 
 ``|x_i - x_j|^2 = g_ii + g_jj - 2 g_ij`` needs one matrix product for all pairs. But if two models are close to each
-other and far from the origin, the subtraction leaves few correct digits. So models are first shifted by one of them.
-Groups that are still too close for their norms are shifted and computed again.
+other and far from the origin, the subtraction leaves few correct digits. So all models are first shifted by one of
+them, and groups that are still too close for their norms are shifted and computed again.
 
-GTFLAT takes :func:`distances` and :func:`cosines`; IDA's inverse-distance weights take :func:`distances_to_mean`.
+GTFLAT uses :func:`distances` and :func:`cosines`; IDA's inverse-distance weights use :func:`distances_to_mean`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def as_models(params: Any, name: str = "params") -> Tensor:
     """Return ``params [k, P]`` (torch, numpy or lists) as a tensor.
 
     Raises:
-        ValueError: another shape; ``name`` is what the message calls it.
+        ValueError: ``params`` has another shape; the message calls it ``name``.
     """
     rows = params.detach() if isinstance(params, Tensor) else torch.as_tensor(np.asarray(params, dtype=np.float64))
     if rows.ndim != 2 or rows.shape[0] < 1:
@@ -38,11 +38,11 @@ def as_models(params: Any, name: str = "params") -> Tensor:
 def distances(params: Any) -> Floats:
     """Return the Euclidean distances between models, ``[k, k]`` float64: symmetric, and exactly 0 for equal models.
 
-    It takes ``O(k^2 P)`` time, and ``O(k^2)`` memory in addition to the models. Clusters of nearly equal models are
+    This takes ``O(k^2 P)`` time, and ``O(k^2)`` memory in addition to the models. Clusters of nearly equal models are
     computed again separately.
 
     Args:
-        params: ``[k, P]``, a model per row; torch, numpy or lists.
+        params: ``[k, P]``, one model per row; torch, numpy or lists.
 
     Raises:
         ValueError: a wrong shape, or a number that is not finite.

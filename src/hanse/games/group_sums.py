@@ -10,8 +10,8 @@ With new random groups every round, members' mean values theta follow from
     y_G = sum_{i in G} theta_i + noise
 
 by least squares over the rounds so far, where the noise is the variation of members' values between rounds. A weak
-prior, worth one round of the mean over all members, regularises it. Each round then divides a group's value among its
-members by
+prior, worth one round of the mean over all members, regularises the fit. Each round then divides a group's value among
+its members by
 
     phi_i ~ theta_i + (y_G - sum_{j in G} theta_j) / |G|
 
@@ -37,11 +37,12 @@ MOST_MEMBERS = 2000
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """The normal equations of all sums so far, of N members.
+    """The normal equations of all sums so far, for N members.
 
     Attributes:
-        together: ``[N, N]``, how often two members were in the same sum; on the diagonal, how often each was in any.
-        totals: ``[N]``, the total of the sums that each was in.
+        together: ``[N, N]``, how often two members were in the same sum; on the diagonal, how often each was in any
+            sum.
+        totals: ``[N]``, for each member, the total of the sums that it was in.
         squares: the sum of the squared sums.
         count: how many sums there were.
         total: the sum of the sums.
@@ -55,7 +56,7 @@ class Sums:
 
     @classmethod
     def none(cls, members: int) -> Sums:
-        """Return those of no sums."""
+        """Return the equations of no sums."""
         return cls(np.zeros((members, members)), np.zeros(members))
 
     def and_these(self, groups: Sequence[Ints], sums: Floats) -> Sums:
@@ -85,8 +86,8 @@ class Members:
     Attributes:
         means: ``[N]``, each member's mean value in a round; the overall mean for members that were in no sum.
         errors: ``[N]``, standard errors of the means; NaN with too few sums.
-        rounds: ``[N]``, in how many sums each member was.
-        noise: the standard deviation of a member's value from round to round; NaN while there are too few.
+        rounds: ``[N]``, the number of sums that each member was in.
+        noise: the standard deviation of a member's value from round to round; NaN with too few sums.
     """
 
     means: Floats
@@ -99,11 +100,11 @@ def members(known: Sums, prior: float = PRIOR) -> Members:
     """Return members' mean values by ridge regression towards the mean of all.
 
     Args:
-        known: at least one sum.
+        known: the normal equations of at least one sum.
         prior: the weight of the overall mean for each member, in rounds, above 0.
 
     Examples:
-        Three members, of whom two at a time are summed:
+        Three members; two at a time are summed:
 
         >>> pairs = [np.array([0, 1]), np.array([1, 2]), np.array([0, 2])]
         >>> known = Sums.none(3).and_these(pairs, np.array([3.0, 5.0, 4.0]))
@@ -127,8 +128,8 @@ def members(known: Sums, prior: float = PRIOR) -> Members:
 def shares(found: Members, group: Ints, amount: float) -> tuple[Floats, Floats]:
     """Divide a group's value among its members: return the shares ``[m]`` and their standard errors ``[m]``.
 
-    A member's errors in different rounds share the error of its mean. The errors returned are such that those of T
-    rounds, added in quadrature, give the error of T times the mean; for a single round they are too large.
+    A member's errors in different rounds share the error of its mean. The returned errors are chosen such that the
+    errors of T rounds, added in quadrature, give the error of T times the mean; for a single round they are too large.
     """
     means = found.means[group]
     worth = means + (amount - float(means.sum())) / len(group)

@@ -11,7 +11,7 @@ from hanse.games.coalitions import Floats
 
 
 def impartial_places(values: Any, half: Any, ahead: bool) -> Floats:
-    """Return the places of players in two halves, each judged by the other: ``[m]``, from -1/2 to 1/2, with sum 0.
+    """Return the places of players in two halves that judge each other: ``[m]``, from -1/2 to 1/2, with sum 0.
 
     Each half is ranked separately, and the two rankings are merged by relative rank. A player's place depends only on
     its rank in its own half (which the other half judged), the sizes of the halves and ``ahead``, so its own judgements
@@ -19,13 +19,13 @@ def impartial_places(values: Any, half: Any, ahead: bool) -> Floats:
     of us: strategyproof selection from the selectors").
 
     Args:
-        values: ``[m]``, each player's value to its judges; among equals the later one is ahead. Values of different
+        values: ``[m]``, each player's value to its judges; among equals the later player is ahead. Values of different
             halves are never compared.
-        half: ``[m]`` of bool, which half each player is in.
+        half: ``[m]`` bool, the half that each player is in.
         ahead: the half that is ahead at equal relative ranks.
 
     Examples:
-        Two halves of two; whoever is second in its half is behind both who are first:
+        Two halves of two players; the second players of both halves are behind both first players:
 
         >>> impartial_places([9.0, 8.0, 0.1, 0.2], [True, True, False, False], ahead=True).tolist()
         [0.375, -0.125, -0.375, 0.125]

@@ -1,4 +1,4 @@
-"""The error of values due to the draw of the validation samples.
+"""Estimates the error of values due to the draw of the validation samples.
 
 The validation set is itself a sample. Another draw gives other values, however exactly the game is solved. The
 delete-one-block jackknife (Tukey 1958; Efron, Stein 1981) estimates this error from the values with each block of
@@ -32,9 +32,9 @@ def jackknife_errors(without_block: Floats) -> Floats:
 
 
 def interval_errors(without_block: Floats) -> Floats:
-    """Return :func:`jackknife_errors`, scaled so that 1.96 of them to either side are a 95 % interval.
+    """Return :func:`jackknife_errors`, scaled so that 1.96 errors to either side are a 95 % interval.
 
-    Of B blocks that is Student's t with B - 1 degrees of freedom: 2.09 errors for 20.
+    With B blocks the factor comes from Student's t with B - 1 degrees of freedom: 2.09 plain errors for 20 blocks.
     """
     from scipy.special import stdtrit  # late: it takes longer to import than a short run
 

@@ -18,7 +18,7 @@ class LeastCore:
     """The least core of a game: the payments that divide ``v(N) - v({})`` with the smallest deficit.
 
     Attributes:
-        values: ``[n]``, the payments; among several with the smallest deficit, those with the smallest sum of squares.
+        values: ``[n]``, the payments; if several have the smallest deficit, those with the smallest sum of squares.
         standard_errors: ``[n]``, by the jackknife over the surrogates' folds; 0 if exact, NaN without sampled pairs.
         deficit: the largest gain of any coalition from leaving. Above 0 only if the core is empty.
     """
@@ -33,8 +33,8 @@ def least_core(members: NDArray[np.bool_], worth: Floats, total: float) -> tuple
     minimise the largest ``worth - members @ payments``; among all such payments, they have the smallest sum of squares.
 
     Args:
-        members: ``[c, n]`` bool, the coalitions; neither the empty one nor all players.
-        worth: ``[c]``, how much more each is worth than the empty coalition.
+        members: ``[c, n]`` bool, the coalitions, without the empty one and without all players.
+        worth: ``[c]``, how much more each coalition is worth than the empty one.
         total: how much more all players are worth than the empty coalition.
 
     Returns:

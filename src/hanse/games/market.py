@@ -2,9 +2,9 @@
 
 *Incentivizing Inclusive Data Contributions in Personalized Federated Learning* (Zhang et al. 2024), under the readings
 of docs/papers.md (I1-I18) for which its Theorems 1-4 hold. :func:`learn_graph` makes the graph, :func:`payments` prices
-it, :func:`utilities` and :func:`social_welfare` say what it brings. Each checks its input; to call several, make a
-:class:`Market` once and use :func:`best_imports`, :func:`prices` and :func:`utilities_of`. Other rules for the price
-are :func:`hanse.games.market_prices.critical_prices` and :class:`hanse.games.market_posted.Tariff`; the option
+it, :func:`utilities` and :func:`social_welfare` say what it brings. Each function checks its input; to call several,
+make a :class:`Market` once and use :func:`best_imports`, :func:`prices` and :func:`utilities_of`. Other rules for the
+price are :func:`hanse.games.market_prices.critical_prices` and :class:`hanse.games.market_posted.Tariff`; the option
 ``pricing`` of :class:`hanse.mechanisms.ipfl.IPFL` chooses among the three.
 
 ``A[i, j] = 1`` says that client i imports the model of client j. In the shapes m is the number of clients. All clients
@@ -45,17 +45,17 @@ _BLOCK = 1 << 21  # entries of a block of rows that is worked on at once
 
 @dataclass(frozen=True)
 class Market:
-    """What a market is made of. Make one with :meth:`of`, which checks it.
+    """The numbers that define a market. Make one with :meth:`of`, which checks them.
 
     Attributes:
         distance: ``[m, m]``, how far apart the models are, at least 0.
         sizes: ``[m]``, each client's number of samples.
-        costs: ``[m]``, what it costs each to share its model once; infinite for a pure buyer.
-        eagerness: ``[m]``, K: how much each gains from more data, in samples; 0 for a pure seller.
+        costs: ``[m]``, what it costs each client to share its model once; infinite for a pure buyer.
+        eagerness: ``[m]``, K: how much each client gains from more data, in samples; 0 for a pure seller.
         lam: lambda, the weight of the models' difference.
 
     Examples:
-        Three models, of which the first two are alike:
+        Three models; the first two are alike:
 
         >>> far = np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
         >>> market = Market.of(far, sizes=[10, 20, 30], costs=[1.0] * 3, eagerness=[1e3] * 3, lam=0.5)
@@ -121,9 +121,9 @@ class Market:
         return np.where(np.isnan(found), 0.0, found)
 
     def price(self, rows: slice) -> Floats:
-        """Return the least that j's model must gain i, for some buyers i: ``[rows, m]``.
+        """Return the smallest gain for which i imports j's model, for some buyers i: ``[rows, m]``.
 
-        It is ``r_ij = c_j + lambda n_j/n_i d_ij``, the cost of sharing plus the loss by the models' difference.
+        This is ``r_ij = c_j + lambda n_j/n_i d_ij``, the cost of sharing plus the loss due to the models' difference.
         """
         return self.costs[None, :] + self.similarity(rows)
 
@@ -153,8 +153,8 @@ def learn_graph(
         costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
         eagerness: ``[m]``, K: the gain of more data, in samples.
         lam: lambda, the weight of the distance.
-        stop: what happens at a seller that does not pay: "skip" passes over it (I2); "break" ends the visit, as
-            Algorithm 2 is printed, after which eq. (9) need not hold.
+        stop: what happens at a seller that does not pay off: "skip" passes over it (I2); "break" ends the visit, as in
+            the printed Algorithm 2, after which eq. (9) need not hold.
 
     Raises:
         ValueError: numbers that no market can have (see :meth:`Market.of`).
@@ -242,7 +242,7 @@ def prices(market: Market, graph: NDArray[np.generic]) -> Floats:
 def payments(
     graph: ArrayLike, distance: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike, lam: float
 ) -> Floats:
-    """Return what i pays j, ``r [m, m]``: the marginal gain less the difference of the models, iPFL eq. (10).
+    """Return what i pays j, ``r [m, m]``: the marginal gain minus the loss by the models' difference, iPFL eq. (10).
 
     ``r_ij = A_ij [G_i(A_i) - G_i(A_i - E_j) - lambda n_j/n_i d_ij]`` (docs/papers.md, I6).
 
@@ -275,7 +275,7 @@ def gains(graph: NDArray[np.generic], sizes: Floats, eagerness: Floats) -> Float
     """Return every client's collaboration gain ``G_i(A_i)``, ``[m]``, iPFL eq. (2).
 
     Args:
-        graph: ``[m, m]``, who imports whose model, and with what share of its size: 1 is all of it.
+        graph: ``[m, m]``, who imports whose model, and with what share of its size (1: all of it).
         sizes: ``[m]``.
         eagerness: ``[m]``.
     """
@@ -307,7 +307,7 @@ def utilities(
 ) -> Floats:
     """Return every client's utility in one round, ``[m]``, iPFL eq. (1).
 
-    It is the gain, less the costs of sharing, less the net payment of eq. (10).
+    The utility is the gain, less the costs of sharing, less the net payment of eq. (10).
 
     Args:
         graph: ``[m, m]`` of 0 and 1, who (row) imports whose model, such as :func:`learn_graph` returns.
@@ -323,7 +323,7 @@ def utilities(
 
 
 def social_welfare(graph: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerness: ArrayLike) -> float:
-    """Return the sum of all utilities, iPFL eq. (3): gains less the costs of what is shared. Payments cancel out.
+    """Return the sum of all utilities, iPFL eq. (3): gains minus costs of sharing. Payments cancel out.
 
     Args:
         graph: ``[m, m]``, who imports whose model.

@@ -1,4 +1,4 @@
-"""What holds of a market, tested on its numbers: the local optimality of iPFL's eq. (9)."""
+"""Tests on a market's numbers whether iPFL's eq. (9), local optimality, holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hanse.games.market_numbers import marginal, totals_without
 
 
 def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float, float]:
-    """Return by how much single imports could be wrong: iPFL eq. (9) as two numbers.
+    """Return two numbers that say by how much single imports violate iPFL eq. (9), if at all.
 
     Args:
         market: the market.
@@ -18,8 +18,8 @@ def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float,
 
     Returns:
         The largest ``phi(A) - phi(A - E_j)`` over edges, and the largest ``phi(A) - phi(A + E_j)`` over pairs without
-        an edge. Eq. (9) holds if the first is negative and the second at most 0. Minus infinity where there are no such
-        pairs.
+        an edge. Eq. (9) holds if the first is negative and the second at most 0. A number is minus infinity if there
+        are no such pairs.
     """
     picked = np.asarray(graph) != 0
     n, K = market.sizes, market.eagerness[:, None]

@@ -3,9 +3,9 @@ noisy copies.
 
 Slightly noisy copies of a member's samples pass every count (:mod:`hanse.data.commitment`), but a model that was
 trained on them is no better for others. Each member scores the others' models of their first round, which were trained
-alone, and a robust line through the claimed sizes relates loss to size. For each member the line is fitted to all
-others, so nobody's claim is evidence for itself. The fit also shows how closely sizes follow losses, and the cap allows
-for that error.
+alone. A robust line through the claimed sizes relates loss to size. For each member the line is fitted to all other
+members, so nobody's claim is evidence for itself. The fit also shows how closely sizes follow losses, and the cap
+allows for that error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALIKE = 0.1  # where the others' log-sizes deviate by less, their losses cannot 
 
 
 def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
-    """Return how many samples each member has by the losses, ``[m]``, and the error of its logarithm, ``[m]``.
+    """Return each member's number of samples as its losses suggest, ``[m]``, and the error of its logarithm, ``[m]``.
 
     Losses are compared within each judge, whose samples may be hard or easy: a model's score is the median over judges
     of its log-loss minus the judge's own median. The line of log-sizes over these scores is Theil and Sen's (1968),
@@ -33,7 +33,7 @@ def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
     Args:
         losses: ``[judges, m]``, the loss of each member's model on a judge's samples, above 0; NaN where it is not
             known. A model whose loss is infinite for most judges counts as having no samples.
-        sizes: ``[m]``, what members claim; 0 or less: nothing.
+        sizes: ``[m]``, the numbers of samples that members claim; 0 or less: none.
 
     Returns:
         Estimates, and standard deviations of their logarithms; NaN for members whose loss is not known, that have fewer
@@ -69,13 +69,13 @@ def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def size_caps(losses: ArrayLike, sizes: ArrayLike, z: float) -> Floats:
-    """Return the most samples of each member that count, ``[m]``: the evidence times ``e^(z sigma)``; infinite without
-    evidence.
+    """Return how many samples of each member count at most, ``[m]``: the evidence times ``e^(z sigma)``; infinite
+    without evidence.
 
     Args:
         losses: as for :func:`evidence`.
         sizes: as for :func:`evidence`.
-        z: how many standard errors of leeway.
+        z: the leeway in standard errors.
     """
     found, error = evidence(losses, sizes)
     return np.where(np.isfinite(found), found * np.exp(z * error), np.inf)

@@ -141,13 +141,34 @@ def centre_weights(
     return np.asarray(W)
 
 
+def within_shares(W: Floats, gram: Floats, shares: Floats, kind: Kind) -> Floats:
+    """Return weights of centres ``[m, m]`` in which what each import adds to a step is at most as long as the share of
+    the way to it with which it is imported.
+
+    Each import is limited by itself, so that another one, however small or far away, leaves its limit as it is.
+
+    Args:
+        W: ``[m, m]``, as :func:`centre_weights` returns it.
+        gram: ``[m, m]``, the models' inner products.
+        shares: ``[m, m]``, who imports whose model, with what share of its size.
+        kind: which distance the market uses.
+    """
+    square = np.diag(gram)
+    others = W * (shares > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # with the cosine, a step is at right angles to the own model
+        own = others if kind == "squared_l2" else np.where(others != 0, others * gram / square[:, None], 0.0)
+    length = np.sqrt(np.maximum(others**2 * square - 2 * others * own * gram + own**2 * square[:, None], 0.0))
+    reach = shares * np.sqrt(gram_distances(gram, "squared_l2"))
+    scale = np.divide(reach, length, out=np.ones_like(length), where=length > reach)
+    return np.asarray(np.diag(1 - (scale * own).sum(axis=1)) + scale * others)
+
+
 def within_reach(W: Floats, gram: Floats, graph: NDArray[np.generic]) -> Floats:
     """Return weights of centres ``[m, m]`` whose steps are shortened to what is imported.
 
-    No step away from the own model is then longer than the way to the farthest import, or the share of that way with
-    which it is imported. The gradient of a cosine grows
-    as models get short, and early on models have travelled little: the literal step of eq. (6) then lands far behind
-    the imported models (docs/papers.md, I20).
+    No step away from the own model is then longer than the way to the farthest import, or the largest share of such a
+    way with which a model is imported. The gradient of a cosine grows as models get short, and early on models have
+    travelled little: the literal step of eq. (6) then lands far behind the imported models (docs/papers.md, I20).
 
     Args:
         W: ``[m, m]``, as :func:`centre_weights` returns it.

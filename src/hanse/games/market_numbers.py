@@ -1,7 +1,7 @@
 """iPFL's gain and threshold as numbers, for whole arrays at once and for sizes and prices of any scale.
 
-A client with n samples and eagerness K gains ``g(x) = sqrt(K/n) - sqrt(K/(n+x))`` from x imported samples (eq. 2). As
-written, differences like this lose all digits where x is small against n; the functions here do not.
+A client with n samples and eagerness K gains ``g(x) = sqrt(K/n) - sqrt(K/(n+x))`` from x imported samples (eq. 2).
+Computed as written, such differences lose all digits if x is small compared with n; the functions here do not.
 :mod:`hanse.games.market` builds the market on them.
 """
 
@@ -16,10 +16,10 @@ _NEWTON = 8  # steps: quadratic from a start that is never below the root; 5 rea
 
 
 def marginal(before: ArrayLike, added: ArrayLike, eagerness: ArrayLike) -> Floats:
-    """Return the gain from ``added`` samples for a client that has ``before``.
+    """Return the gain from ``added`` samples for a client that already has ``before`` samples.
 
-    That is ``sqrt(K / before) - sqrt(K / (before + added))``, computed without the cancellation of the difference. It
-    is 0 where K or ``added`` is 0, even where ``before`` is 0 too. Arrays are broadcast.
+    This is ``sqrt(K / before) - sqrt(K / (before + added))``, computed without cancellation. It is 0 where K or
+    ``added`` is 0, even if ``before`` is also 0. Arrays are broadcast.
     """
     y, x, K = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (before, added, eagerness)))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -34,8 +34,8 @@ def totals_without(own: Floats, held: Floats) -> Floats:
     """Return each buyer's number of samples without one of its imports at a time, ``[b, m]``.
 
     Args:
-        own: ``[b]``, the samples that each buyer has itself.
-        held: ``[b, m]``, the samples that it imports from each seller; 0 where it does not.
+        own: ``[b]``, each buyer's own samples.
+        held: ``[b, m]``, the samples that each buyer imports from each seller; 0 for none.
     """
     without = np.asarray((own + held.sum(axis=1))[:, None] - held)
     # the largest import is left out by summing the others: subtracting it could leave nothing of them
@@ -51,8 +51,8 @@ def gain(n_own: ArrayLike, n_imported: ArrayLike, eagerness: ArrayLike) -> Float
 
     Args:
         n_own: n, the samples that a client has.
-        n_imported: x, the samples that it imports.
-        eagerness: K, how much more data are worth to it, in samples.
+        n_imported: x, the samples that the client imports.
+        eagerness: K, how much more data are worth to the client, in samples.
 
     Raises:
         ValueError: negative numbers, NaN, or a client with eagerness but no samples, whose gain would be infinite
@@ -72,7 +72,7 @@ def gain(n_own: ArrayLike, n_imported: ArrayLike, eagerness: ArrayLike) -> Float
 
 
 def threshold_total(n_other: ArrayLike, eagerness: ArrayLike, price: ArrayLike) -> Floats:
-    """Return ``n_i + n^Th``: the total, the buyer's own samples included, above which a model does not pay any more.
+    """Return ``n_i + n^Th``: the total, including the buyer's own samples, above which a model no longer pays off.
 
     See :func:`threshold`. With ``y = n_j (1 + v^2)`` the equation ``sqrt(K/(y - n_j)) - sqrt(K/y) = r`` becomes
     ``v w (w + v) = b``, where ``w = sqrt(1 + v^2)`` and ``b = sqrt(K / n_j) / r``. The left side is an increasing
@@ -104,9 +104,9 @@ def threshold_total(n_other: ArrayLike, eagerness: ArrayLike, price: ArrayLike) 
 def threshold(n_own: ArrayLike, n_other: ArrayLike, eagerness: ArrayLike, price: ArrayLike) -> Floats:
     """Return the threshold T of iPFL's Algorithm 2 for a model, in samples.
 
-    The model is imported while the total of imports, it included, is below T, which solves ``g(T) - g(T - n_j) = r``. T
-    is infinite where the price is 0 or less, and 0 where the model is never imported (docs/papers.md, I3). It may be
-    negative, since it is only compared with totals (I4). Arrays are broadcast.
+    The model is imported while the total of imports, including this model, is below T, which solves ``g(T) - g(T - n_j)
+    = r``. T is infinite where the price is 0 or less, and 0 where the model is never imported (docs/papers.md, I3). It
+    may be negative, since it is only compared with totals (I4). Arrays are broadcast.
 
     Args:
         n_own: n_i, the buyer's own samples.

@@ -10,7 +10,8 @@ count.
 
 A price by size lets a seller find one more buyer by claiming less. By weight it cannot: who takes ``w`` samples of a
 model pays the same whatever its size. Nor is anything gained by splitting, as long as ``flat`` is no more than a sale
-costs. Since a sale may then bring less than it costs, sellers say the least that they sell for, which no buyer is told.
+costs. Since a sale may then bring less than it costs, sellers say the least that they sell for, and buyers leave what
+would bring less. They do not take more of it instead: then asking for more than a sale costs would pay.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Tariff:
     Attributes:
         flat: tokens for any model.
         per_thousand: tokens for each thousand samples.
-        by: of which samples: those that it was trained on ("size"), or those with which its buyer imports it
+        by: the samples that count: those the model was trained on ("size"), or those with which its buyer imports it
             ("weight").
 
     Examples:
@@ -90,6 +91,7 @@ def best_purchase(
     lam: float,
     budget: float = np.inf,
     per_sample: float = 0.0,
+    least: ArrayLike = 0.0,
 ) -> Floats:
     """Return with how many samples one buyer imports each offer, ``[m]``: what brings it most; 0 of what it leaves.
 
@@ -97,7 +99,8 @@ def best_purchase(
     in eq. (8) with the weight ``w_j`` that it imports a model with, up to its size. A set's best weights are exact: the
     nearest models first, each until one more sample would take more than it brings. The set itself grows and changes by
     single additions, removals and exchanges while that brings more. Those that bring least for their price are dropped
-    until the budget suffices; where samples are priced too, what is left of it limits the weights.
+    until the budget suffices; where samples are priced too, what is left of it limits the weights. What its owner would
+    not sell at such a weight is left, and the rest chosen anew without it.
 
     Args:
         own: the buyer's own number of samples.
@@ -108,6 +111,7 @@ def best_purchase(
         lam: lambda, the weight of the distance.
         budget: the most that the buyer spends, in tokens.
         per_sample: tokens for each sample of the weights, besides the prices.
+        least: ``[m]`` or one for all, in tokens: what a seller is paid at least, or it does not sell.
 
     Raises:
         ValueError: numbers that no market can have (see :meth:`hanse.games.market.Market.of`).
@@ -126,7 +130,18 @@ def best_purchase(
     m = len(n)
     apart = np.broadcast_to(np.r_[0.0, d], (m + 1, m + 1))  # only the buyer's row is read
     market = Market.of(apart, np.r_[own, n], np.r_[np.inf, p], np.r_[eagerness, np.zeros(m)], lam)
-    return _Buyer.of(market, 0, per_sample).bought(m + 1, budget)[1:]
+    least = np.r_[0.0, np.broadcast_to(np.asarray(least, np.float64), m)]
+    return _bought(market, 0, per_sample, least, budget)[1:]
+
+
+def _bought(market: Market, i: int, per_sample: float, least: Floats, budget: float = np.inf) -> Floats:
+    """Return the weights ``[m]`` that bring buyer i most, of models that are sold at them."""
+    while True:
+        weights = _Buyer.of(market, i, per_sample).bought(market.size, budget)
+        short = (weights > 0) & (market.costs + per_sample * weights < least)
+        if not short.any():
+            return weights
+        market = replace(market, costs=np.where(short, np.inf, market.costs))
 
 
 def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> Floats:
@@ -143,7 +158,7 @@ def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> 
     asked = np.where(market.costs <= tariff.price(market.sizes), tariff.asked(market.sizes), np.inf)
     offered = replace(market, costs=asked)
     rows = range(market.size) if buyer is None else (buyer,)
-    weights = np.array([_Buyer.of(offered, i, tariff.per_sample).bought(market.size) for i in rows])
+    weights = np.array([_bought(offered, i, tariff.per_sample, market.costs) for i in rows])
     shares = np.divide(weights, market.sizes, out=np.zeros_like(weights), where=market.sizes > 0)
     return sold(shares, market.sizes, tariff, market.costs)
 

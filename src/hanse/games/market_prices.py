@@ -1,4 +1,4 @@
-"""The price rules of a market of models: which one applies is decided here, for the market and for its audits."""
+"""The price rules of a market of models, and the choice of one, for the market and for its audits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def due(pricing: str, market: Market, graph: NDArray[np.generic], tariff: Tariff
     """Return what i pays j, ``[m, m]`` in tokens.
 
     Args:
-        pricing: "marginal" is iPFL's eq. (10); "critical" is :func:`critical_prices`; "posted" is the tariff.
+        pricing: the rule: "marginal" is iPFL's eq. (10); "critical" is :func:`critical_prices`; "posted" is the tariff.
         market: what was declared, with the distances.
         graph: ``[m, m]``, who (row) imports whose model.
-        tariff: the posted prices; needed for "posted" alone.
+        tariff: the posted prices; needed only for "posted".
 
     Raises:
         ValueError: there is no such rule, or no tariff.
@@ -36,15 +36,15 @@ def due(pricing: str, market: Market, graph: NDArray[np.generic], tariff: Tariff
 
 
 def critical_prices(market: Market, graph: NDArray[np.generic] | None = None) -> Floats:
-    """Return, on every edge, the highest cost that seller j could report and still be imported by i, ``[m, m]``.
+    """Return, for every edge, the highest cost that seller j could report and still be imported by i, ``[m, m]``.
 
-    Paid instead of eq. (10), it leaves no motive to misreport the cost in either direction: whom i imports falls with
-    the reported cost (Lemma 2), and the price does not depend on it (Myerson 1981; Vickrey 1961). It is never above eq.
-    (10), so that buyers still gain, and never below the cost.
+    If this is paid instead of eq. (10), there is no motive to misreport the cost in either direction: a higher reported
+    cost only loses imports (Lemma 2), and the price does not depend on it (Myerson 1981; Vickrey 1961). The price is
+    never above eq. (10), so buyers still gain, and never below the cost.
 
     Args:
         market: the market.
-        graph: ``[m, m]``; default: that of :func:`hanse.games.market.best_imports`.
+        graph: ``[m, m]``, who imports whose model; default: the graph of :func:`hanse.games.market.best_imports`.
     """
     m = market.size
     if graph is None:

@@ -1,11 +1,11 @@
 """Values of games whose coalitions are *averages* or *sums*, from few evaluations, with standard errors.
 
 In a federated round a coalition's model is the weighted mean of its members' updates, so its worth is a smooth function
-of its mixture ``x_S = (q_i [i in S]) / q(S)``. In the increment game it is the model before plus the sum of its
-members' weighted steps: then ``x_S = q_i [i in S]`` (``game="increment"``). A Gaussian process with the kernel
-``(c + x_S' G x_T)^4`` is fitted to a stratified sample of coalitions and their complements; it is the *surrogate* of
-the game. The sample always has all single players and all coalitions without one player. Every semivalue of the
-surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so the surrogate's misfit is the only error.
+of its mixture ``x_S = (q_i [i in S]) / q(S)``. In the increment game (``game="increment"``), a coalition's model is the
+model before plus the sum of its members' weighted steps: then ``x_S = q_i [i in S]``. A Gaussian process with the
+kernel ``(c + x_S' G x_T)^4`` is fitted to a stratified sample of coalitions and their complements; it is the
+*surrogate* of the game. The sample always has all single players and all coalitions without one player. Every semivalue
+of the surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so the surrogate's misfit is the only error.
 
 :func:`mixture` does everything at once. In steps: :func:`design` chooses the coalitions, you evaluate them, :func:`fit`
 fits the surrogate, and the :class:`Fit` answers: :meth:`Fit.estimate` for a semivalue with its errors,
@@ -14,10 +14,10 @@ same coalitions.
 
 Three kinds of values are computed:
 
-* *plug-in*: the values of the game that uses evaluated worths where known and the surrogate's elsewhere. They are
+* *plug-in*: the values of the game that uses evaluated worths where known and the surrogate's elsewhere. These are
   slightly biased, but more accurate while few coalitions are known.
 * *cross-fitted*: five surrogates are fitted, each without a fifth of the sampled pairs. Their misfit on unseen pairs is
-  added, scaled up to all pairs of that size. This is unbiased but for the choice of the kernel's numbers.
+  added, scaled up to all pairs of that size. This is unbiased except for the choice of the kernel's parameters.
 * *reported*: the plug-in values, moved towards the cross-fitted ones where the two differ by more than their errors,
   which corrects surrogates that are wrong about a player.
 
@@ -113,7 +113,7 @@ class Design:
             then the ``k`` complements in the same order.
         stratum: ``[k]`` int64, the stratum of each pair.
         available: ``[n // 2 + 1]`` float64, how many pairs each stratum has; entry 0 is 0.
-        taken: ``[n // 2 + 1]`` int64, how many of them are evaluated.
+        taken: ``[n // 2 + 1]`` int64, how many pairs of each stratum are evaluated.
 
     Examples:
         >>> plan = design(4, budget=12, seed=0)
@@ -149,8 +149,8 @@ class Design:
 def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 0) -> Design:
     """Choose at most ``budget`` coalitions to evaluate.
 
-    If all ``2**n`` fit, all are taken. Otherwise it takes the empty one, all players, the single players, the
-    coalitions without one player, and pairs of the other sizes in proportion to 1 / size.
+    If all ``2**n`` fit, all are taken. Otherwise the design has the empty coalition, all players, the single players,
+    the coalitions without one player, and pairs of the other sizes in proportion to 1 / size.
 
     Args:
         n: number of players.
@@ -358,15 +358,15 @@ class _Estimates:
 
 @dataclass(frozen=True, eq=False)
 class MixtureEstimate:
-    """Values of a game of averages, and what they cost.
+    """Values of a game of averages, and the cost of computing them.
 
     Attributes:
         values: ``[n]`` float64, the reported values.
         standard_errors: ``[n]``, widened by Student's factor, so that ``values +- 1.96 standard_errors`` are 95 %
             intervals; 0 where values are exact, NaN where no stratum has two sampled pairs.
-        cross_fitted: ``[n]``, unbiased but for the choice of the kernel's numbers.
-        plug_in: ``[n]``, with the surrogate's worth wherever none was evaluated.
-        distinct: how many coalitions were evaluated, the empty one and all players included.
+        cross_fitted: ``[n]``, the cross-fitted values, unbiased except for the choice of the kernel's parameters.
+        plug_in: ``[n]``, the values with the surrogate's worth wherever none was evaluated.
+        distinct: how many coalitions were evaluated, including the empty one and all players.
         exact: whether all coalitions were evaluated.
         kernel: the Gram matrix that was chosen: "identity", "gram 0", "gram 1", .., or "all" for their sum; "none" if
             exact.
@@ -393,7 +393,7 @@ class Fit:
 
     Attributes:
         design: the coalitions.
-        worth: ``[m]``, their worths, in the design's order.
+        worth: ``[m]``, the coalitions' worths, in the design's order.
         weights: ``[n]``, the players' weights, positive, summing to 1.
         kernel: the kernel that was chosen. None: all coalitions are known.
         folds: ``[k]``, the fold of each sampled pair; -1 for pairs in completely known strata, on which every fold
@@ -422,12 +422,12 @@ class Fit:
 
     @_on_one_thread
     def values(self, measure: Semivalue | None = None, worth: Floats | None = None) -> Floats:
-        """Return the reported values of a semivalue, of this utility or of another one of the same coalitions.
+        """Return the reported values of a semivalue, in this utility or in other utilities of the same coalitions.
 
         Args:
             measure: the semivalue; default: Shapley.
-            worth: ``[m, ...]``, the worths of the same coalitions in other utilities. The kernel stays that of this
-                fit. Default: the fit's own worths.
+            worth: ``[m, ...]``, the worths of the same coalitions in other utilities. The kernel of this fit is used.
+                Default: the fit's own worths.
 
         Returns:
             ``[n]``, or ``[n, ...]`` for other utilities.
@@ -501,10 +501,10 @@ class Fit:
 
     @_on_one_thread
     def predict(self, coalitions: Sequence[Collection[int]]) -> Floats:
-        """Return the worth of each coalition, ``[c]``: the evaluated one where it is known, else the surrogate's.
+        """Return the worth of each coalition, ``[c]``: the evaluated worth if known, else the surrogate's.
 
         Raises:
-            ValueError: a member that is no player.
+            ValueError: a member that is not a player.
         """
         members = np.zeros((len(coalitions), self.design.players), dtype=bool)
         for row, coalition in zip(members, coalitions, strict=True):
@@ -520,8 +520,8 @@ class Fit:
     def least_core(self) -> LeastCore:
         """Return the game's least core (Maschler, Peleg, Shapley 1979).
 
-        With up to 14 players it uses every coalition; beyond, the evaluated ones and a sample of 4,000, so payments are
-        approximate.
+        With up to 14 players every coalition is used; with more, the evaluated coalitions and a sample of 4,000, so
+        payments are approximate.
         """
         n = self.design.players
         if n <= _ALL_CONSTRAINTS:
@@ -763,9 +763,9 @@ def fit(
 
     Args:
         design: the coalitions.
-        worth: ``[m]``, the worth of each, in the order of ``design.coalitions()``.
+        worth: ``[m]``, the worth of each coalition, in the order of ``design.coalitions()``.
         weights: ``[n]``, how the average weighs its members. A weight of 0 counts as a millionth of the mean; if all
-            are 0, they are equal.
+            are 0, weights are equal.
         grams: Gram matrices ``[n, n]`` of the players' similarity, such as inner products of their updates' steps.
             All-zero matrices are ignored. The identity, each matrix, and their sum are tried.
         game: "average", or "increment" where coalitions are sums of weighted steps.
@@ -815,15 +815,15 @@ def mixture(
     """Estimate the Shapley value of a game whose coalitions are averages or sums, from at most ``budget`` coalitions.
 
     Args:
-        value: the utility, smooth in the mixture of the players. Its ``many``, if it has one, gets all coalitions at
+        value: the utility, smooth in the mixture of the players. Its method ``many``, if any, gets all coalitions at
             once.
         n: number of players.
         weights: ``[n]``, how the average weighs its members.
         grams: Gram matrices ``[n, n]`` of the players' similarity (see :func:`hanse.games.mixture.fit`); or a function
             that returns them, called after all single players were evaluated.
-        budget: the most coalitions to evaluate, the empty one and all players included. Default: 10 per player, for
-            errors of 1 to 2 % of the values on real games of 10 to 20 players. If it holds all ``2**n``, values are
-            exact.
+        budget: the most coalitions to evaluate, including the empty one and all players. Default: 10 per player, which
+            gave errors of 1 to 2 % of the values on real games of 10 to 20 players. If the budget covers all ``2**n``,
+            values are exact.
         seed: keys the draw; a numpy generator is used as it is.
         enough: a function that decides whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
             :func:`hanse.games.mixture.top_settled`. It is called at 5 coalitions per player and at each doubling.
@@ -861,7 +861,7 @@ def mixture(
 
 
 def top_settled(count: int) -> Callable[[Floats, Floats], bool]:
-    """Return a rule for ``enough``: it is clear which ``count`` players are worth most.
+    """Return a rule for ``enough``: values suffice once it is clear which ``count`` players are worth most.
 
     The 95 % intervals of the largest values must lie above those of the others.
     """
@@ -878,17 +878,18 @@ def top_settled(count: int) -> Callable[[Floats, Floats], bool]:
 
 
 def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
-    """Return a rule for ``enough``: the whole ranking of the players is right with this probability.
+    """Return a rule for ``enough``: values suffice once the whole ranking of the players is right with probability
+    ``sure``.
 
     Every two neighbours in the ranking must be distinguishable, or known to differ by less than a hundredth of the sum
     of the positive values (twins can never be distinguished). The probability is divided among the neighbours
     (Bonferroni).
 
     Args:
-        sure: above 0.5 and below 1.
+        sure: the probability, above 0.5 and below 1.
 
     Raises:
-        ValueError: a number that is not.
+        ValueError: ``sure`` is out of range.
     """
     if isinstance(sure, bool) or not 0.5 < sure < 1:
         raise ValueError(f"sure is {sure!r}; allowed: a number above 0.5 and below 1")
@@ -907,10 +908,10 @@ def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
 
 
 def shares_settled(precision: float) -> Callable[[Floats, Floats], bool]:
-    """Return a rule for ``enough``: values are exact enough for proportional payments.
+    """Return a rule for ``enough``: values suffice once they are exact enough for proportional payments.
 
     Args:
-        precision: the half-width of every 95 % interval is at most this share of the sum of the positive values.
+        precision: the largest half-width of a 95 % interval, as a share of the sum of the positive values.
     """
     precision = positive_or_zero("precision", precision)
 

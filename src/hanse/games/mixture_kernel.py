@@ -1,7 +1,7 @@
 """Semivalues and interactions, in closed form, of the games that the surrogate of :mod:`hanse.games.mixture` sums.
 
-There is one such game per evaluated coalition, so these closed forms give the surrogate's values without a sum over
-coalitions. In all of them the empty coalition is worth 0, and another coalition S
+There is one such game for each evaluated coalition, so these closed forms give the surrogate's values without a sum
+over all coalitions. In all of them the empty coalition is worth 0, and another coalition S
 
 * ``(u . x_S)^4`` where coalitions are averages: the mixture ``x_S`` has the members' weights, normalised to sum to 1;
 * ``(c + u . x_S)^4`` where coalitions are sums: ``x_S`` has the members' weights unchanged.

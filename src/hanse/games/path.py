@@ -17,10 +17,10 @@ characterises it among path methods of cost sharing. It follows that
 * given the path, a value is linear in the player's step: splitting a step among several names earns the same in total,
   and a sum of steps has the sum of the values.
 
-It requires that U is differentiable along the path (kinks, as of ReLU, are harmless), and that the steps contain every
-change. It is *not* the Shapley value of the increment game in general. For a quadratic U the two are equal: both are
-``<grad U(w) + H D / 2, s_i>``. They differ from the third derivatives on, since the Shapley value averages the gradient
-over random sets of steps, and the path value over equal fractions of all steps.
+The path value requires that U is differentiable along the path (kinks, such as ReLU's, are harmless), and that the
+steps contain every change. It is *not* the Shapley value of the increment game in general. For a quadratic U the two
+are equal: both are ``<grad U(w) + H D / 2, s_i>``. With third derivatives they differ, since the Shapley value averages
+the gradient over random sets of steps, and the path value over equal fractions of all steps.
 
 The integral is taken at Gauss-Legendre points, one gradient each. PI-FL's eq. (1) is the rule with a single point at
 the end of the path (:func:`hanse.games.shapley.first_order`), up to the origin of the parameters.
@@ -48,14 +48,14 @@ _AT_ONCE = 1 << 19  # numbers of steps that are held in float64 at once: so few 
 
 @dataclass(frozen=True, eq=False)
 class PathIntegral:
-    """The mean of some gradients along a path.
+    """The means of some gradients along a path.
 
     Attributes:
         gradients: ``[G, P]`` float64, the mean of each gradient.
         total: the utility's gain along the path by this integral.
         residual: the rest of the gain: the integral's error, and anything else that changed the utility. NaN if the
             gain is not known.
-        points: of the rule that was used last.
+        points: the number of points of the last rule used.
         evaluated: how many points were evaluated, those of earlier rules included.
     """
 
@@ -85,7 +85,7 @@ class PathValues:
         values: ``[n]`` float64.
         residual: the gain minus the sum of the values: the error of the integral; NaN if the gain was not given.
         without_block: ``[n, G - 1]``, the values by the other gradients, if ``gradient`` returns several.
-        points: of the rule that was used last.
+        points: the number of points of the last rule used.
         evaluated: how many points were evaluated, those of earlier rules included.
     """
 
@@ -112,13 +112,14 @@ def integrate(
         gradient: takes a model ``[P]`` and returns the utility's gradient ``[P]``, or several gradients ``[G, P]``.
         start: ``[P]``.
         step: ``[P]``.
-        points: of the Gauss-Legendre rule, 1 to 24. A rule of k points is exact where the utility is a polynomial of
-            degree up to 2 k along the path.
+        points: the points of the Gauss-Legendre rule, 1 to 24. A rule of k points is exact where the utility is a
+            polynomial of degree up to 2 k along the path.
         gain: the utility's actual gain. While the integral differs from it by more than ``tolerance`` times the gain,
             the points are doubled, up to 24, unless doubling hardly changed the integral: then something else changed
             the utility.
         tolerance: a share of the gain, at least 0.
-        shares: ``[G]``, the coefficients with which the gradients sum to the utility's; None: it is the first one.
+        shares: ``[G]``, the coefficients with which the gradients sum to the utility's gradient; None: the first
+            gradient is the utility's.
 
     Raises:
         ValueError: shapes that do not fit, or too many or too few points.
@@ -161,20 +162,20 @@ def values(
 
     Args:
         gradient: takes a model ``[P]`` (an array if ``steps`` is one, else a tensor) and returns the gradient ``[P]``
-            of the utility there; or several gradients ``[G, P]``, the utility's first and then, for intervals, that of
+            of the utility there; or several gradients ``[G, P]``: first the utility's and then, for intervals, those of
             the utility without each block of its samples.
         steps: ``[n, P]``, each player's weighted step ``q_i d_i``: its weight times its change of the model.
         points: see :func:`integrate`.
         start: ``[P]``, the model before; None: zeros, so ``gradient`` gets the model's change.
         gain: the utility's actual gain, ``U(start + sum of steps) - U(start)``. If given, points are added until the
-            values' sum agrees with it, and ``residual`` is the rest.
+            sum of the values agrees with the gain, and ``residual`` is the rest.
         tolerance: see :func:`integrate`.
 
     Raises:
         ValueError: shapes that do not fit, numbers that are not finite, or points out of range.
 
     Examples:
-        Two steps towards 1 and one away, with U(w) = -(w - 1)^2, which gains 0.75 from 0 to 0.5:
+        Two steps towards 1 and one away from it; U(w) = -(w - 1)^2 gains 0.75 from 0 to 0.5:
 
         >>> found = values(lambda w: -2 * (w - 1), [[0.25], [0.5], [-0.25]], gain=0.75)
         >>> found.values.round(4).tolist(), abs(found.residual) < 1e-12
@@ -203,7 +204,7 @@ def values(
 
 def beyond(steps: Tensor, known: Tensor) -> Tensor:
     """Return the part of ``steps [n, P]`` that is orthogonal to the steps ``known [m, P]``: 0 for any combination of
-    these.
+    known steps.
 
     Examples:
         >>> beyond(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]])).tolist()

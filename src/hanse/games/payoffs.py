@@ -1,9 +1,9 @@
 """Payoff matrices ``Phi [k, k]`` of GTFLAT's game among a round's updates.
 
 ``Phi[i, j]`` is player i's estimate of model j. Larger is better, and the diagonal is 0. GTFLAT uses minus the distance
-between the models, eq. (10) (:func:`payoff_matrix`), and allows other estimates: :func:`cosine_payoff`,
-:func:`layer_payoff` and :func:`loss_payoff` are three. :func:`scale_free` makes any of them independent of units. The
-game itself is in :mod:`hanse.games.evolution`.
+between the models, eq. (10) (:func:`payoff_matrix`), and allows other estimates, such as :func:`cosine_payoff`,
+:func:`layer_payoff` and :func:`loss_payoff`. :func:`scale_free` makes any of them independent of units. The game itself
+is in :mod:`hanse.games.evolution`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def payoff_matrix(params: Any, eps: float = 0.0) -> Floats:
     """Return GTFLAT's payoffs ``-|theta_i - theta_j|``, eq. (10), ``[k, k]``.
 
     Args:
-        params: ``[k, P]``, a model per row. All columns count (docs/papers.md, T7): leave buffers out.
+        params: ``[k, P]``, one model per row. All columns count (docs/papers.md, T7), so leave buffers out.
         eps: a number added to each entry of a difference, as ``torch.nn.PairwiseDistance`` does with 1e-6.
 
     Raises:
@@ -61,7 +61,7 @@ def layer_payoff(params: Any, offsets: Sequence[int], *, relative: bool = False)
 
     Args:
         params: ``[k, P]``, a model per row.
-        offsets: where each layer begins, and at the end P, as in a table's layout. Layer l is the columns
+        offsets: the column at which each layer begins, followed by P, as in a table's layout. Layer l has the columns
             ``offsets[l]`` to ``offsets[l + 1]``.
         relative: whether to divide each layer's distances by their mean and average over layers, so all layers count
             equally.
@@ -85,8 +85,8 @@ def loss_payoff(losses: Any) -> Floats:
     """Return ``-losses`` with a zero diagonal, ``[k, k]``.
 
     Args:
-        losses: ``[k, k]``; ``losses[i, j]`` is a validation loss of model j for player i, for example that of the mean
-            of models i and j. The diagonal is not used.
+        losses: ``[k, k]``; ``losses[i, j]`` is a validation loss of model j for player i, for example the loss of the
+            mean of models i and j. The diagonal is not used.
 
     Raises:
         ValueError: a wrong shape, or a number off the diagonal that is not finite.
@@ -101,7 +101,7 @@ def loss_payoff(losses: Any) -> Floats:
 def mean_distance(payoff: Any) -> float:
     """Return the mean size of the payoffs off the diagonal, the game's scale; 0 for one player.
 
-    With :func:`payoff_matrix` it is the mean distance between models.
+    For :func:`payoff_matrix` this is the mean distance between models.
     """
     square = as_square(payoff, "payoff")
     k = len(square)

@@ -1,6 +1,6 @@
 """Shapley values from sampled permutations.
 
-In a random order of all players, each is credited with its marginal contribution to its predecessors. The mean over
+In a random order of all players, each player is credited with what it adds to its predecessors. The mean over all
 orders is the Shapley value. :func:`monte_carlo` is the plain estimator. :func:`walk` processes many orders at once, for
 :func:`monte_carlo` and for GTG-Shapley (:mod:`hanse.games.gtg`). :class:`Walks` keeps the orders, so that other
 utilities can be valued along them without new draws.
@@ -35,7 +35,8 @@ class Estimate:
 
     Attributes:
         values: ``[n]``, float64.
-        standard_errors: ``[n]``, of ``values``; NaN where fewer than two independent samples were taken.
+        standard_errors: ``[n]``, the standard errors of ``values``; NaN where fewer than two independent samples were
+            taken.
         evaluations: how many worths the algorithm requested, including ``v({})``, ``v(N)`` and repetitions.
         distinct: how many different coalitions were really evaluated.
         permutations: how many permutations were used.
@@ -52,7 +53,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Permutations, and where the coalitions along each stand in the order of evaluation.
+    """Permutations, and the places of the coalitions along each of them in the order of evaluation.
 
     Attributes:
         rows: ``[m, n]`` int64, the permutations.
@@ -67,7 +68,7 @@ class Walks:
         """Return the mean marginal contributions ``[n, ...]`` of another utility along the same permutations.
 
         Args:
-            worth: ``[distinct, ...]``, that utility's worth of each coalition, in the order of evaluation.
+            worth: ``[distinct, ...]``, the other utility's worth of each coalition, in the order of evaluation.
         """
         steps = np.diff(worth[self.places], axis=1)
         total = np.zeros((self.rows.shape[1], *worth.shape[1:]))
@@ -84,7 +85,7 @@ def monte_carlo(
     """Return the mean marginal contribution over permutations, ``[n]``: an estimate of the Shapley value.
 
     Args:
-        value: the utility; its method ``many``, if it has one, is used.
+        value: the utility; its method ``many``, if any, is used.
         n: number of players.
         permutations: how many to draw, or the permutations of ``0..n-1`` themselves.
         seed: keys the draw; a numpy generator is used as it is.
@@ -115,7 +116,7 @@ def monte_carlo_result(
         value: the utility.
         n: number of players.
         permutations: how many to draw, or the permutations of ``0..n-1`` themselves.
-        seed: of the draws.
+        seed: the seed of the random draws.
     """
     n = players(n)
     if isinstance(permutations, int | np.integer):

@@ -30,10 +30,10 @@ class Semivalue:
     - p)^(n - 1 - s)``. The distribution is kept as quadrature nodes.
 
     Attributes:
-        name: what it is called.
+        name: the semivalue's name.
         nodes: ``[k]``, values of ``p`` in (0, 1); exact for polynomials of degree ``n - 1``.
         masses: ``[k]``, the weights of the nodes, which sum to 1.
-        players: the number of players that it was made for. None: any number.
+        players: the number of players that the semivalue was made for. None: any number.
 
     Examples:
         >>> Semivalue.banzhaf().weights(2)
@@ -61,7 +61,7 @@ class Semivalue:
     def beta_shapley(cls, n: int, alpha: float, beta: float) -> Semivalue:
         """Return beta-Shapley for ``n`` players (Kwon, Zou 2022): ``p`` has the distribution ``Beta(beta, alpha)``.
 
-        ``alpha > beta`` stresses small coalitions; ``(1, 1)`` is the Shapley value.
+        ``alpha > beta`` gives small coalitions more weight; ``(1, 1)`` is the Shapley value.
 
         Raises:
             ValueError: ``alpha`` or ``beta`` is outside 0.01 to 100, where the weights can be computed.
@@ -78,7 +78,7 @@ class Semivalue:
         return cls(f"beta-shapley({alpha:g}, {beta:g})", np.asarray(x), masses, n)
 
     def weights(self, others: int) -> Floats:
-        """Return ``w(0), .., w(others)``, ``[others + 1]``: the weight of one set of 0, 1, .. of the ``others``."""
+        """Return ``w(0), .., w(others)``, ``[others + 1]``: the weight of one set of 0, 1, .. of the other players."""
         p, sizes = self.nodes[:, None], np.arange(others + 1)
         return np.asarray(self.masses @ (p**sizes * (1 - p) ** (others - sizes)))
 
@@ -110,8 +110,8 @@ def semivalue_from_table(v: ArrayLike, weights: ArrayLike) -> Floats:
         weights: ``[n]``, the weight of one coalition of 0, 1, .., n-1 others.
 
     Raises:
-        ValueError: the table's length is not a power of two of at least 2, it is not finite, or ``weights`` is not
-            ``[n]``.
+        ValueError: the table's length is not a power of two of at least 2, the table is not finite, or ``weights`` is
+            not ``[n]``.
     """
     worth = _checked(v)
     n = worth.size.bit_length() - 1
@@ -146,7 +146,7 @@ def banzhaf_from_table(v: ArrayLike) -> Floats:
 def exact(value: Utility, n: int) -> Floats:
     """Return the exact Shapley value of a game of ``n`` players, ``[n]`` (GreedyFed sec. II; PI-FL eq. 18).
 
-    All ``2**n`` coalitions are evaluated, the empty one included. The values sum to ``v(N) - v({})``.
+    All ``2**n`` coalitions are evaluated, including the empty one. The values sum to ``v(N) - v({})``.
 
     Args:
         value: the utility: a function from a ``frozenset`` of players ``0..n-1`` to its worth.
@@ -180,9 +180,9 @@ def banzhaf(value: Utility, n: int) -> Floats:
 
 
 def leave_one_out(value: Utility, n: int) -> Floats:
-    """Return the loss without each player, ``v(N) - v(N without i)``, ``[n]``.
+    """Return what is lost without each player, ``v(N) - v(N without i)``, ``[n]``.
 
-    It needs only ``n + 1`` evaluations, but misses players that can replace each other.
+    This needs only ``n + 1`` evaluations, but undervalues players that can replace each other.
 
     Args:
         value: the utility, as for :func:`exact`.

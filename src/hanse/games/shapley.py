@@ -1,4 +1,4 @@
-"""All estimators of the values of players in a cooperative game.
+"""All estimators of players' values in a cooperative game.
 
 A game is a utility: a function from a coalition, a ``frozenset`` of players ``0..n-1``, to its worth. If it also has a
 method ``many(coalitions)``, coalitions are evaluated in batches. Results are numpy float64, ``[n]``.
@@ -7,9 +7,9 @@ method ``many(coalitions)``, coalitions are evaluated in batches. Results are nu
 :func:`exact`              Shapley value                          all ``2**n`` coalitions
 :func:`banzhaf`            Banzhaf value                          all ``2**n`` coalitions
 :func:`leave_one_out`      ``v(N) - v(N without i)``              ``n + 1`` coalitions
-:func:`monte_carlo`        Shapley value, sampled                 ``n`` a permutation
-:func:`gtg`                GTG-Shapley (GreedyFed Alg. 2)         ``n`` a permutation, less by truncation
-:func:`mixture`            Shapley value of a game of averages    10 a player, or as many as are allowed
+:func:`monte_carlo`        Shapley value, sampled                 ``n`` per permutation
+:func:`gtg`                GTG-Shapley (GreedyFed Alg. 2)         ``n`` per permutation, or fewer
+:func:`mixture`            Shapley value of a game of averages    10 per player, or a given number
 :func:`first_order`        PI-FL eqs (1) and (2)                  one gradient
 =========================  =====================================  ======================================
 

@@ -1,8 +1,8 @@
 """PI-FL's tiers: initial tiers, importance weights, scheduling, and personal models.
 
-In the paper's order: :func:`first_tiers` groups clients before training; :func:`importance` measures how well each
-tier's model fits a client; with these weights clients bid (:mod:`hanse.federation.policy`), the server schedules the
-bidders (:func:`schedule`), and clients mix their personal models (:func:`mixture`). Payments are in
+The functions, in the paper's order: :func:`first_tiers` groups clients before training; :func:`importance` measures how
+well each tier's model fits a client; with these weights clients bid (:mod:`hanse.federation.policy`), the server
+schedules the bidders (:func:`schedule`), and clients mix their personal models (:func:`mixture`). Payments are in
 :mod:`hanse.games.tokens`.
 
 Arrays may be anything that numpy accepts; results are numpy float64 unless stated otherwise. In the shapes n is the
@@ -49,7 +49,7 @@ def importance(correct: Any, sizes: Any) -> Floats:
     has weights of 0.
 
     Args:
-        correct: ``[n, K]``, how many of client c's own samples the model of tier k gets right.
+        correct: ``[n, K]``, how many of each client's own samples each tier's model gets right.
         sizes: ``[n]``, how many samples each client has.
 
     Raises:
@@ -68,8 +68,8 @@ def mixture(v: Any, normalised: bool = True) -> Floats:
 
     Args:
         v: ``[n, K]``, importance weights, at least 0.
-        normalised: divide each row by its sum; a row of zeros becomes uniform. If False, ``v`` itself as printed, whose
-            rows do not sum to 1 (docs/papers.md, P4).
+        normalised: whether each row is divided by its sum (a row of zeros becomes uniform). If not, the result is ``v``
+            itself, as printed, whose rows do not sum to 1 (docs/papers.md, P4).
 
     Raises:
         ValueError: negative weights.
@@ -90,11 +90,11 @@ def mixture(v: Any, normalised: bool = True) -> Floats:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who trains each tier.
+    """The clients that train each tier.
 
     Attributes:
-        chosen: by tier, the best bidders, best first.
-        drawn: by tier, the clients that were drawn, in the order in which they were taken.
+        chosen: the best bidders of each tier, best first.
+        drawn: the clients drawn for each tier, in the order of the draw.
     """
 
     chosen: tuple[tuple[int, ...], ...]
@@ -116,12 +116,12 @@ def schedule(
     """Return who trains each tier, PI-FL Alg. 3 as read in docs/papers.md, P7 and P8.
 
     Args:
-        bidders: by tier, the clients that bid for it.
+        bidders: for each tier, the clients that bid for it.
         contributions: ``[K, N]``, each client's value for each tier, by client id.
-        by_contribution: how many bidders are chosen for each tier, those of the largest contributions; ties go to the
+        by_contribution: how many bidders are chosen for each tier, those with the largest contributions; ties go to the
             lower id.
         at_random: how many more clients are drawn for each tier.
-        random_order: by tier, the available clients in random order. The first of them that were not chosen are drawn.
+        random_order: for each tier, the available clients in random order. The first that were not chosen are drawn.
 
     Raises:
         ValueError: contributions that are not finite, negative numbers of seats, or different numbers of tiers.
@@ -155,8 +155,8 @@ def f1_scores(confusion: Any) -> Floats:
 def most_varying(f1: Any, rho: int) -> Ints:
     """Return the classes whose F1 scores vary most over the clients, in descending order, ``[rho]`` int64.
 
-    PI-FL eq. (5) prints rho as a variance; the text means a number of classes (docs/papers.md, P6). The variance is
-    that of the population, and ties go to the lower class.
+    PI-FL eq. (5) prints rho as a variance; the text means a number of classes (docs/papers.md, P6). The variance is the
+    population variance, and ties go to the lower class.
 
     Args:
         f1: ``[n, C]``, F1 scores.
@@ -193,13 +193,13 @@ class FirstTiers:
 def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres: Any = None) -> FirstTiers:
     """Group clients into tiers by the F1 scores of their local models, PI-FL sec. 3.1 (pre-training).
 
-    It is scikit-learn's K-means (Lloyd) on the classes that vary most.
+    This is scikit-learn's K-means (Lloyd) on the classes whose F1 scores vary most.
 
     Args:
         f1: ``[n, C]``, F1 scores.
-        rho: on how many classes.
+        rho: how many classes are used.
         tiers: how many tiers, K; at most n.
-        seed: of the random starts.
+        seed: the seed of the random starts.
         initial_centres: ``[K, rho]``, where to start. Default: the best of ten random starts.
 
     Raises:

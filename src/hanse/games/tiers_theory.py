@@ -1,12 +1,12 @@
 """When does a client gain by joining a tier? PI-FL's Gaussian case (appendix D.1, eqs 51-57), exact and as printed.
 
 Client i has ``n_i`` draws from N(mu_i, sigma2) and estimates mu_i. The means mu of a tier's clients are draws from
-N(beta, tau2). An error is the expected square of (estimate - mu_i) from client i's view: given mu_i, with beta unknown,
-the other means scatter around mu_i.
+N(beta, tau2). An error is the expected square of (estimate - mu_i) from client i's view: mu_i is given and beta
+unknown, so the other means scatter around mu_i.
 
 The printed formulas treat the others as independent of each other. But they share the unknown ``beta - mu_i``: the
 missing covariance tau2 makes joining look better than it is (docs/papers.md, P18). Functions with the argument
-``printed`` return either form; :func:`simulate` decides between them.
+``printed`` return either form; :func:`simulate` shows which one is right.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Gaussian:
-    """The setting.
+    """The Gaussian setting.
 
     Attributes:
         n: ``[m]``, how many samples each client has.
         tier: ``[m]``, each client's tier.
         sigma2: the variance of samples around a client's mean.
         tau2: the variance of the clients' means inside a tier.
-        beta_diff: the distance of the other tiers' centre from that of the client's own tier.
+        beta_diff: the distance between the centre of the other tiers and that of the client's own tier.
 
     Raises:
         ValueError: no clients, a client without samples, or a variance that is negative or not finite.
@@ -61,7 +61,7 @@ def local_error(setting: Gaussian, i: int) -> float:
 
 
 def federated_error(setting: Gaussian, i: int, printed: bool = False) -> float:
-    """Return client i's error with one model for all, PI-FL eq. (54); ``printed``: without the covariance.
+    """Return client i's error with one model for all clients, PI-FL eq. (54).
 
     Args:
         setting: the setting.
@@ -72,7 +72,7 @@ def federated_error(setting: Gaussian, i: int, printed: bool = False) -> float:
 
 
 def tier_error(setting: Gaussian, i: int, printed: bool = False) -> float:
-    """Return client i's error with its own tier's model, PI-FL eq. (55); ``printed``: without the covariance.
+    """Return client i's error with its own tier's model, PI-FL eq. (55).
 
     Args:
         setting: the setting.
@@ -99,8 +99,8 @@ def _error(setting: Gaussian, i: int, members: NDArray[np.bool_], printed: bool)
 def joining_pays(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> bool:
     """Say whether the tier's model beats training alone, PI-FL eq. (57): ``tau2 < sigma2 / n0``.
 
-    The tier's size does not matter. The printed bound, ``m1 sigma2 / (2 n0)``, grows with it, and is right for two
-    clients only.
+    The tier's size does not matter. The printed bound, ``m1 sigma2 / (2 n0)``, grows with the tier's size, and is right
+    only for two clients.
     """
     return tau2 < (m1 * sigma2 / (2 * n0) if printed else sigma2 / n0)
 
@@ -113,7 +113,7 @@ def simulate(setting: Gaussian, i: int, repetitions: int, draw: Any) -> dict[str
     Args:
         setting: the setting.
         i: the client.
-        repetitions: how often, at least 2.
+        repetitions: the number of repetitions, at least 2.
         draw: a numpy generator.
 
     Returns:

@@ -39,12 +39,12 @@ def _units(name: str, value: int) -> int:
 def utility(accuracy: float, best_accuracy: float) -> float:
     """Return a tier's relative improvement, PI-FL eq. (8): ``max(0, (accuracy - best) / best)``.
 
-    Where ``best_accuracy`` is 0, the printed form divides by 0. Then the improvement is 0 if ``accuracy`` is 0 too,
-    else infinite, which counts as full (docs/papers.md, P12).
+    If ``best_accuracy`` is 0, the printed form divides by 0. Then the improvement is 0 if ``accuracy`` is also 0, else
+    infinite, which counts as full (docs/papers.md, P12).
 
     Args:
         accuracy: the tier's accuracy after the round, at least 0.
-        best_accuracy: its best accuracy before.
+        best_accuracy: the tier's best accuracy before the round.
 
     Raises:
         ValueError: accuracies that are negative or not finite.
@@ -58,11 +58,11 @@ def utility(accuracy: float, best_accuracy: float) -> float:
 def reimbursement_rate(accuracy: float, best_accuracy: float, eta: float, gamma: float) -> float:
     """Return the share of the pool that goes back to those who paid, PI-FL eqs (8) and (9), from 0 to ``eta``.
 
-    Without improvement it is ``eta``. It falls with the relative improvement, and is 0 from ``gamma`` on.
+    Without improvement the share is ``eta``. It falls as the relative improvement grows, and is 0 from ``gamma`` on.
 
     Args:
         accuracy: the tier's accuracy after the round.
-        best_accuracy: its best accuracy before.
+        best_accuracy: the tier's best accuracy before the round.
         eta: the largest rate, 0 to 1.
         gamma: the relative improvement from which nothing is reimbursed, 0 to 1. With 0 any improvement suffices
             (docs/papers.md, P13).
@@ -78,14 +78,14 @@ def reimbursement_rate(accuracy: float, best_accuracy: float, eta: float, gamma:
 
 
 def ranks(contributions: Mapping[int, float], participations: Mapping[int, float]) -> dict[int, int]:
-    """Return each provider's rank by client id, PI-FL eq. (12): n for the best of n, 1 for the last.
+    """Return each provider's rank by client id, PI-FL eq. (12): n for the best of n providers, 1 for the last.
 
     Providers are ordered by contribution, then by participation; of equals the lower id ranks higher (docs/papers.md,
     P16).
 
     Args:
         contributions: what each provider was worth, by client id.
-        participations: how often each took part, by client id; an entry for each provider.
+        participations: how often each provider took part, by client id; one entry for each.
 
     Raises:
         ValueError: a contribution or participation that is missing or not finite.
@@ -102,16 +102,16 @@ def ranks(contributions: Mapping[int, float], participations: Mapping[int, float
 def rank_rewards(pool: int, contributions: Mapping[int, float], participations: Mapping[int, float]) -> dict[int, int]:
     """Return what each provider earns, in units by client id, in proportion to its rank: PI-FL eqs (12)-(14).
 
-    The providers alone are ranked (docs/papers.md, P15), and the rewards sum to ``pool``. Units that do not divide go
-    one by one to the largest remainders; of equals, to the lower id.
+    Only the providers are ranked (docs/papers.md, P15), and the rewards sum to ``pool``. Units that do not divide
+    evenly go one by one to the largest remainders; among equals, to the lower id.
 
     Args:
-        pool: the units to share out: what reimbursement left (P17).
+        pool: the units to share out, after the reimbursement (P17).
         contributions: as for :func:`ranks`. If empty, nobody earns anything.
         participations: as for :func:`ranks`.
 
     Raises:
-        ValueError: a pool that is no whole number of units, and as :func:`ranks` does.
+        ValueError: a pool that is not a whole number of units, and as :func:`ranks` does.
     """
     pool = _units("pool", pool)
     alpha = ranks(contributions, participations)
@@ -143,9 +143,9 @@ def settle_tier(
     Args:
         payers: the selected bidders; each pays ``price``.
         providers: the clients whose updates were mixed.
-        price: of a seat, in units.
+        price: the price of a seat, in units.
         accuracy: the tier's accuracy after the round.
-        best_accuracy: its best accuracy before.
+        best_accuracy: the tier's best accuracy before the round.
         eta: the largest share of the pool that is reimbursed, 0 to 1.
         gamma: the relative improvement from which on nothing is reimbursed, 0 to 1.
         contributions: what each provider was worth, by client id.
@@ -215,12 +215,12 @@ def settle_round(
     """Settle one tier's round: return the balances after it, and the movements.
 
     Args:
-        balances: units by client id; an entry for each payer and provider.
+        balances: units by client id, with an entry for each payer and provider.
         payers: the selected bidders; each pays ``price``.
         providers: the clients whose updates were mixed.
-        price: of a seat, in units.
+        price: the price of a seat, in units.
         accuracy: the tier's accuracy after the round.
-        best_accuracy: its best accuracy before.
+        best_accuracy: the tier's best accuracy before the round.
         eta: the largest share of the pool that is reimbursed, 0 to 1.
         gamma: the relative improvement from which on nothing is reimbursed, 0 to 1.
         contributions: what each provider was worth, by client id.

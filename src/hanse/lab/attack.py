@@ -89,8 +89,9 @@ class Try:
 
     @property
     def contributes(self) -> bool:
-        """Whether the client still sends something trained, by itself or by a client that it copies."""
-        return self.deviation.get("sends", "trained") in ("trained", "copied") and not self.deviation.get("silent")
+        """Whether the client still sends something trained, by itself or by clients that it copies or bought from."""
+        trained = self.deviation.get("sends", "trained") in ("trained", "copied", "echo")
+        return trained and not self.deviation.get("silent")
 
     def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
         """Return the mean gain over these seeds and its 95 % interval (Student's t)."""
@@ -216,7 +217,7 @@ def _knobs_of(task: Any, result: Any) -> list[Knob]:
     """Return the ways to falsify one result."""
     if isinstance(result, Trained):
         knobs = [
-            Knob("sends", ("nothing", "copied", *KINDS)),
+            Knob("sends", ("nothing", "copied", *KINDS, *([] if task.centre is None else ["echo"]))),
             Knob("of", ("model",)),
             *([] if task.centre is None else [Knob("start", ("sent",))]),
             Knob("scale", (0.1, 3.0, 10.0), factor=True),

@@ -72,10 +72,10 @@ class Job:
         return Experiment(**self.sections)
 
     def checked(self) -> Experiment:
-        """Return the experiment, with the job's label in front of every mistake.
+        """Return the experiment; errors begin with the job's label.
 
         Raises:
-            UserError: it is not a valid experiment; each line begins with ``label``, which names the run.
+            UserError: ``sections`` is not a valid experiment; each line begins with ``label``, which names the run.
         """
         try:
             return self.experiment
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """How many rounds it plays, read from ``sections`` without checking the rest of the experiment."""
+        """How many rounds the job plays, read from ``sections`` without checking the rest of the experiment."""
         return int(self.sections.get("run", {}).get("rounds", RunSection().rounds))
 
 
@@ -126,9 +126,9 @@ def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequen
 
     Args:
         sections: the experiment as nested plain values.
-        seed: replaces the seeds of the sections in ``of``; None keeps the experiment's own seeds.
+        seed: the seed for the sections in ``of``; None keeps the experiment's own seeds.
         label: the job's label.
-        of: the sections whose seed is set. "data" is the seed of the split into clients, "run" that of everything else.
+        of: the sections whose seed is set: "data" for the split into clients, "run" for everything else.
     """
     given = dict(sections)
     for name in () if seed is None else of:
@@ -155,7 +155,7 @@ class _Rounds:
 
 
 def play(job: Job, step: Step) -> dict[str, Any]:
-    """Run a job without a run directory and return what is kept of it.
+    """Run a job without a run directory and return its result.
 
     Args:
         job: the run.
@@ -187,13 +187,13 @@ def folder_of(runs: Path, job: Job) -> Path:
 def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
     """Run a job in its own run directory and return its result.
 
-    A directory that holds the same experiment is resumed from its last checkpoint. One that holds anything else is
+    A directory that holds the same experiment is resumed from its last checkpoint. Any other directory there is
     overwritten.
 
     Args:
         job: the run.
         step: called after every finished round, and once for the rounds of an earlier start.
-        runs: the folder of all run directories; this one is named by :func:`folder_of`.
+        runs: the folder of all run directories; :func:`folder_of` names this job's.
 
     Returns:
         The result that :func:`attempt` describes, with the run directory as ``folder``.
@@ -235,13 +235,13 @@ def _same(path: Path, asked: Experiment) -> bool:
 def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[str, Any]:
     """Run a job and return its result as plain values that JSON can hold.
 
-    It raises no exception, because a failed run must not end the other runs of a sweep. Ctrl-C is handled by the run,
+    No exception is raised, because a failed run must not end the other runs of a sweep. Ctrl-C is handled by the run,
     which ends at a round and says that it was interrupted.
 
     Args:
         job: the run.
         step: told of every finished round.
-        run: plays the experiment with the observers that it is given.
+        run: the function that plays the experiment with the observers that it is given.
 
     Returns:
         Always ``key``, ``label``, ``given`` (the job's sections) and ``status``: "done", "failed" (with ``error``, one

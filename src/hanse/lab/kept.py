@@ -2,12 +2,12 @@
 
 A sweep has one file per run (:class:`Store`), since several machines may write into its folder at once. The runs of a
 paper are in one append-only file of JSON lines, ``kept.jsonl.gz`` (:class:`KeptFile`), in one gzip member or several
-(``zcat`` reads both), each line with the key of its run and the version of the format. Both implement :class:`Results`,
+(``zcat`` reads both). Each line has the key of its run and the version of the format. Both implement :class:`Results`,
 the interface that :func:`hanse.lab.player.play_all` uses.
 
 A line is the compacted result of :func:`hanse.lab.job.attempt`: ``experiment`` omits settings in ``given``, and a curve
 starts at its first number. A key may have several lines: failures, runs under other defaults, and repeats on another
-machine or commit (``made``). The first finished one that fits is the run's result.
+machine or commit (``made``). The first finished line that fits is the run's result.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class Store:
         return self.folder / f"{job.key}.json"
 
     def read(self, job: Job) -> dict[str, Any] | None:
-        """Return a job's finished result as :func:`hanse.lab.job.attempt` made it; None if there is no such file, if
-        the job failed or is of another experiment (whatever the file is called), or if the file is damaged.
+        """Return a job's finished result as :func:`hanse.lab.job.attempt` made it; None if there is no such file, if it
+        is damaged, or if its job failed or belongs to another experiment (whatever the file is called).
         """
         try:
             kept = json.loads(self.path(job).read_text())
@@ -171,7 +171,7 @@ class KeptFile:
         self.path = folder / NAME
 
     def lines(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return every line by its key, in the order in which they were added; nothing without a file.
+        """Return every line by its key, in the order of adding; nothing if there is no file.
 
         Raises:
             UserError: a line is truncated, damaged, of another version or duplicated; the error has one line for each.
@@ -191,8 +191,8 @@ class KeptFile:
         return [_whole(line) for line in there if line["status"] == "done" and is_of(line, job)]
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Add a result as a line. Raises MachineError if it cannot be written, such as on a full disk; the file is then
-        what it was.
+        """Add a result as a line. Raises MachineError if it cannot be written, such as on a full disk; the file then
+        stays as it was.
         """
         member = gzip.compress(_line({"version": VERSION, **result}).encode(), mtime=0)
         with _told(self.path):

@@ -53,8 +53,8 @@ class PlayedJobs:
     """The state of a list of jobs, during play or at the end.
 
     Attributes:
-        results: by key, the results of all finished jobs, including earlier calls'.
-        failures: by key, the reason of each failure in this call, in one line.
+        results: the results of all finished jobs by key, including those of earlier calls.
+        failures: the reason of each failure in this call by key, in one line.
         played: how many jobs had no finished result when this call began.
     """
 
@@ -80,24 +80,24 @@ def play_all(
     Failures are also stored, and tried again by the next call.
 
     Args:
-        jobs: in the order in which they are started.
+        jobs: the jobs, in the order in which they are started.
         store: where results are kept; it may be shared by many lists of jobs.
-        work: plays one job. It must be a function of a module (or a ``functools.partial`` of one) unless ``workers`` is
-            1, since it is sent to other processes.
+        work: the function that plays one job. Unless ``workers`` is 1, it is sent to other processes, so it must be a
+            function of a module (or a ``functools.partial`` of one).
         workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
         label: the text before the progress bar.
-        ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`); None: none.
-        gpus: how many graphics cards each job has on Ray; a fraction shares one. None asks for none.
+        ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`); None: no cluster.
+        gpus: how many GPUs each job gets on Ray; with a fraction, jobs share one. None: none.
         console: where the progress bar is drawn, if there is anything to play; None draws none.
-        ended: called after each job with the state so far.
+        ended: a function called after each job with the state so far.
 
     Returns:
         The results and failures of all ``jobs``.
 
     Raises:
-        UserError: ``workers`` is below 1, a data source is not here and cannot be downloaded, or the cluster does not
+        UserError: ``workers`` is below 1, a data source is missing and cannot be downloaded, or the cluster does not
             answer.
-        MachineError: a result cannot be written. What was written before it is kept.
+        MachineError: a result cannot be written. Earlier results are kept.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
     if workers < 1:
@@ -202,7 +202,7 @@ def _bar(console: Console | None) -> Progress:
 
 
 def cores() -> int:
-    """Return how many cores this process may use; in a container or a batch job, possibly fewer than exist."""
+    """Return how many cores this process may use, which may be fewer than exist in a container or a batch job."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
@@ -237,10 +237,10 @@ def in_processes(
     raises.
 
     Args:
-        jobs: the first ones are started first.
+        jobs: the jobs, in the order in which they are started.
         step: told of every finished round and the job that played it.
         work: plays one job; a function of a module, since it is sent to the processes.
-        workers: how many processes, at least 1; never more than there are jobs.
+        workers: how many processes to start, at least 1; never more than there are jobs.
     """
     waiting = list(reversed(jobs))
     crew: list[_Worker] = []
@@ -293,7 +293,7 @@ def _heard(
 def may_fork(jobs: Sequence[Job]) -> bool:
     """Return whether the worker processes for these jobs may be forks of this one.
 
-    A fork starts at once, with everything imported and the samples shared. It is not always safe:
+    A fork starts at once, with everything imported and the samples shared. But it is not always safe:
 
     * If another thread holds a lock, it would stay locked in the fork for ever.
     * If PyTorch may have started its own threads (several threads per operator, or a user's training loop), the fork
@@ -317,7 +317,7 @@ def dead(job: Job, error: str) -> dict[str, Any]:
     """Return a failed result for a job whose worker died.
 
     Args:
-        job: the job that it was playing.
+        job: the job that the worker was playing.
         error: the reason, in one line.
     """
     given = {"key": job.key, "label": job.label, "given": dict(job.sections)}
@@ -385,7 +385,7 @@ def environment(given: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables for processes started in this block.
 
     Args:
-        given: each variable's value; afterwards it is what it was.
+        given: each variable's value; the old values are restored afterwards.
     """
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
@@ -425,20 +425,20 @@ def in_ray(
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Yield each job with its result as it ends, played on a Ray cluster as one task of one core.
 
-    hanse must be installed on the cluster's machines; ``HANSE_DATA`` is set there as here. If a worker dies, only its
-    task fails.
+    hanse must be installed on the cluster's machines; ``HANSE_DATA`` has the same value there. If a worker dies, only
+    its task fails.
 
     Args:
-        jobs: in the order in which they are handed to Ray.
+        jobs: the jobs, in the order in which they are handed to Ray.
         step: not called, since tasks report only at their end.
         work: plays one job; a function of a module.
         address: what Ray takes: "host:port", "ray://host:port", "auto" for the cluster that this machine is part of,
             or "local" for a new one on this machine.
-        gpus: how many graphics cards each task sees; below 1, several tasks share one. None asks for none.
+        gpus: how many GPUs each task sees; below 1, several tasks share one. None: none.
 
     Raises:
-        UserError: Ray is not installed, nothing answers at the address, or the cluster has fewer graphics cards than
-            one task asks for (Ray itself would wait for more without end).
+        UserError: Ray is not installed, nothing answers at the address, or the cluster has fewer GPUs than one task
+            asks for (Ray itself would wait forever).
     """
     ray = _ray(address)
     try:

@@ -1,8 +1,8 @@
 """One experiment at many settings: a grid over keys and seeds, in which each point is a run.
 
-The implementation of ``hanse sweep``, also for use from Python. :func:`grid_of` reads an experiment's file and the axes
-and returns the checked :class:`GridPoint` of every run; :func:`run_sweep` plays those without a result and keeps a
-table with a row for each run. :func:`rows_of` makes these rows, :func:`means` averages them over the seeds,
+This is the implementation of ``hanse sweep``, and can be used from Python. :func:`grid_of` reads an experiment's file
+and the axes and returns the checked :class:`GridPoint` of every run; :func:`run_sweep` plays those without a result and
+keeps a table with a row for each run. :func:`rows_of` makes these rows, :func:`means` averages them over the seeds,
 :func:`printed_rows` and :func:`means_table` show both on a terminal. :class:`SweepPart` is a share of the runs for one
 of several machines.
 """
@@ -49,7 +49,7 @@ class Axis:
 
     Attributes:
         key: ``section.key`` as in the experiment's file, or ``section`` for a whole table.
-        values: as they are written on the command line, such as ``("0.1", "1e-3")``.
+        values: the values as written on the command line, such as ``("0.1", "1e-3")``.
     """
 
     key: str
@@ -60,7 +60,7 @@ class Axis:
 class GridPoint:
     """One run of a sweep.
 
-    If several mechanisms are swept, each run omits options of ``[mechanism]`` that only others have.
+    If several mechanisms are swept, each run omits options of ``[mechanism]`` that only other mechanisms have.
 
     Attributes:
         at: the place in the grid, the written value of each axis by its key. An axis that this run's mechanism does not
@@ -91,7 +91,7 @@ def read_axis(text: str) -> Axis:
             ``section={...},{...}`` for whole tables. Commas inside brackets and quotes belong to a value.
 
     Raises:
-        UserError: it has another form, or a value is empty or given twice.
+        UserError: the text has another form, or a value is empty or given twice.
 
     Example:
         >>> read_axis("model.hidden=[50],[50,25]")
@@ -132,14 +132,14 @@ def _split(text: str) -> list[str]:
 
 
 def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: int | None) -> list[GridPoint]:
-    """Return the runs of a sweep: every combination of the axes' values with every seed, each of them checked.
+    """Return the runs of a sweep, each checked: every combination of the axes' values with every seed.
 
     All combinations of seed 0 come first, then those of seed 1, so a stopped sweep has complete seeds.
 
     Args:
         file: the experiment's file (TOML).
-        overrides: changes for all runs, each as after ``--set``: ``section.key=value``.
-        grid: the axes, each as after ``--grid`` (see :func:`read_axis`).
+        overrides: changes for all runs, each written as after ``--set``: ``section.key=value``.
+        grid: the axes, each written as after ``--grid`` (see :func:`read_axis`).
         seeds: how many seeds, 0, 1, ...; each sets the split's seed (``data.seed``) and that of everything else
             (``run.seed``). None leaves the experiment's own seeds.
 
@@ -223,7 +223,7 @@ def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
 def _mechanisms(base: Mapping[str, Any], overrides: Sequence[str], grid: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the names of all mechanisms that the file and the grid name.
 
-    An option that one of them has is no mistake where another is played, even if that one does not have it.
+    An option that only some of them have is not a mistake when one of the others is played.
     """
     every = [base, *(changed_by(base, _words(overrides, at)) for at in grid)]
     return [name for name in dict.fromkeys(map(name_of, every)) if name is not None]
@@ -287,27 +287,27 @@ def run_sweep(
 ) -> PlayedJobs:
     """Play the runs of a sweep that have no result in ``folder`` yet.
 
-    Repeat the call with the same folder to continue: finished runs are kept, failed ones are tried again, and an
-    interrupted one continues from its last checkpoint. Every run uses one thread, so numbers do not depend on
+    Repeat the call with the same folder to continue: finished runs are kept, failed runs are tried again, and an
+    interrupted run continues from its last checkpoint. Every run uses one thread, so numbers do not depend on
     ``workers``.
 
     Args:
         points: the runs, as :func:`grid_of` returns them.
-        folder: is made if it is missing. It gets the table (rewritten after every run), ``jobs/<key>.json`` (the
+        folder: the folder, made if it is missing, for the table (rewritten after every run), ``jobs/<key>.json`` (the
             result of each run, as :func:`hanse.lab.job.attempt` describes it) and ``runs/`` (the run directories).
         workers: how many processes play, at least 1.
-        ray: the address of a Ray cluster to use instead of processes; None: none.
-        gpus: how many graphics cards each run has on Ray; a fraction shares one.
+        ray: the address of a Ray cluster to use instead of processes; None: no cluster.
+        gpus: how many GPUs each run gets on Ray; with a fraction, runs share one.
         rows_only: whether to leave no run directories. On Ray there are none in any case.
         table_name: the name of the table in ``folder``.
         console: where the progress bar is drawn; None draws none.
         work: what plays one job; None: a run of hanse.
 
     Returns:
-        The results by the jobs' keys, and why each run that failed did so.
+        The results by the jobs' keys, and the reason of each failed run.
 
     Raises:
-        UserError: ``workers`` is below 1, the folder cannot be written, a data source is not here and cannot be
+        UserError: ``workers`` is below 1, the folder cannot be written, a data source is missing and cannot be
             downloaded, or the cluster does not answer.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
 
@@ -351,7 +351,7 @@ def run_sweep(
 
 @dataclass(frozen=True)
 class SweepPart:
-    """One machine's share of a sweep, where several machines share a folder: every ``count``-th run.
+    """One machine's part of a sweep if several machines share a folder: every ``count``-th run.
 
     Attributes:
         number: which part, from 1 to ``count``.
@@ -366,7 +366,7 @@ class SweepPart:
         """Return the part that a text such as "2/8" names.
 
         Raises:
-            UserError: it is not ``i/n`` with whole numbers ``1 <= i <= n``.
+            UserError: the text is not ``i/n`` with whole numbers ``1 <= i <= n``.
         """
         number, slash, count = text.partition("/")
         part = cls(int(number), int(count)) if number.isdecimal() and count.isdecimal() else None
@@ -380,7 +380,7 @@ class SweepPart:
 
     @property
     def table(self) -> str:
-        """The name of its table. Each part has its own, since concurrent parts must not share one."""
+        """The name of the part's table. Each part has its own, since concurrent parts must not share one."""
         return f"part-{self.number}-of-{self.count}.csv"
 
 
@@ -389,12 +389,12 @@ def rows_of(points: Sequence[GridPoint], done: PlayedJobs) -> list[Row]:
 
     Args:
         points: the runs.
-        done: what is known of them.
+        done: the state of the runs.
 
     Returns:
         Rows with the value of each axis, ``seed`` if seeds vary, ``status`` ("done", "failed" or "waiting"), ``error``
-        (why it failed) and the job's ``key``. A finished run has besides ``rounds``, the last value of each tested
-        figure under its own name ("test/accuracy"), "best test/accuracy" with "best after rounds", ``ms_per_round``,
+        (why it failed) and the job's ``key``. A finished run also has ``rounds``, the last value of each tested figure
+        under its own name ("test/accuracy"), "best test/accuracy" with "best after rounds", ``ms_per_round``,
         ``seconds`` (wall clock), ``megabytes`` (10^6 bytes, both ways) and ``folder``, its run directory or None.
         Figures of single clients are only in ``jobs/<key>.json``.
     """
@@ -435,7 +435,7 @@ def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
 
     Args:
         points: the runs, at least one.
-        rows: their rows, in the same order.
+        rows: the rows of these runs, in the same order.
 
     Returns:
         Rows with the value of each axis, ``n`` (finished seeds), and for each tested figure its mean and, under its
@@ -511,7 +511,7 @@ def _asked(points: Sequence[GridPoint], rows: Sequence[Row]) -> set[str]:
 
 
 def means_table(points: Sequence[GridPoint], found: Sequence[Row]) -> RichTable:
-    """Return the means as a table for a terminal, each with its standard deviation behind a plus-minus sign.
+    """Return the means as a table for a terminal, each with its standard deviation after a plus-minus sign.
 
     Args:
         points: the runs.

@@ -1,8 +1,8 @@
 """When does a client gain by joining a tier of PI-FL? Compares the paper's theory with simulations and real runs.
 
 ``hanse theory pifl`` prints and draws what is computed here. :func:`pifl_points` evaluates the Gaussian case of PI-FL's
-appendix D.1 and simulates it; :func:`crossings` returns where joining stops paying; :func:`gains` measures it on two
-finished runs. The formulas themselves are in :mod:`hanse.games.tiers_theory`.
+appendix D.1 and simulates it; :func:`crossings` returns where joining stops paying; :func:`gains` measures clients'
+gains in two finished runs. The formulas themselves are in :mod:`hanse.games.tiers_theory`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class TheoryPoint:
     Attributes:
         tau2: the variance of the clients' true means inside a tier.
         local: the error of a model that the client fits alone, PI-FL eq. (53).
-        local_simulated: the same error, estimated as the mean over the simulations.
-        tier: the exact error of its tier's model.
-        tier_printed: the same by the printed eqs (55) and (56), which leave out a covariance.
-        tier_simulated: the same error, estimated as the mean over the simulations.
+        local_simulated: the error of that model, estimated as the mean over the simulations.
+        tier: the exact error of the client's tier model.
+        tier_printed: the tier's error by the printed eqs (55) and (56), which leave out a covariance.
+        tier_simulated: the tier's error, estimated as the mean over the simulations.
         tier_error: the standard error of ``tier_simulated``.
         federated: the exact error of one model for all clients.
-        federated_printed: the same by the printed eq. (54), which leaves out a covariance.
-        federated_simulated: the same error, estimated as the mean over the simulations.
+        federated_printed: the federated error by the printed eq. (54), which leaves out a covariance.
+        federated_simulated: the federated error, estimated as the mean over the simulations.
         federated_error: the standard error of ``federated_simulated``.
     """
 
@@ -69,9 +69,9 @@ def pifl_points(
         sigma2: the variance of a sample.
         beta_diff: the distance between the centres of the two tiers.
         points: how many values of tau^2.
-        repetitions: how many simulations for each of them, at least 2.
-        seed: keys the simulations.
-        told: called before each value with the number done and the total.
+        repetitions: how many simulations for each value, at least 2.
+        seed: the seed of the simulations.
+        told: a function called before each value with the number done and the total.
 
     Returns:
         The ``points`` points, from tau^2 = 0 upwards.
@@ -107,7 +107,7 @@ def crossings(clients: int, samples: int, sigma2: float) -> dict[str, float]:
         sigma2: the variance of a sample.
 
     Returns:
-        ``exact``, which does not depend on ``clients``, and ``printed``, the paper's, which grows with them.
+        ``exact``, which does not depend on ``clients``, and ``printed``, the paper's bound, which grows with them.
 
     Example:
         >>> crossings(clients=10, samples=10, sigma2=1.0)
@@ -124,11 +124,11 @@ def gains(run: Path, alone: Path) -> np.ndarray:
         alone: the directory of a run of the same clients by themselves (the mechanism ``local``).
 
     Returns:
-        ``[n]``, a positive number for every client that gained. It is the difference in the last test on the clients'
-        own shares: of the main metric of both experiments, else the accuracy (0 to 1), else the loss.
+        ``[n]``, a positive number for every client that gained. The gain is the difference, in the last test on the
+        clients' own shares, of the main metric of both experiments, else the accuracy (0 to 1), else the loss.
 
     Raises:
-        UserError: a run did not test clients on their own shares, or the two have different clients or data.
+        UserError: a run did not test clients on their own shares, or the runs have different clients or data.
     """
     from hanse.runs.run_record import load_run
 

@@ -2,8 +2,8 @@
 
 A LoRA adapter (Hu et al. 2021) changes a weight by ``alpha / rank B A``. The factors are not unique: ``(B R, R^-1 A)``
 is the same change for every invertible R. So two clients with the same model may have factors that are far apart or
-even orthogonal, and clients with opposite models may have the same A. Products compare what the adapters change. They
-are never formed: ``<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`` takes matrices of the rank's size.
+even orthogonal, and clients with opposite models may have the same A. Products compare what the adapters change. The
+products are never formed: ``<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`` takes matrices of the rank's size.
 
 :func:`product_gram` and :func:`travel_gram` return inner products, from which distances and cosines follow.
 """
@@ -32,7 +32,7 @@ def _pairs(layout: Layout, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def has_adapters(layout: Layout) -> bool:
-    """Say whether all parameters of a row are factors of adapters."""
+    """Return whether all parameters of a row are factors of adapters."""
     names = layout.names[: layout.offsets.index(layout.num_parameters)]
     return bool(names) and all(name.endswith(("lora_A", "lora_B")) for name in names)
 
@@ -43,11 +43,11 @@ def product_gram(layout: Layout, rows: Tensor) -> Floats:
     The factor ``(alpha / rank)^2``, which all adapters share, is left out.
 
     Args:
-        layout: of the rows.
-        rows: ``[k, P]``.
+        layout: the layout of the rows.
+        rows: the adapters, ``[k, P]``.
 
     Raises:
-        ValueError: rows that are not of adapters, or numbers that are not finite.
+        ValueError: rows are not adapters, or numbers are not finite.
     """
     if not has_adapters(layout):
         raise ValueError("rows: the model has parameters that are not factors of an adapter")
@@ -68,9 +68,9 @@ def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Float
     """Return the inner products ``[k, k]`` of the adapters' moves, ``B A - B_0 A_0``.
 
     Args:
-        layout: of the rows.
-        rows: ``[k, P]``.
-        reference: where they started, ``[P]`` for all or ``[k, P]`` for each; None: at zero.
+        layout: the layout of the rows.
+        rows: the adapters, ``[k, P]``.
+        reference: where the adapters started, ``[P]`` for all or ``[k, P]`` for each; None: at zero.
 
     Raises:
         ValueError: as :func:`product_gram`.

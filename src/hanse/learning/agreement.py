@@ -41,7 +41,7 @@ class Plain:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         module: the copy, in float32.
         device: where the copy lies.
-        precision: "bf16" runs it under autocast to bfloat16.
+        precision: "bf16" runs the copy under autocast to bfloat16.
         images: whether images are channels-last, as in engines; set for bf16 only, where another order of sums changes
             numbers noticeably.
 
@@ -124,9 +124,9 @@ class Plain:
         return 0.1 / max(1.0, steepest) if math.isfinite(steepest) else 0.1
 
     def train(self, samples: Samples, job: SeatJob, recipe: Recipe, lr: float) -> Tensor:
-        """Return the row ``[P]`` after a seat's training: SGD on autograd's gradients, pull and tilt included.
+        """Return the row ``[P]`` after a seat's training by SGD on autograd's gradients, including pull and tilt.
 
-        ``torch.optim.SGD`` takes the same steps, but takes seconds to be imported.
+        ``torch.optim.SGD`` takes the same steps, but importing it takes seconds.
         """
         layout = self.problem.layout
         layout.load(self.module, job.start.to(self.device))
@@ -164,7 +164,7 @@ def why_unfit(
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         samples: the data; the first four are used.
-        num_classes: how many outputs a sample needs; None for regression, which needs one for each number of its
+        num_classes: how many outputs a sample needs; None for regression, which needs one output for each number of the
             target.
         device: where the module is run.
 
@@ -250,7 +250,7 @@ def settle(
     device: torch.device,
     precision: Precision,
 ) -> tuple[EngineChoice, Problem, Engine, list[str]]:
-    """Return the engine to use: the chosen one, if it computes what the module computes.
+    """Return the engine to use: the chosen engine, if it computes what the module computes.
 
     If it does not, or fails, the choice becomes the sequential engine and the problem ``plain``, and a warning says so.
     Without samples nothing is compared.
@@ -261,13 +261,13 @@ def settle(
         row: the first row ``[P]``.
         samples: some of the run's samples.
         device: where models are trained.
-        precision: that of forward passes.
+        precision: the precision of forward passes.
 
     Returns:
         The choice, the problem and the engine to use, and warnings.
 
     Raises:
-        UserError: the module's outputs in evaluation mode differ from one time to the next.
+        UserError: the module's outputs in evaluation mode differ between two calls.
     """
     engine = make_engine(choice, problem, device, precision)
     if not len(samples):
@@ -311,8 +311,8 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
         one[:, problem.layout.num_parameters :] = 0  # statistics stay as they are: a variance must be above zero
         if problem.frozen_columns is not None:
             one[0, problem.frozen_columns] = 0
-    return few, [
-        SeatJob(index, row + 0.01 * near, (0, attempt, s, 0), row + 0.1 * away, 0.5, 0.1 * slope)
+    return few, [  # in place: rows may be large
+        SeatJob(index, near.mul_(0.01).add_(row), (0, attempt, s, 0), away.mul_(0.1).add_(row), 0.5, slope.mul_(0.1))
         for s, (index, (near, away, slope)) in enumerate(zip(seats, noise, strict=True))
     ]
 

@@ -52,7 +52,7 @@ class SeatPlan:
     """One seat's batches as positions in the pool.
 
     Attributes:
-        seat: the position of its job among the round's jobs.
+        seat: the position of the seat's job among the round's jobs.
         batches: int64 ``[steps, B]``, -1 where a batch is short.
         reported: the first step whose losses are reported.
         spare: the position of one of the seat's own samples, which pads short batches with weight 0.
@@ -95,7 +95,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of a group of S seats, padded to one width B, the T steps of the longest seat first in every array.
+    """The batches of a group of S seats, padded to one width B; T is the number of steps of the longest seat.
 
     Attributes:
         samples: int64 ``[T, S, B]``, positions in the pool; padding is a sample of the same seat.
@@ -144,7 +144,7 @@ def plan_seats(jobs: Sequence[SeatJob], recipe: Recipe, smallest: int) -> list[S
 
     Args:
         jobs: the seats.
-        recipe: how many batches, and how large.
+        recipe: the recipe, which says how many batches there are, and how large.
         smallest: the smallest batch that the model can train on.
 
     Raises:
@@ -165,8 +165,8 @@ def _widest_first(plans: Sequence[SeatPlan]) -> list[SeatPlan]:
 
 
 def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
-    """Distribute the seats over ``workers``, and return each one's; workers without a seat are omitted. Seats are dealt
-    from the widest and longest down, back and forth (1, 2, 3, 3, 2, 1, ...), to balance the load.
+    """Distribute the seats over ``workers``, and return each worker's seats; workers without a seat are omitted. Seats
+    are dealt from the widest and longest down, back and forth (1, 2, 3, 3, 2, 1, ...), to balance the load.
     """
     ordered = _widest_first(plans)
     hands: list[list[SeatPlan]] = [[] for _ in range(workers)]
@@ -179,9 +179,9 @@ def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
 def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:
     """Cut the seats into groups that train together, each sorted by steps, the longest seat first.
 
-    Batches are padded to the group's widest, and seats wait for its longest; more groups mean more steps in all. The
-    best cut of the seats, sorted by batch width, is found by dynamic programming over the cost ``steps x (overhead +
-    seats x width x 3 P)``.
+    Batches are padded to the group's widest batch, and seats wait for its longest seat; more groups mean more steps in
+    all. The best cut of the seats, sorted by batch width, is found by dynamic programming over the cost ``steps x
+    (overhead + seats x width x 3 P)``.
 
     Args:
         plans: the seats.

@@ -21,8 +21,8 @@ BLOCKS = 20
 def sample_blocks(n: int) -> list[Tensor]:
     """Return the positions of ``n`` samples in 20 blocks, or in n blocks of one sample if there are fewer than 20.
 
-    Blocks are drawn at random, always alike for the same n, so the order of samples does not matter. For fewer than two
-    samples there are none.
+    Blocks are drawn at random, in the same way for the same n, so the order of samples does not matter. For fewer than
+    two samples there are none.
     """
     order = torch.from_numpy(stream(0, "validation blocks").permutation(n))
     count = min(BLOCKS, n) if n > 1 else 0
@@ -30,7 +30,7 @@ def sample_blocks(n: int) -> list[Tensor]:
 
 
 def errors_without(without: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the standard errors of n figures, ``[n]``; NaN where it is not known.
+    """Return the standard errors of n figures, ``[n]``; NaN where they are not known.
 
     Args:
         without: ``[n, 20]``, each figure with one block of its samples left out. With m < 20 samples only the first m

@@ -35,11 +35,11 @@ Model = TypeVar("Model")
 class FunctionEngine:
     """Scores models by a function instead of running them.
 
-    It ignores the samples that it is given, since the function has its own.
+    The engine ignores the samples that it is given, since the function has its own.
 
     Attributes:
         evaluate: gets a row ``[P]`` and returns figures by name.
-        name: what the engine is called.
+        name: the engine's name.
 
     Examples:
         >>> engine = FunctionEngine(lambda row: {"loss": float((row**2).sum())})
@@ -80,13 +80,14 @@ class FunctionEngine:
 class FunctionCoalitions(Generic[Model]):
     """The game of some updates whose coalitions' models a function scores.
 
-    It can be used like :class:`hanse.learning.coalitions.Coalitions`, but knows no values that leave a block of samples
-    out.
+    It can be used like :class:`hanse.learning.coalitions.Coalitions`, but has no values with a block of the samples
+    left out.
 
     Args:
-        worth: returns what a model is worth, the more the better.
-        make: returns the model of some players, by their positions int64 ``[m]``; None if they make none.
-        base: the model of the empty coalition, and of coalitions that have none.
+        worth: a function that returns what a model is worth (higher is better).
+        make: a function that returns the model of some players, by their positions int64 ``[m]``; None if there is no
+            such model.
+        base: the model of the empty coalition, and of coalitions that have no model.
         weights: ``[S]``, how much each update counts; negative ones count as 0.
         moves: ``[S, P]``, each update's step from the base.
         again: the rule by which ``make`` aggregates each coalition; None: weighted means.
@@ -135,7 +136,7 @@ class FunctionCoalitions(Generic[Model]):
         return inner_products(self._moves)
 
     def output_gram(self) -> None:
-        """Return None: nothing is known of what the models put out."""
+        """Return None: the models' outputs are not known."""
 
     def _one(self, members: Ints) -> float:
         """Return the utility of some players; the base, whose worth many coalitions may share, is scored only once."""
@@ -187,7 +188,7 @@ class FunctionJudge:
 
     Attributes:
         evaluate: gets a row ``[P]`` and returns figures by name; None: there is no function, and scoring is an error.
-        engine: scores rows by it.
+        engine: the engine that scores rows with ``evaluate``.
     """
 
     evaluate: Evaluate | None = None
@@ -219,10 +220,10 @@ class FunctionJudge:
             updates: ``[S, P]``.
             base: ``[P]``, the model of the empty coalition.
             weights: ``[S]``, how much each update counts.
-            utility: which of the function's figures counts.
+            utility: the function's figure that counts.
             affine: as for :func:`mixer`.
             again: as for :func:`mixer`.
-            game: "average", or "increment" in place of ``affine``.
+            game: "average", or "increment" instead of ``affine``.
         """
 
         def worth(row: Tensor) -> float:

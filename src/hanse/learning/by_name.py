@@ -14,8 +14,8 @@ from hanse.data.samples import Inputs
 
 
 class ByName(nn.Module):
-    """Wraps a user's module whose ``forward`` takes inputs by name as a module of one tensor, whose rows hold all
-    inputs. It also accepts inputs by name.
+    """Wraps a user's module whose ``forward`` takes inputs by name, as a module that takes one tensor whose rows hold
+    all inputs. It also accepts inputs by name.
 
     Args:
         model: the user's module.

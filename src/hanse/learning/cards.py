@@ -1,4 +1,4 @@
-"""For graphics cards: samples that stay on the device, and arithmetic that repeats bit for bit.
+"""Support for GPUs: samples that stay on the device, and arithmetic that repeats bit for bit.
 
 :func:`same_bits` is called by :func:`hanse.learning.engines.make_engine`; engines and scorers hold their samples in a
 :class:`Resident`.
@@ -14,9 +14,9 @@ _KEPT = 2  # sets of samples on a card: those that are trained on, and those of 
 
 
 def same_bits(device: torch.device) -> None:
-    """Have convolutions on a CUDA device compute in float32, and in one order; on other devices do nothing.
+    """Make convolutions on a CUDA device compute in float32 and in a fixed order; on other devices do nothing.
 
-    By default PyTorch rounds their inputs to 10 bits (TF32), so rows differ from the CPU's by 1e-3, and may vary the
+    By default PyTorch rounds their inputs to 10 bits (TF32), so rows differ from the CPU's by 1e-3, and it may vary the
     order of sums. The setting is cuDNN's, for the whole process.
     """
     if device.type == "cuda":
@@ -25,7 +25,7 @@ def same_bits(device: torch.device) -> None:
 
 
 class Resident:
-    """Caches the last sets of samples on a device, so they are not copied every round.
+    """Caches the most recent sets of samples on a device, so they are not copied every round.
 
     Args:
         device: where to keep them. On the CPU, samples are returned unchanged.

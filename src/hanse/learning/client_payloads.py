@@ -1,7 +1,7 @@
-"""The clients' halves of payloads, by name, and the check of a payload that both ends make.
+"""The clients' halves of payloads, by name, and the check that both sides make of a payload.
 
 A mechanism may send a *payload* with its training tasks (:mod:`hanse.core.payload`). The server's half is a part of the
-mechanism; the client's half is found here, by name, since no code is sent. :func:`register` makes one known.
+mechanism; the client's half is found here, by name, since no code is sent. :func:`register` adds one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def half_of(name: str) -> ClientHalf:
     """Return the client's half of a payload.
 
     Raises:
-        ValueError: none is registered under this name.
+        ValueError: no half is registered under this name.
     """
     if name not in HALVES:
         raise ValueError(f"payload {name!r:.40}: no client's half is registered for it; there are {', '.join(HALVES)}")
@@ -44,7 +44,7 @@ def declaration(payload: Payload) -> Declaration:
     """Return the tensors that a payload and its answer must have.
 
     Raises:
-        ValueError: its name is not registered, or its numbers are not as its half declares them.
+        ValueError: the payload's name is not registered, or its numbers do not match its half's declaration.
     """
     half = half_of(payload.name)
     if wrong := mismatch("number", payload.numbers, half.numbers):

@@ -25,6 +25,7 @@ from hanse.games.mixture import Game
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.job import Problem
 from hanse.learning.metrics import METRICS, Judged, Metric, build_metric
+from hanse.learning.native.outputs import outputs_of_images
 from hanse.learning.scoring import Chunk, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
 
@@ -51,29 +52,31 @@ class Coalitions:
 
     Args:
         problem: the models and their loss (:class:`hanse.learning.job.Problem`).
-        updates: ``[S, P]``, a player each.
-        base: ``[P]``, the model of nobody.
+        updates: ``[S, P]``, one row per player.
+        base: ``[P]``, the model of the empty coalition.
         weights: ``[S]``, how much each update counts in a mean; negative ones count as 0.
         samples: the samples to score on.
         utility: "loss" (minus the mean loss), "accuracy", "balanced" (minus the mean over the classes of each class's
-            mean loss), or a metric by name or import path (:mod:`hanse.learning.metrics`; minus it if less is better).
+            mean loss), or a metric by name or import path (:mod:`hanse.learning.metrics`; negated if less is better).
         workers: threads that share the work; None: PyTorch's intra-op setting. The last bits of a utility depend on
             their number.
         keep_outputs: whether the outputs of single players' models are kept when they are evaluated, for
             :meth:`output_gram`.
-        affine: ``(total, old)``: a coalition's model is ``total`` times that mean plus ``old`` times the base, for a
+        affine: ``(total, old)``: a coalition's model is ``total`` times the mean plus ``old`` times the base, for a
             table row in which the updates' weights sum to ``total``.
         again: a rule that returns a coalition's model instead of the mean, given the members' positions.
-        game: "average", or "increment", for which ``weights`` are those in the table row, and ``affine`` is not used.
+        game: "average", or "increment", for which ``weights`` are the updates' weights in the table row, and ``affine``
+            is not used.
         floor: a utility; ``below_floor`` counts the models that are worth less.
 
     Attributes:
         evaluated: how many models were evaluated.
-        below_floor: how many of them were worth less than ``floor``.
+        below_floor: how many models were worth less than ``floor``.
 
     Raises:
-        UserError: an unknown utility, one that regression or these samples do not have, or no samples.
-        ValueError: not one weight for each update.
+        UserError: the utility is unknown, or does not exist for regression or for these samples; or there are no
+            samples.
+        ValueError: there is not exactly one weight for each update.
 
     Examples:
         >>> from hanse.learning.models import build_problem
@@ -123,7 +126,10 @@ class Coalitions:
         self.keep_outputs = keep_outputs
         self._outputs: dict[int, dict[int, Tensor]] = {}  # by row, then by the position of a chunk's first sample
         crew = shared_crew((workers or torch.get_num_threads()) if self.device.type == "cpu" else 1)
-        self.scorer = Scorer(problem, self.device, updates.dtype, crew=crew, rights=utility == "accuracy")
+        native = outputs_of_images(problem) if rows.device.type == "cpu" and rows.dtype == torch.float32 else None
+        self.scorer = Scorer(
+            problem, self.device, updates.dtype, crew=crew, rights=utility == "accuracy", native=native
+        )
         if len(self.shares) != len(updates):
             raise ValueError(f"{len(updates)} updates, but {len(self.shares)} weights")
 
@@ -149,7 +155,7 @@ class Coalitions:
         """Return the utility of each coalition, in order.
 
         Args:
-            coalitions: sets of players, who are numbered from 0 to S - 1.
+            coalitions: sets of players, numbered from 0 to S - 1.
 
         Raises:
             ValueError: a player that does not exist.
@@ -385,12 +391,12 @@ class _Outputs:
 
 
 def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None:
-    """Return the metric that a utility names; None for one that is a plain sum over samples (:data:`WEIGHED`).
+    """Return the metric that a utility names; None if the utility is a plain sum over samples (:data:`WEIGHED`).
 
     Args:
         problem: the models, their loss and the metrics of their tests.
-        samples: those to score on.
-        utility: a name or an import path.
+        samples: the samples to score on.
+        utility: the utility's name or import path.
 
     Raises:
         UserError: an unknown name, a metric that such samples do not have, or no samples at all.

@@ -24,7 +24,7 @@ from hanse.learning.cards import same_bits
 from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.native.engine import NativeEngine
-from hanse.learning.native.library import vectors_are_wide, why_not_native
+from hanse.learning.native.library import CACHED, vectors_are_wide, why_not_native
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
@@ -35,7 +35,6 @@ Kind = Literal["dense", "conv", "layers", "images", "texts", "batched", "other"]
 _A_THREAD = 1_000_000  # multiplications of a step from which one more thread pays
 _MOST = 4  # threads of one program: with more than these nothing has been measured
 _LARGE = 8_000_000  # multiplications of a seat's step from which its operators outweigh Python's part
-_CACHED = 250_000  # parameters up to which a model and its velocities stay in a core's own cache
 _IN_WORDS: dict[Kind, str] = {
     "dense": "linear layers with ReLU or tanh",
     "conv": "convolutions that compiled code trains",
@@ -90,7 +89,7 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
         work: an estimate of the multiplications in one seat's step: its batch size times P.
         cores: the largest number of threads.
         device: "cpu" or "cuda".
-        engine: an engine that overrides the rule, which then only chooses its threads; "auto": none.
+        engine: an engine that overrides the rule, which then only chooses its threads; "auto": no engine.
 
     Examples:
         >>> rule("dense", seats=10, work=32 * 40_000, cores=4).label
@@ -145,14 +144,14 @@ def choose(
         recipe: how clients train.
         few: some samples.
         seats: how many seats train in a round.
-        batch: the size of their batches.
-        train: the engine that is asked for; "auto": by the rule.
-        threads: intra-op threads that are asked for; None: by the rule, or 1 if ``workers`` is given.
-        workers: worker threads that are asked for; None: by the rule, or 1 if ``threads`` is given.
+        batch: the seats' batch size.
+        train: the requested engine; "auto": by the rule.
+        threads: the requested number of intra-op threads; None: by the rule, or 1 if ``workers`` is given.
+        workers: the requested number of worker threads; None: by the rule, or 1 if ``threads`` is given.
         device: where models are trained.
         precision: "bf16" for forward passes in bfloat16, which only the sequential engine has.
-        payload: whether the mechanism sends a payload with its training tasks. It may add its own loss, so such seats
-            are not trained in one program.
+        payload: whether the mechanism sends a payload with its training tasks. A payload may add its own loss, so such
+            seats are not trained in one program.
         own_loop: whether the user's own training loop trains the seats, on the module itself.
         graphs: whether steps are to be recorded as CUDA graphs; None: by the rule.
 
@@ -192,7 +191,7 @@ def _passed_over(
 ) -> list[str]:
     """Return, a line each, which engines could train the model but were not chosen by the rule, and why."""
     if kind == "layers" and device == "cpu" and "native" not in unable:
-        most = f"more than the {_CACHED:,} up to which it is chosen"
+        most = f"more than the {CACHED:,} up to which it is chosen"
         return [f"native: the model has {parameters:,} parameters, {most}"]
     if kind == "batched" and engine != "vmapped":
         least = _FEW if device == "cpu" else 2
@@ -230,7 +229,7 @@ def _kind(
         unable["native"] = no_native
     if not stacks:
         unable["stacked"] = "the model is not a sequence of layers that can be stacked"
-    small = problem.layout.num_parameters <= _CACHED or train == "native"
+    small = problem.layout.num_parameters <= CACHED or train == "native"
     if plain == "images" and no_native is None and small and (train == "native" or vectors_are_wide()):
         return "conv", unable
     # trying takes two engines a step each, so it is done only where the answer can change the choice
@@ -250,7 +249,7 @@ def make_engine(
     """Return the chosen engine.
 
     Args:
-        choice: from :func:`choose` or :func:`rule`.
+        choice: the choice of :func:`choose` or :func:`rule`.
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where models are trained and scored; the native engine always works on the CPU.
         precision: "bf16" for forward passes in bfloat16; it only concerns the sequential engine.
@@ -276,7 +275,7 @@ def pick_device(name: str) -> torch.device:
     """Return the device of this name; "auto" is CUDA if there is a CUDA device, else the CPU.
 
     Raises:
-        UserError: PyTorch knows no such device, or there is none on this machine.
+        UserError: PyTorch does not know such a device, or this machine has none.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,8 +1,8 @@
 """Interprets what a user's function returns for a model: figures by name, and which of them counts.
 
 A function may return a number or a dictionary of losses and accuracies. :func:`as_figures` turns it into figures,
-:func:`counted` finds the one that counts, and :func:`worth_of` turns it into a worth (higher is better). Only here does
-a name decide that less is better (:func:`less_is_better`).
+:func:`counted` finds the one that counts, and :func:`worth_of` turns it into a worth (higher is better). Whether less
+is better is decided by a figure's name, and only here (:func:`less_is_better`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOT = "neg_"
 
 
 def less_is_better(name: str) -> bool:
-    """Say whether a figure of this name is better if it is lower, such as "eval_loss" or "RMSE", but not
+    """Return whether a figure of this name is better if it is lower, such as "eval_loss" or "RMSE", but not
     "neg_log_loss".
 
     Examples:
@@ -45,7 +45,7 @@ def as_figures(said: object, where: str) -> dict[str, float]:
         where: what an error's message begins with.
 
     Raises:
-        UserError: it contains no number.
+        UserError: the result contains no number.
     """
     if isinstance(said, Mapping):
         figures = {str(name): x for name, value in said.items() if (x := _number(value)) is not None}
@@ -67,8 +67,8 @@ def _number(value: object) -> float | None:
 
 
 def loss_name(names: Iterable[str]) -> str | None:
-    """Return which of these names is the loss: "loss" itself, else the first that contains it ("eval_loss");
-    else None.
+    """Return which of these names is the loss: "loss" itself, else the first name that contains it ("eval_loss"); else
+    None.
     """
     return _named(names, "loss")
 
@@ -80,9 +80,9 @@ def loss_of(figures: Figures) -> float:
 
 
 def accuracy_of(figures: Figures) -> float:
-    """Return the accuracy among figures: the one of this name, else the first with "acc" in its name.
+    """Return the accuracy among figures: the figure "accuracy", else the first with "acc" in its name.
 
-    NaN if there is none, or if it is not a share from 0 to 1.
+    The result is NaN if there is none, or if it is not a share from 0 to 1.
     """
     name = _named(figures, "accuracy")
     return figures[name] if name is not None and 0 <= figures[name] <= 1 else math.nan
@@ -98,11 +98,11 @@ def _named(names: Iterable[str], figure: str) -> str | None:
 
 
 def counted(names: Iterable[str], utility: str | None = None) -> str | None:
-    """Return the name of the figure that counts; None: none does. If no figure is called exactly "loss" or "accuracy",
-    longer names that contain the word match.
+    """Return the name of the figure that counts; None if there is none. If no figure is called exactly "loss" or
+    "accuracy", longer names that contain the word match.
 
     Args:
-        names: the figures there are.
+        names: the names of the figures.
         utility: the requested figure; None: the loss, else the accuracy, else the only figure.
 
     Examples:
@@ -129,7 +129,7 @@ def worth_of(figures: Figures, utility: str | None, where: str) -> float:
 
     Args:
         figures: the model's figures.
-        utility: which figure counts; None: see :func:`counted`.
+        utility: the figure that counts; None: see :func:`counted`.
         where: what an error's message begins with.
 
     Raises:

@@ -1,7 +1,7 @@
 """Outputs of many models at once, feature-major: ``[C, k, m]`` of C models on m samples.
 
-Used by scorers (:mod:`hanse.learning.scoring`). :func:`forward` runs models of linear layers with a single first
-product for all, ``[C h, d] x [d, m]``; later operations, such as a maximum over classes, vectorise over samples.
+Scorers (:mod:`hanse.learning.scoring`) use this module. :func:`forward` runs models of linear layers with a single
+first product for all, ``[C h, d] x [d, m]``; later operations, such as a maximum over classes, vectorise over samples.
 :func:`read_convolutions` reads a convolutional model as a :class:`ConvStack`, whose models run side by side: their
 first convolutions as one wide one, the later ones grouped. This helps if the first convolution is too narrow to fill
 the vector units (GreedyFed's has 8 channels), since samples are read and unfolded once for all models. Wide models gain

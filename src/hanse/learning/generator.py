@@ -34,10 +34,10 @@ class Head:
     """A model's last linear layer.
 
     Attributes:
-        weight: the name of its weight.
-        bias: the name of its bias; None: it has none.
-        classes: how many classes it tells apart.
-        latent: the width of its input.
+        weight: the name of the layer's weight.
+        bias: the name of the layer's bias; None: it has none.
+        classes: how many classes the head tells apart.
+        latent: the width of the head's input.
     """
 
     weight: str
@@ -47,10 +47,10 @@ class Head:
 
     @staticmethod
     def of(layout: Layout) -> Head:
-        """Return the head as a layout shows it: the last parameters.
+        """Return the head that a layout shows, which is made of its last parameters.
 
         Raises:
-            ValueError: these are not a linear layer's.
+            ValueError: the last parameters are not a linear layer's.
         """
         count = layout.offsets.index(layout.num_parameters)
         shapes = dict(zip(layout.names[:count], layout.shapes[:count], strict=True))
@@ -64,7 +64,7 @@ class Head:
 
     def tensors(self, layout: Layout, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the heads of ``rows [S, P]``: weights ``[S, classes, latent]`` and biases ``[S, classes]``, zeros if
-        it has none.
+        the head has none.
         """
         views = layout.unflatten(rows)
         weight = views[self.weight]
@@ -78,7 +78,7 @@ def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
 
     Args:
         module: the model.
-        layout: of its rows.
+        layout: the layout of the model's rows.
         x: a few inputs.
     """
     try:
@@ -123,9 +123,9 @@ class Generator:
 
     Attributes:
         classes: how many labels there are.
-        latent: the width of what it puts out.
+        latent: the width of the generator's output.
         noise: how many numbers of noise go in.
-        hidden: the width between its two layers.
+        hidden: the width between the generator's two layers.
 
     Examples:
         >>> import numpy as np
@@ -171,8 +171,8 @@ class Generator:
         return _Parts(*(piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)))
 
     def initial(self, draw: np.random.Generator) -> Tensor:
-        """Return a first row, float32: linear layers uniform within 1/sqrt(inputs), as PyTorch's are; unit
-        batch norm.
+        """Return a first row, float32: linear layers uniform within 1/sqrt(inputs), like PyTorch's; batch norm with
+        scale 1.
         """
         row = torch.zeros(self.size)
         parts = self.parts(row)
@@ -195,8 +195,8 @@ class Generator:
             row: the generator's numbers ``[size]``.
             noise: ``[n, noise]``.
             y: labels int64 ``[n]``.
-            statistics: None: batch norm uses the row's statistics. In training ``[2, hidden]``, running statistics that
-                are updated in place, while batch norm uses those of the batch.
+            statistics: None: batch norm uses the row's statistics. In training, running statistics ``[2, hidden]``,
+                which are updated in place, while batch norm uses the batch's.
         """
         parts = self.parts(row)
         inputs = torch.cat([noise, F.one_hot(y, self.classes).to(noise)], 1)
@@ -209,8 +209,8 @@ class Generator:
 def diversity(noise: Tensor, latents: Tensor) -> Tensor:
     """Return the diversity loss of the published code, ``exp(-mean_ij |e_i - e_j|_2^2/d_e |z_i - z_j|_1/d_z)``.
 
-    It is 1 if all latents are equal, and falls with their distance. The mean is over all pairs, including each sample
-    with itself.
+    The loss is 1 if all latents are equal, and falls with their distance. The mean is over all pairs, including each
+    sample with itself.
 
     Args:
         noise: e, ``[n, d_e]``.
@@ -228,7 +228,7 @@ class Ensemble:
     Attributes:
         weight: ``[S, C, latent]``.
         bias: ``[S, C]``.
-        trust: ``[S, C]``, the weight of client s for label c; each column sums to 1.
+        trust: ``[S, C]``, the weight of each client for each label; each column sums to 1.
         labels: float64 ``[C]``, the probabilities by which labels are drawn.
     """
 
@@ -239,7 +239,7 @@ class Ensemble:
 
     @staticmethod
     def of(weight: Tensor, bias: Tensor, counts: Tensor, labels: NDArray[np.float64]) -> Ensemble:
-        """Return the ensemble of heads that are weighed by the labels that each client trained on.
+        """Return the ensemble of heads, weighted by the labels that each client trained on.
 
         One is added to each count, as in the published code, so no column is zero.
 
@@ -274,7 +274,7 @@ class Schooled(NamedTuple):
     Attributes:
         row: its numbers ``[size]``.
         moments: Adam's two moments, ``[2, num_parameters]``.
-        steps: how many steps Adam has taken in all.
+        steps: how many steps Adam has taken in total.
         losses: ``[steps]``, the loss at each step of this training.
     """
 
@@ -303,12 +303,12 @@ def train_generator(
     No argument is changed.
 
     Args:
-        generator: its shape.
+        generator: the generator's shape.
         row: its numbers ``[size]``.
-        moments: Adam's two moments ``[2, num_parameters]``, from which it goes on.
+        moments: Adam's two moments ``[2, num_parameters]``, with which it continues.
         steps_before: how many steps Adam took before.
-        ensemble: the heads that judge it.
-        draw: labels and noise are drawn from it.
+        ensemble: the heads that judge the generator.
+        draw: the random generator for labels and noise.
         steps: how many steps to take.
         batch: how many latents are made at each step.
         lr: the learning rate.
@@ -380,7 +380,7 @@ class FromGenerator:
         """Return the shape of the generator that a payload's numbers describe.
 
         Args:
-            numbers: has the keys ``classes``, ``latent``, ``noise`` and ``hidden`` of :class:`Generator`.
+            numbers: a mapping with the keys ``classes``, ``latent``, ``noise`` and ``hidden`` of :class:`Generator`.
         """
         return Generator(*(int(numbers[name]) for name in ("classes", "latent", "noise", "hidden")))
 
@@ -426,7 +426,7 @@ class Tutor:
     """A payload's generator for one seat.
 
     Attributes:
-        payload: the generator and the weights of its terms.
+        payload: the generator and the weights of the two loss terms.
         key: the seat's ``(seed, round, client, start row)``; noise and labels come from its stream "guide".
         weight: the head's weight ``[classes, latent]``, which is trained.
         bias: the head's bias ``[classes]``, or None.
@@ -456,7 +456,7 @@ class Tutor:
 
         Args:
             logits: the model's outputs on real samples, ``[n, classes]``.
-            y: their labels int64 ``[n]``.
+            y: the samples' labels, int64 ``[n]``.
         """
         numbers, n = self.payload.numbers, len(y)
         batch = int(numbers["batch"])
@@ -476,7 +476,7 @@ def labels_met(y: Tensor, plan: NDArray[np.int64], classes: int) -> Tensor:
 
     Args:
         y: the labels of the client's samples, ``[n]``.
-        plan: the batches as positions into these, -1 where a batch is short.
+        plan: the batches as positions in ``y``, -1 where a batch is short.
         classes: how many labels there are.
 
     Examples:

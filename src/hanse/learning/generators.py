@@ -28,11 +28,11 @@ def untouched(device: torch.device) -> Iterator[None]:
 
 
 def seed_all(seed: int, device: torch.device) -> None:
-    """Seed every generator, the device's as well.
+    """Seed every generator, including the device's.
 
     Args:
-        seed: from 0 to 2^63 - 1; NumPy's generator takes its last 32 bits.
-        device: whose CUDA generator is seeded, if it is a CUDA device.
+        seed: the seed, from 0 to 2^63 - 1; NumPy's generator takes its last 32 bits.
+        device: the device; if it is a CUDA device, its generator is seeded.
     """
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002

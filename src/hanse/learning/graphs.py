@@ -1,7 +1,7 @@
 """Segments of a stacked training as CUDA graphs: recorded once, then replayed with other samples.
 
-A step of small layers is about twenty short kernels, and the card waits for Python between them. A graph is launched as
-a whole. Its addresses and constants are fixed, so a segment is recorded again for other shapes, learning rates or
+A step of small layers is about twenty short kernels, and the GPU waits for Python between them. A graph is launched as
+a whole. A graph's addresses and constants are fixed, so a segment is recorded again for other shapes, learning rates or
 momenta. Inputs that change from round to round (samples, pulls) are copied to where the recorded kernels read them.
 
 The stacked engine makes a :class:`Graphs` for each of its programs where an experiment says ``[engine] graphs``.
@@ -46,12 +46,12 @@ class _Recorded:
 class Graphs:
     """Takes the steps of one program's segments.
 
-    A new kind of segment first runs normally, which also warms up the card's libraries. The second time it is recorded,
-    and replayed from then on.
+    A new kind of segment first runs normally, which also warms up the GPU's libraries. The second time it is recorded,
+    and after that replayed.
 
     Args:
-        steps: takes the steps of a segment.
-        capture: records them; tests can replace it.
+        steps: the function that takes the steps of a segment.
+        capture: the function that records steps; tests can replace it.
     """
 
     def __init__(self, steps: Steps, capture: Capture = _cuda_capture) -> None:

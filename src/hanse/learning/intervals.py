@@ -1,4 +1,4 @@
-"""95 % intervals for small tests that stay valid even if every sample is right.
+"""95 % intervals for small tests, which stay valid even if every sample is right.
 
 If a model gets all of ten samples right, the standard error is 0 and a normal interval has no width. The intervals here
 are the sets of true figures under which the observed one is plausible (score intervals).
@@ -32,13 +32,13 @@ def wilson(share: float, n: float) -> Interval:
 def auc_interval(auc: float, positive: int, negative: int) -> Interval:
     """Return the 95 % interval of an AUC (Newcombe 2006, method 5).
 
-    It contains every true AUC at most 1.96 standard errors from the observed one, by Hanley and McNeil's (1982)
-    variance at the true AUC, with the mean of the two sample sizes minus 1 for each.
+    The interval contains every true AUC that is at most 1.96 standard errors from the observed one. The error is Hanley
+    and McNeil's (1982) at the true AUC, with both sample sizes minus 1 replaced by their mean.
 
     Args:
         auc: the AUC found, 0 to 1.
         positive: how many samples are of class 1, at least 1.
-        negative: how many are not, at least 1.
+        negative: how many samples are of class 0, at least 1.
 
     Examples:
         >>> low, high = auc_interval(1.0, 5, 5)
@@ -65,10 +65,10 @@ def difference(ours: float, mine: Interval, theirs: float, other: Interval, corr
 
     Args:
         ours: one figure.
-        mine: its interval.
+        mine: the interval of ``ours``.
         theirs: the figure to subtract.
-        other: its interval.
-        correlation: that of the two figures, -1 to 1; 0 for independent samples.
+        other: the interval of ``theirs``.
+        correlation: the correlation of the two figures, -1 to 1; 0 for independent samples.
 
     Examples:
         >>> low, high = difference(56 / 70, wilson(56 / 70, 70), 48 / 80, wilson(48 / 80, 80))  # Newcombe's example (a)

@@ -62,9 +62,9 @@ class Problem:
         layout: where the module's tensors lie in a row ``[P]``.
         loss: "cross_entropy" (labels int64 ``[n]``, accuracy is the share of right answers) or "mse" (float targets,
             accuracy is NaN).
-        judge: replaces the usual scoring by loss and predicted class; None: the usual scoring.
-        plain: True makes every engine and scorer run the module itself, without stacked layers or another memory layout
-            of images. Set if the fast ways compute something else (:mod:`hanse.learning.agreement`).
+        judge: what replaces the usual scoring by loss and predicted class; None: the usual scoring.
+        plain: whether every engine and scorer must run the module itself, without stacked layers or another memory
+            layout of images, because the fast ways compute something else (:mod:`hanse.learning.agreement`).
         objective: a loss to minimise instead of ``loss``; None: ``loss`` itself.
         metrics: metrics that tests report in addition to loss and accuracy, the main one first.
 
@@ -96,7 +96,8 @@ class Problem:
 
     @cached_property
     def stack(self) -> list[Spec] | None:
-        """The module's layers, if it is a list of known ones that run one after another; None, too, where ``plain``.
+        """The module's layers, if it is a list of known layers that run one after another; else, and if ``plain``,
+        None.
 
         See :func:`hanse.learning.module_layers.read_stack`.
         """
@@ -157,12 +158,13 @@ class SeatJob:
     Attributes:
         index: int64 ``[n]``, the seat's samples as positions in a pool.
         start: the row ``[P]`` from which training starts.
-        key: ``(seed, round, client, start row)``, the key of the stream that its batches are drawn from.
+        key: ``(seed, round, client, start row)``, the key of the stream from which batches are drawn.
         centre: the row ``[P]`` that the parameters are pulled to; None: no pull, whatever ``mu`` is.
         mu: how strong the pull is.
         tilt: a row ``[P]`` that is added to every gradient; None: nothing is added.
-        work: replaces the recipe's epochs, or its steps if it counts steps (stragglers); None: as the recipe says.
-        payload: adds a term to the loss of each batch, but not to the reported loss.
+        work: the epochs (or steps, if the recipe counts steps) that replace the recipe's, for stragglers; None: the
+            recipe's.
+        payload: the payload that adds a term to the loss of each batch, but not to the reported loss.
         before: the client's steps in earlier rounds, after which unshuffled batches continue.
         drawn: the batches, if not drawn from the stream of ``key``.
         name: the client's name, for display.
@@ -200,7 +202,7 @@ class Said:
 
     Attributes:
         metrics: numbers by name.
-        samples: the number of samples it trained on; None: all of the seat's.
+        samples: the number of samples that the loop trained on; None: all of the seat's.
         refused: why the seat is refused; None: it is accepted.
     """
 
@@ -261,7 +263,7 @@ class ModelOutputs:
 class Engine(Protocol):
     """Trains seats and scores models. Engines differ only in speed, not in results.
 
-    In what follows ``rows`` are C models ``[C, P]`` and ``pool`` the samples that they are scored on.
+    In the methods ``rows`` are C models ``[C, P]``, and ``pool`` is the samples on which they are scored.
 
     Examples:
         The engine of a small experiment scores two copies of its first model on the server's validation set:
@@ -280,7 +282,7 @@ class Engine(Protocol):
 
         Args:
             pool: all samples; a job's ``index`` points into them.
-            jobs: one for each seat.
+            jobs: one job for each seat.
             recipe: epochs or steps, batch size, optimiser and its settings.
             lr: the learning rate of this round, which overrides the recipe's.
         """
@@ -401,7 +403,7 @@ def batch_plan(
 
 
 def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1, before: int = 0) -> int:
-    """Return the step at which the last pass over the samples begins, be it complete or not.
+    """Return the step at which the last pass over the samples begins, whether or not that pass is complete.
 
     The reported loss starts there.
 
@@ -422,9 +424,9 @@ def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
     """Return a seat's batches: the job's own if given, else those of :func:`batch_plan`.
 
     Args:
-        job: the seat, with the positions of its samples and its work in percent.
+        job: the seat, with the positions of its samples.
         recipe: the clients' training recipe.
-        smallest: the fewest samples that it may have, 1 or what batch norm needs.
+        smallest: the fewest samples that the seat may have: 1, or what batch norm needs.
 
     Raises:
         ValueError: the seat has fewer than ``smallest`` samples.

@@ -68,12 +68,12 @@ class Linear:
 
     Args:
         weight: ``W``, ``[S, out, in]``.
-        weight_velocity: as ``weight``.
+        weight_velocity: the velocity of ``weight``, in the same shape.
         bias: ``b``, ``[S, out, 1]``, or None.
-        bias_velocity: as ``bias``.
+        bias_velocity: the velocity of ``bias``, in the same shape.
         out: buffer of the outputs, ``[S, out, B]``.
-        grad_in: buffer of the gradient at the inputs, ``[S, in, B]``; None where nothing trains below.
-        ones: ``[S, B, 1]``, by which a product sums over the batch.
+        grad_in: buffer of the gradient at the inputs, ``[S, in, B]``; None if no layer below trains.
+        ones: ones ``[S, B, 1]``; a product with them sums over the batch.
         from_pool: whether the inputs are the pool's samples, ``[S, B, in]``.
     """
 
@@ -106,7 +106,7 @@ class Linear:
         return torch.baddbmm(self.bias, self.weight, self.x_columns, out=self.out)
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Add the gradients by a batched product each, and return the one at the inputs if it is wanted."""
+        """Add each gradient by one batched product, and return the gradient at the inputs if it is wanted."""
         self.weight_velocity.baddbmm_(grad, self.x_rows, beta=momentum)
         if self.bias_velocity is not None:
             self.bias_velocity.baddbmm_(grad, self.ones, beta=momentum)
@@ -146,7 +146,7 @@ class SeatwiseLinear:
         return self.out
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Add the gradients, seat by seat; there is nothing below that trains."""
+        """Add the gradients, seat by seat; no layer below trains."""
         if grad is not self.grad:
             self.grad, self.grads = grad, grad.unbind(0)
         for velocity, g, columns in zip(self.velocities, self.grads, self.x_columns, strict=True):
@@ -183,17 +183,17 @@ class Activation:
 
 
 class BatchNorm:
-    """Batch normalisation over each model's own batch, padding left out; running statistics as PyTorch keeps them.
+    """Batch normalisation over each model's own batch without padding; running statistics are updated as in PyTorch.
 
     Args:
-        scale: PyTorch's ``weight``; this and all others but ``normal`` and ``out`` are ``[S, features, 1]``.
+        scale: PyTorch's ``weight``; all tensors but ``normal`` and ``out`` are ``[S, features, 1]``.
         shift: PyTorch's ``bias``.
-        scale_velocity: as ``scale``.
-        shift_velocity: as ``shift``.
+        scale_velocity: the velocity of ``scale``.
+        shift_velocity: the velocity of ``shift``.
         mean: the running mean.
         var: the running variance.
         decay: PyTorch's ``momentum``: the step of the running statistics towards the batch's.
-        eps: is added to the variance.
+        eps: the number added to the variance.
         normal: buffer of the normalised inputs ``[S, features, B]``.
         out: buffer of the outputs ``[S, features, B]``.
     """
@@ -221,7 +221,8 @@ class BatchNorm:
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Return the normalised, scaled and shifted inputs, and move the running statistics.
 
-        The running variance takes the unbiased one, ``n / (n - 1)`` times the batch's, where ``n = 1 / weight``.
+        The running variance moves towards the unbiased variance, ``n / (n - 1)`` times the batch's, where ``n = 1 /
+        weight``.
         """
         self.weights = weights
         column = weights.transpose(1, 2)
@@ -270,7 +271,7 @@ class CrossEntropy:
 
     Args:
         out: buffer of the gradient, ``[S, classes, B]``.
-        total: ``[S, 1, 1]``, to which reported losses are added.
+        total: ``[S, 1, 1]``, the sums to which reported losses are added.
     """
 
     def __init__(self, out: Tensor, total: Tensor) -> None:
@@ -319,7 +320,7 @@ class AnyLoss:
 
     def gradient(self, output: Tensor, y: Tensor, weights: Tensor, tally: Tensor | None) -> Tensor:
         """Return ``weights [S, 1, B]`` times the gradient ``[S, k, B]`` of each sample's loss at its outputs. With a
-        ``tally [S, 1, B]`` the losses times it are added to ``total``.
+        ``tally [S, 1, B]``, the losses times the tally are added to ``total``.
         """
         seats, outputs, width = output.shape
         targets = y.transpose(1, 2).reshape(seats * width, -1)

@@ -36,7 +36,7 @@ class SGD:
     """Steps ``v = momentum v + g`` and ``theta -= lr v``, as ``torch.optim.SGD`` takes them.
 
     Attributes:
-        momentum: from 0 (none) to 1.
+        momentum: the weight of the old velocity, from 0 (none) to 1.
         velocity: ``v``, one tensor for each parameter; None before the first step.
     """
 
@@ -60,9 +60,9 @@ class AdamW:
     """AdamW (Loshchilov and Hutter 2019) as in ``torch.optim.AdamW``; its moments start from zero in every round.
 
     Attributes:
-        weight_decay: each step subtracts this multiple of the parameter, times the learning rate.
+        weight_decay: the multiple of the parameter, times the learning rate, that each step subtracts.
         betas: decay of the first and of the second moment.
-        eps: is added to the root of the second moment.
+        eps: the number added to the root of the second moment.
         steps: how many steps were taken.
         first: the running mean of the gradients.
         second: the running mean of the squared gradients.
@@ -101,7 +101,7 @@ class Adadelta:
 
     Attributes:
         rho: decay of the running means.
-        eps: is added under both roots.
+        eps: the number added under both roots.
         squares: the running mean of squared gradients.
         moves: the running mean of squared steps, before they are multiplied by the learning rate.
     """
@@ -143,14 +143,14 @@ _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 
 def has_convolutions(module: nn.Module) -> bool:
-    """Say whether a module holds 2-d convolutions: they run best one model at a time."""
+    """Return whether a module holds 2-d convolutions, which run best one model at a time."""
     return any(isinstance(m, _CONVOLUTIONS) for m in module.modules())
 
 
 def in_channels_last(problem: Problem) -> bool:
-    """Say whether a module's images should be channels-last in memory. With max-pooling that is up to three times
-    faster, and with many channels no slower. Testing narrow networks without pooling (FedGen's) takes twice as long
-    with it.
+    """Return whether a module's images should be channels-last in memory. With max-pooling this is up to three times
+    faster, and with many channels no slower. But testing narrow networks without pooling (FedGen's) would take twice as
+    long.
     """
     if problem.plain:
         return False
@@ -165,7 +165,7 @@ def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
 
     Args:
         problem: says which loss it is.
-        output: logits ``[n, k]``, of texts ``[n, k, T]``; or predictions with as many numbers as ``y``.
+        output: logits ``[n, k]``, or ``[n, k, T]`` for texts; or predictions with as many numbers as ``y``.
         y: labels int64 ``[n]`` or ``[n, T]``, where positions marked ``IGNORED`` do not count; or targets.
     """
     if problem.objective is not None:
@@ -187,7 +187,7 @@ class Trainer:
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the copy lies.
-        dtype: of weights, gradients and steps.
+        dtype: the type of weights, gradients and steps.
         precision: "bf16" runs the forward pass under autocast to bfloat16; all else stays in ``dtype``.
 
     Examples:
@@ -219,9 +219,9 @@ class Trainer:
         self._random: bool | None = None
 
     def draws(self, pool: Samples) -> bool:
-        """Say whether the module draws random numbers while it trains (dropout).
+        """Return whether the module draws random numbers while it trains (dropout).
 
-        Found by one forward pass on a few samples of ``pool``, and cached.
+        This is found by one forward pass on a few samples of ``pool``, and cached.
         """
         if self._random is None:
             card = self.device.type == "cuda"
@@ -236,9 +236,9 @@ class Trainer:
         """Train one seat.
 
         Args:
-            pool: all samples, in which the job's ``index`` points.
+            pool: all samples; the job's ``index`` points into them.
             job: the seat.
-            recipe: how much training, and by which optimiser.
+            recipe: the recipe: how much training, and which optimiser.
             lr: the learning rate.
 
         Returns:
@@ -246,7 +246,7 @@ class Trainer:
                 not finite); the number of steps.
 
         Raises:
-            ValueError: fewer samples than the model can train on.
+            ValueError: there are fewer samples than the model can train on.
         """
         key, drawn = job.key, plan_of(job, recipe, self.smallest)
         plan, reported = drawn.batches, drawn.reported

@@ -1,7 +1,7 @@
 """The user's own training loop: ``fit(model, data, round)`` trains the plain module in place.
 
-hanse loads the seat's model before and reads the row afterwards. Loss, optimiser, schedule, clipping, augmentation and
-libraries are up to the loop. It gets the PyTorch module, a :class:`TrainingData` with the client's samples and a
+hanse loads the seat's model before that and reads its row afterwards. Loss, optimiser, schedule, clipping, augmentation
+and libraries are up to the loop. It gets the PyTorch module, a :class:`TrainingData` with the client's samples and a
 :class:`TrainingRound` with the settings. If it has a parameter ``penalty``, it also gets a :class:`Penalty`, a function
 that returns the mechanism's term of the seat's loss (proximal pull, tilt). It returns None, or numbers by name: "loss",
 "samples" and "steps" have a meaning (see ``docs/own-loop.md``), others are recorded.
@@ -65,11 +65,11 @@ class LoopError(ValueError):
 class TrainingRound:
     """The settings that a training loop gets for its seat.
 
-    These are those of ``[train]``, resolved for this client: a straggler has fewer epochs, and ``batches_per_epoch``
-    and ``batch_share`` become a batch size.
+    They come from ``[train]``, adapted to this client: a straggler has fewer epochs, and ``batches_per_epoch`` and
+    ``batch_share`` become a batch size.
 
     Attributes:
-        number: the round's, from 0.
+        number: the round's number, from 0.
         client: the client's number.
         name: the client's name.
         seed: the seat's own 63-bit seed, different for each round, client and start row. All generators are seeded with
@@ -77,11 +77,11 @@ class TrainingRound:
         device: where the model and the data are.
         epochs: passes over the data.
         batch_size: samples in a batch, at most as many as the client has.
-        steps: the number of batches, if the recipe counts steps; None: it counts epochs.
+        steps: the number of batches, if the recipe counts steps; None: the recipe counts epochs.
         lr: the learning rate, after ``lr_decay``.
-        momentum: that of SGD.
-        weight_decay: that of the optimiser.
-        recipe: all settings as written.
+        momentum: the momentum of SGD.
+        weight_decay: the weight decay of the optimiser.
+        recipe: all settings of ``[train]`` as written.
     """
 
     number: int
@@ -134,11 +134,11 @@ class TrainingRound:
 class TrainingData(TorchDataset[Batch]):
     """A client's training samples: a PyTorch dataset whose ``data[i]`` is a sample with its target.
 
-    They are the client's own copy, so a loop may change them.
+    The samples are the client's own copy, so a loop may change them.
 
     Args:
         pool: the samples of all clients.
-        index: int64 ``[n]``, which of them are this client's.
+        index: int64 ``[n]``, the positions of this client's samples in the pool.
         round: the loop's settings.
         smallest: the smallest batch that the model can train on.
     """
@@ -178,7 +178,7 @@ class TrainingData(TorchDataset[Batch]):
         generator and affects no other.
 
         Args:
-            batch_size: None: the round's.
+            batch_size: how many samples a batch has; None: the round's batch size.
             shuffle: whether to shuffle for each pass.
             drop_last: whether a last, smaller batch is left out; None: only if batch norm could not use it.
 
@@ -235,7 +235,7 @@ def _as_it_is(batch: Any) -> Any:
 class Penalty:
     """The mechanism's term of a seat's loss, as a function of the model.
 
-    It is ``mu/2 |theta - centre|^2 + <tilt, theta>`` over the trained parameters; hanse's own training adds its
+    The term is ``mu/2 |theta - centre|^2 + <tilt, theta>`` over the trained parameters; hanse's own training adds its
     gradient to that of the loss.
 
     Attributes:
@@ -301,7 +301,7 @@ class Loop:
 
     Attributes:
         fit: the function.
-        takes_penalty: whether it has a parameter ``penalty``.
+        takes_penalty: whether the function has a parameter ``penalty``.
     """
 
     fit: Callable[..., Any]
@@ -316,7 +316,7 @@ class Loop:
             where: what an error's message begins with.
 
         Raises:
-            UserError: it cannot be imported, or cannot be called as a loop is.
+            UserError: the function cannot be imported, or cannot be called as a loop.
         """
         fit = import_path(given, where, ()) if isinstance(given, str) else given
         name = given if isinstance(given, str) else getattr(fit, "__name__", type(fit).__name__)
@@ -383,7 +383,7 @@ class LoopEngine(ScoringEngine):
         Args:
             pool: all samples; a job's ``index`` points into them.
             jobs: one for each seat.
-            recipe: is passed on to the loop.
+            recipe: the recipe, which is passed on to the loop.
             lr: the learning rate, passed on to the loop.
         """
         done: dict[int, _Seat] = {}

@@ -32,7 +32,7 @@ class Objective:
     """A loss that is neither plain cross-entropy nor the plain squared error.
 
     Attributes:
-        each: returns each sample's loss (see :data:`SampleLoss`).
+        each: the function that returns each sample's loss (see :data:`SampleLoss`).
         regression: whether targets are numbers.
         one_output: whether the model distinguishes two classes by one number, the logit of class 1.
 
@@ -58,7 +58,8 @@ class Objective:
 
         Args:
             output: ``[C, k, m]``.
-            y: the targets of m samples that all models share, or of each model's own samples in turn.
+            y: the targets of m samples that all models share, or the targets of each model's own samples, one model
+                after another.
         """
         models, _, m = output.shape
         flat = output.transpose(1, 2).reshape(models * m, -1)
@@ -72,7 +73,7 @@ def classes_of(objective: Objective | None, output: Tensor) -> Tensor:
 
     Args:
         objective: the loss that was minimised, if it is not a built-in one.
-        output: ``[n, k, ...]``, or one logit each, ``[n]`` or ``[n, 1]``.
+        output: ``[n, k, ...]``, or one logit per sample, ``[n]`` or ``[n, 1]``.
     """
     if objective is not None and objective.one_output:
         return (output.reshape(len(output)) > 0).long()
@@ -114,7 +115,7 @@ def _huber(output: Tensor, y: Tensor, delta: float) -> Tensor:
 
 
 def cross_entropy(*, weights: Weights | None = None) -> Any:
-    """Return the cross-entropy of k outputs; None if no ``weights`` are given, since engines have that built in.
+    """Return the cross-entropy of k outputs; None without ``weights``, since engines have the plain one built in.
 
     Args:
         weights: one number for each class, by which a sample's loss is multiplied, or "balanced" (:func:`balanced`).
@@ -169,7 +170,7 @@ def _tensor(weights: Weights) -> Tensor:
 
 
 def takes_one_output(given: str | Mapping[str, Any] | None) -> bool:
-    """Say whether a ``[train] loss`` distinguishes two classes by one output, without importing anything."""
+    """Return whether a ``[train] loss`` distinguishes two classes by one output, without importing anything."""
     table = {"name": given} if isinstance(given, str) else given
     if not isinstance(table, Mapping):
         return False
@@ -195,7 +196,7 @@ def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[
 
     Args:
         given: the table of the loss.
-        num_classes: how many classes the data have; None: their targets are numbers.
+        num_classes: how many classes the data have; None: the targets are numbers.
         counts: int64 ``[clients, num_classes]``, the clients' train samples of each class; None: not known here.
 
     Raises:
@@ -229,8 +230,8 @@ def build_objective(
         text: whether samples are texts, with a label at every position.
 
     Raises:
-        UserError: a name that does not go with such targets, wrong options, or a function of the user's that does not
-            return one loss for each sample.
+        UserError: the name does not suit these targets, options are wrong, or the user's function does not return one
+            loss for each sample.
     """
     if given is None:
         return None

@@ -40,11 +40,11 @@ class Reading:
     """How to name and show a metric's figures.
 
     Attributes:
-        key: the name of its figures in records.
-        title: its name in a sentence.
-        less_is_better: whether a lower figure is the better one.
-        percent: whether it is shown in percent.
-        within: its smallest and largest possible value; infinite if not known.
+        key: the name of the metric's figures in records.
+        title: the metric's name in a sentence.
+        less_is_better: whether lower figures are better.
+        percent: whether figures are shown in percent.
+        within: the smallest and largest possible figure; infinite if not known.
     """
 
     key: str
@@ -60,7 +60,7 @@ class Reading:
 
     @property
     def axis(self) -> str:
-        """The label of an axis on which it is drawn."""
+        """The label of an axis for these figures."""
         return f"{self.title} (%)" if self.percent else self.title
 
     def show(self, value: float) -> str:
@@ -248,7 +248,7 @@ class Judged:
         return Judged(targets.numpy(), predicted.numpy(), loss.double().numpy())
 
     def without(self, block: NDArray[np.int64]) -> Judged:
-        """Return the same without the samples at the positions ``block``."""
+        """Return the predictions without the samples at the positions ``block``."""
         return self.at(np.delete(np.arange(len(self.y)), block))
 
     def at(self, rows: NDArray[np.int64]) -> Judged:
@@ -261,11 +261,11 @@ class Metric:
     """A metric of a model on samples.
 
     Attributes:
-        reading: how its figures are read.
-        function: takes targets and predictions and returns the figure; None: the mean loss.
-        two_classes: whether it needs samples of at least two classes.
-        spread: whether it needs targets that are not all equal.
-        built_in: False for a function of the user's.
+        reading: how the metric's figures are named and shown.
+        function: a function from targets and predictions to the figure; None: the mean loss.
+        two_classes: whether the metric needs samples of at least two classes.
+        spread: whether the metric needs targets that are not all equal.
+        built_in: whether the metric is hanse's, not the user's own function.
 
     Examples:
         :func:`build_metrics` makes them by name:
@@ -283,7 +283,7 @@ class Metric:
 
     @property
     def key(self) -> str:
-        """What its figures are called in records."""
+        """The name of the metric's figures in records."""
         return self.reading.key
 
     def gap(self, y: NDArray[Any]) -> str:
@@ -322,11 +322,12 @@ class Metric:
         Accuracies get Wilson's interval, AUCs Newcombe's (for several classes by the rarest). Other bounded figures get
         Student's t with the jackknife's error, clipped to the bounds, or, if no sample makes a difference, Wilson's
         with the rarest class's number of samples. A user's function without bounds gets a bootstrap over at most 200
-        samples. For other unbounded figures, or more samples, it is NaN, and the jackknife's standard error is used.
+        samples. For other unbounded figures, or more samples, the interval is NaN, and the jackknife's standard error
+        is used.
 
         Args:
-            judged: what the model says of the samples.
-            without: what :meth:`without_blocks` returns of them.
+            judged: the model's predictions for the samples.
+            without: what :meth:`without_blocks` returns for these predictions.
         """
         value, n = self.of(judged)[0], len(judged.y)
         if math.isnan(value):
@@ -404,7 +405,7 @@ def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, tex
         text: whether samples are texts, with a label at every position.
 
     Raises:
-        UserError: one line for each name that is not known, does not go with the targets, or occurs twice.
+        UserError: names are not known, do not suit the targets, or occur twice; with a line for each.
 
     Examples:
         >>> accuracy, auc = build_metrics(["accuracy", "auc"], num_classes=2)
@@ -435,7 +436,7 @@ def build_metric(given: Given, num_classes: int | None, *, text: bool = False, w
         where: what an error's message begins with.
 
     Raises:
-        UserError: a name that is not known or does not go with the targets, or a function that cannot be called.
+        UserError: the name is not known or does not suit the targets, or the function cannot be called.
     """
     known = {"loss": None} | dict(_OF_NUMBERS if num_classes is None else _OF_CLASSES)
     name = given if isinstance(given, str) else given.get("name")

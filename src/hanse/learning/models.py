@@ -54,7 +54,7 @@ def mlp(
     """Return a multilayer perceptron.
 
     Args:
-        input_shape: of a sample.
+        input_shape: the shape of a sample.
         num_classes: how many outputs; None: one.
         hidden: the width of each hidden layer.
         batch_norm: whether a batch norm follows each hidden layer.
@@ -127,7 +127,7 @@ def cnn_pifl(
     """Return PI-FL's CNN from its authors' code.
 
     It has 3x3 convolutions of 32, 64, 64 and 64 channels, pooled after the second and the last, and a linear layer of
-    128 with dropout of 1/4 before and 1/2 after it.
+    128 with dropout of 1/4 before and 1/2 after this layer.
 
     Args:
         input_shape: ``(channels, height, width)``.
@@ -135,11 +135,11 @@ def cnn_pifl(
         convolutions: 4, or 3 for the network of the paper's text (32, 64, 64, linear 3136 and 128, without
             ``dropout``).
         padded: how many of the first two convolutions are padded, 0 to 2; the others always are. The linear layer has
-            3,136 inputs on 32x32 images without, and on 28x28 images with 2 padded.
+            3,136 inputs on 32x32 images with 0, and on 28x28 images with 2.
         dropout: whether there is dropout.
 
     Raises:
-        UserError: samples that are no images or too small ones, or options out of range.
+        UserError: samples that are not images or too small ones, or options out of range.
     """
     depth, height, width = image_size("cnn_pifl", input_shape)
     if convolutions not in (3, 4):
@@ -169,11 +169,11 @@ def cnn_greedyfed(input_shape: Shape, num_classes: int | None, padding: int = 0)
     Args:
         input_shape: ``(channels, height, width)``.
         num_classes: how many outputs; None: one.
-        padding: around the images, 0 to 3. On 32x32 images the linear layer has 200 inputs without, and 392 with 1, as
-            in the authors' code.
+        padding: the padding around the images, 0 to 3. On 32x32 images the linear layer has 200 inputs with 0, and 392
+            with 1, as in the authors' code.
 
     Raises:
-        UserError: samples that are no images or too small ones, or a padding out of range.
+        UserError: samples that are not images or too small ones, or a padding out of range.
     """
     if isinstance(padding, bool) or not isinstance(padding, int) or not 0 <= padding <= 3:
         raise UserError(f"model.padding: {padding!r}: must be a whole number from 0 to 3")
@@ -188,8 +188,8 @@ def cnn_small(input_shape: Shape, num_classes: int | None) -> nn.Module:
 def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
     """Return FedGen's CNN (Zhu et al. 2021), from its authors' code.
 
-    It has 3x3 convolutions of 6 and 16 channels with stride 2 and batch norm, then a linear layer of 32 and one of the
-    classes, with no activation between the two (784-32-10 on 28x28 images).
+    It has 3x3 convolutions of 6 and 16 channels with stride 2 and batch norm, then two linear layers, of 32 and of the
+    number of classes, with no activation between them (784-32-10 on 28x28 images).
     """
     depth, height, width = image_size("cnn_fedgen", input_shape)
     layers: list[nn.Module] = []
@@ -223,8 +223,8 @@ def cnn_femnist(input_shape: Shape, num_classes: int | None) -> nn.Module:
 def cnn_gtflat(input_shape: Shape, num_classes: int | None) -> nn.Module:
     """Return the CNN that GTFLAT's public code trains on CIFAR-10.
 
-    It has pooled 5x5 convolutions of 32 and 64 channels with batch norm, then a linear layer of 512 and one of the
-    classes, with no activation between the two (1600-512-10 on 32x32 images).
+    It has pooled 5x5 convolutions of 32 and 64 channels with batch norm, then two linear layers, of 512 and of the
+    number of classes, with no activation between them (1600-512-10 on 32x32 images).
     """
     if len(input_shape) != 3 or min(input_shape[1:]) < 16:
         raise UserError(
@@ -287,13 +287,13 @@ def build_module(
     unchanged.
 
     Args:
-        name: a name of :data:`MODELS`, an import path, a factory, or a module, of which a copy is returned.
-        input_shape: of a sample; for samples of several inputs an :class:`Inputs`, with which a factory is given the
+        name: a name of :data:`MODELS`, an import path, a factory, or a module. A module is copied.
+        input_shape: the shape of a sample. For samples of several inputs, an :class:`Inputs`: a factory then gets the
             shapes by name, and the module its inputs by name.
         num_classes: how many classes; None for regression.
-        seed: of the run.
-        number: which of several models. A module given as an object keeps its own weights for 0, and gets new ones for
-            others.
+        seed: the run's seed.
+        number: the model's number, if there are several. A module given as an object keeps its own weights for 0, and
+            gets new weights for other numbers.
         options: passed on to the factory.
 
     Raises:
@@ -361,7 +361,7 @@ def _copied(module: nn.Module, number: int, options: Mapping[str, Any]) -> nn.Mo
 def structure(module: nn.Module) -> str:
     """Return a digest of a module's structure, 16 hexadecimal digits: classes, settings, tensors' names and shapes.
 
-    It does not depend on weights. A run keeps it as the fingerprint of a module given as an object.
+    The digest does not depend on weights. A run keeps it as the fingerprint of a module given as an object.
     """
     tensors = [*module.named_parameters(), *module.named_buffers()]
     shapes = [f"{name} {tuple(t.shape)} {t.dtype} {t.requires_grad}" for name, t in tensors]
@@ -411,7 +411,7 @@ def layout_of(module: nn.Module, send: Send = "all") -> Layout:
 
     Args:
         module: the module.
-        send: "all" tensors are in the row, or only the "trainable" parameters, unless none trains.
+        send: whether "all" tensors are in the row, or only the "trainable" parameters (all, if none trains).
     """
     return Layout.of(module, frozen=send == "all" or all(not p.requires_grad for p in module.parameters()))
 
@@ -432,12 +432,12 @@ def build_problem(
     Args:
         name: a name of :data:`MODELS`, ``"package.module:factory"``, a factory, or a module. A factory is called as
             ``factory(input_shape, num_classes, **options)``.
-        input_shape: of a sample, without the number of samples.
+        input_shape: the shape of a sample, without the number of samples.
         num_classes: how many classes; None for regression: one output and the mean squared error.
-        seed: weights are drawn under ``(seed, "model", number)``.
-        number: which of several models; a table whose rows start from different models draws one for each number.
-        send: "trainable" omits frozen parameters from rows: they are neither sent nor mixed, and all rows share those
-            of model 0.
+        seed: the seed; weights are drawn from the stream ``(seed, "model", number)``.
+        number: the model's number; a table whose rows start from different models draws one for each number.
+        send: which tensors are in a row. "trainable" omits frozen parameters: they are neither sent nor mixed, and all
+            rows share those of model 0.
         objective: a loss to minimise instead of cross-entropy or the squared error. If it takes one output for two
             classes, the model has one output.
         options: passed on to the factory.

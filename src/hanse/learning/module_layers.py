@@ -1,6 +1,6 @@
-"""Which layers a module runs one after another (:func:`read_stack`), and what tensors they have.
+"""Reads which layers a module runs one after another (:func:`read_stack`), and what tensors they have.
 
-Engines that do not run the module itself rely on this, so anything not known exactly gives None.
+Engines that do not run the module itself rely on this, so anything that is not known exactly gives None.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Spec:
 
     Attributes:
         kind: "linear", "relu", "tanh" or "batch_norm".
-        name: its name in the module, with which the names of its tensors begin.
-        inputs: how many numbers of a sample go in.
-        outputs: how many come out.
+        name: the layer's name in the module, with which the names of its tensors begin.
+        inputs: how many numbers go in per sample.
+        outputs: how many numbers come out per sample.
         bias: whether a linear layer has a bias.
-        decay: of a batch norm, PyTorch's ``momentum``: how far the running statistics move towards a batch's.
-        eps: of a batch norm, is added to the variance.
+        decay: PyTorch's ``momentum`` of a batch norm: how far the running statistics move towards a batch's.
+        eps: the number that a batch norm adds to the variance.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -60,7 +60,7 @@ def layers_in_order(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Say whether this object computes something other than its class: through hooks, or its own ``forward``."""
+    """Return whether this object computes something other than its class, through hooks or its own ``forward``."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 
@@ -68,8 +68,8 @@ def is_changed(module: nn.Module) -> bool:
 def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
     """Return the specs of named layers, or None if one of them is not known.
 
-    Known are Identity (which needs no spec), Linear, ReLU, Tanh, and BatchNorm1d with weights and running statistics:
-    exactly these classes, without hooks. ReLU and Tanh must follow a layer of known width.
+    The known layers are Identity (which needs no spec), Linear, ReLU, Tanh, and BatchNorm1d with weights and running
+    statistics: exactly these classes, without hooks. ReLU and Tanh must follow a layer of known width.
     """
     specs: list[Spec] = []
     width = 0

@@ -1,4 +1,4 @@
-"""DP-SGD in the local loop (Abadi et al. 2016), by Opacus: gradients are clipped sample by sample, and noised.
+"""DP-SGD in the local loop (Abadi et al. 2016), with Opacus: gradients are clipped sample by sample, and noised.
 
 Each step includes every sample with the same probability, by a draw that only the client knows (Poisson sampling), as
 the account's subsampled Gaussian assumes. :func:`dp_sgd` makes the loop that replaces hanse's own training if

@@ -3,7 +3,7 @@
 On AMD processors with AVX-512 the MKL in PyTorch's wheels uses half the vector width, while the oneDNN in the same
 wheels uses all of it, which makes large products twice as fast. PyTorch can call oneDNN for float32 through an operator
 that its own compiler emits. :func:`wide_vectors` says whether that works and is faster here; otherwise :func:`product`
-is the ordinary one.
+is the ordinary product.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def processor(field: str = "model name") -> str:
 
 @cache
 def wide_vectors() -> bool:
-    """Say whether oneDNN's float32 product is the faster one on this machine, and gives the right numbers."""
+    """Return whether oneDNN's float32 product is faster on this machine, and gives the right numbers."""
     if "AMD" not in processor("vendor_id") or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
     try:
@@ -52,7 +52,7 @@ def direct_product(a: Tensor, b: Tensor) -> Tensor:
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return ``a @ b.T`` of ``a [m, k]`` and ``b [n, k]`` the fastest way, without gradients.
 
-    Either may be a transposed view.
+    Either matrix may be a transposed view.
     """
     if (
         a.dtype == torch.float32

@@ -40,12 +40,12 @@ class ActiveProgram:
 
     Attributes:
         inputs: ``[a, b, d]``, destination of a batch's samples.
-        layers: in the order of the forward pass.
+        layers: the layers, in the order of the forward pass.
         loss: the last element of the stack.
-        parameters: of the a seats, layer by layer, or one flat tensor if they are all seats.
-        velocity: as ``parameters``.
-        pull: this multiple of each parameter is added to its gradient (weight decay and ``mu``): one number for all
-            seats, or tensors as ``parameters``.
+        parameters: the parameters of the a seats, layer by layer, or one flat tensor if a is the number of all seats.
+        velocity: the momentum buffers, in the form of ``parameters``.
+        pull: the multiple of each parameter that is added to its gradient (weight decay and ``mu``): one number for all
+            seats, or tensors in the form of ``parameters``.
         constant: a constant added to the gradient (:func:`constant_of`); None: nothing.
         frozen_velocity: the velocities of parameters that do not train.
     """
@@ -82,11 +82,11 @@ class Program:
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        specs: its layers, ``problem.stack``.
+        specs: the model's layers, ``problem.stack``.
         seats: S.
         width: the largest batch, B.
         device: where the buffers lie.
-        dtype: of all buffers.
+        dtype: the type of all buffers.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -178,8 +178,8 @@ class Program:
             rows[where, a:b] = block.view(self.seats, -1)
 
     def bind(self, active: int, width: int) -> ActiveProgram:
-        """Return the program for the first ``active`` seats and batches of ``width``; it is kept until the
-        next start.
+        """Return the program for the first ``active`` seats and batches of ``width``; it stays valid until the next
+        start.
         """
         key = (active, width)
         if key not in self._bound:

@@ -13,7 +13,7 @@ def image_size(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Return the channels, height and width of the input images of model ``name``.
 
     Raises:
-        UserError: samples of this shape are no images.
+        UserError: samples of this shape are not images.
     """
     if len(input_shape) != 3:
         raise UserError(f"model.name: {name!r}: takes images [channels, height, width]; samples have {input_shape}")
@@ -55,7 +55,7 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module
         num_classes: how many outputs; None: one.
 
     Raises:
-        UserError: samples of this shape are no images.
+        UserError: samples of this shape are not images.
     """
     depth, _, _ = image_size("resnet20", input_shape)
     stages = [Block(i, o) for i, o in ((16, 16), (16, 16), (16, 16), (16, 32), (32, 32), (32, 32), (32, 64))]

@@ -9,7 +9,7 @@ There are four ways to compute outputs; the first that applies is used:
 * models with different samples and stackable layers: stacked, with their lists of samples cut into common chunks;
 * mixtures of a few rows (coalitions' models) that begin with a linear layer: its outputs are linear in its weights, so
   they are computed once for each row and *mixed* for every model instead of being computed anew (one product
-  ``[C, S] x [S, h n]``);
+  ``[C, S] x [S, h n]``); with a convolution, compiled code does so where that is less arithmetic;
 * models on the same samples: stacked, or as the channels of one wide convolution if they begin with narrow ones;
 * otherwise one model after another.
 """
@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -63,7 +63,7 @@ class ModelRows:
         shares: ``[C, S]``, how much of each row is in each model; None: the models are the rows themselves.
         first_outputs: a cache of the mixed rows' first-layer outputs, by the first sample of a block. Mixtures that
             share it must have the same rows and pool.
-        among: the total number of models if these are a subset; keeps chunk sizes, and so the bits, equal.
+        among: the total number of models if these are a subset, which keeps chunk sizes, and so the bits, equal.
     """
 
     rows: Tensor
@@ -87,7 +87,7 @@ class Chunk:
         which: the positions of the C' models.
         begin: the position of the first sample.
         loss: ``[C', m]``, each sample's loss.
-        right: ``[C', m]``, whether each sample is right, or how right.
+        right: ``[C', m]``, whether, or to what degree, the answer to each sample is right.
         outputs: ``[C', k, m]``, the models' outputs; None if samples have no such outputs (texts, or judged ones).
     """
 
@@ -98,20 +98,36 @@ class Chunk:
     outputs: Tensor | None = None
 
 
+class Compiled(Protocol):
+    """Compiled code for models' outputs on the same samples (:mod:`hanse.learning.native.outputs`)."""
+
+    def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs ``[C, k, m]`` of ``rows [C, P]`` on samples ``x [m, ...]``."""
+        ...
+
+    def pays(self, shares: Tensor) -> bool:
+        """Say whether :meth:`mixed` is to be used for mixtures by ``shares [C, S]``."""
+        ...
+
+    def mixed(self, rows: Tensor, shares: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs ``[C, k, m]`` of mixtures of ``rows [S, P]`` by ``shares [C, S]``."""
+        ...
+
+
 Reduce = Callable[[Chunk], tuple[Tensor, Tensor]]
 
 
 def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -> tuple[Tensor, Tensor]:
     """Return each sample's loss and whether it is right, both ``[C, m]``.
 
-    Of equal outputs the first class counts, as in ``argmax``.
+    Among equal outputs the first class counts, as in ``argmax``.
 
     Args:
-        problem: says which loss it is.
+        problem: the problem, whose loss is used.
         output: ``[C, k, m]``.
-        y: labels ``[m]`` of samples that all models share, or ``[C m]``, those of each model's own samples in turn; for
-            regression targets ``[.., k]``.
-        rights: False if right answers are not needed: all are then False, as for regression.
+        y: labels ``[m]`` of samples that all models share, or ``[C m]`` of each model's own samples, one model after
+            another; for regression targets ``[.., k]``.
+        rights: whether right answers are needed; if not, all are False, as for regression.
     """
     if problem.objective is not None:
         loss = problem.objective.of_models(output, y)
@@ -152,7 +168,7 @@ class ScoringEngine:
             return self.scorer.score_each(rows, pool, index)
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> list[ModelOutputs]:
-        """Return what ``rows [C, P]`` put out on the pool, or model c on ``pool[index[c]]``."""
+        """Return the outputs of ``rows [C, P]`` on the pool, or of model c on ``pool[index[c]]``."""
         with intra_op(self.threads):
             return self.scorer.outputs(rows, pool, index)
 
@@ -163,11 +179,11 @@ class Scorer:
     Args:
         problem: the models and their loss (:class:`hanse.learning.job.Problem`).
         device: where models are run.
-        dtype: of weights and outputs.
+        dtype: the type of weights and outputs.
         precision: "bf16" for forward passes in bfloat16, where the module itself is run.
         crew: threads that share the work; None: the caller's alone.
         rights: whether right answers are counted, too.
-        dense: compiled code that gives the outputs ``[C, k, m]`` of rows ``[C, P]`` on the same samples ``[m, d]``.
+        native: compiled code for the outputs of models on the same samples; None: PyTorch alone.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -185,12 +201,12 @@ class Scorer:
         precision: Precision = "float32",
         crew: Crew | None = None,
         rights: bool = True,
-        dense: Callable[[Tensor, Tensor], Tensor] | None = None,
+        native: Compiled | None = None,
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.specs = problem.stack
         self.convolutions = read_convolutions(problem) if self.specs is None and precision == "float32" else None
-        self.crew, self.rights, self.dense = crew or Crew(1), rights, dense
+        self.crew, self.rights, self.native = crew or Crew(1), rights, native
         self._trainers: list[Trainer] = []
         self._pool = Resident(device)
 
@@ -212,7 +228,7 @@ class Scorer:
         """
         if self.convolutions is not None:  # models run side by side: their last digits depend on each other
             return self.score(rows, pool)
-        stacks = self.specs is not None and self.dense is None
+        stacks = self.specs is not None and self.native is None
         # a lone model is multiplied in another order than several, so a second one is scored with it
         if stacks and len(some) == 1 < len(rows):
             some = np.append(some, (some + 1) % len(rows))
@@ -299,9 +315,10 @@ class Scorer:
         Args:
             models: rows ``[C, P]``, or mixtures of rows.
             pool: the samples.
-            index: None: all samples of the pool; a tensor of positions: those, for all models; a list: one tensor for
-                each model.
-            reduce: transforms a chunk's losses and right answers, for example into weighted sums, inside the threads.
+            index: None: all samples of the pool; a tensor of positions: these samples, for all models; a list: one such
+                tensor for each model.
+            reduce: a function that transforms a chunk's losses and right answers, for example into weighted sums,
+                inside the threads.
         """
         reduce, pool = reduce or _as_they_are, self._pool.of(pool)
         if isinstance(models, Tensor):
@@ -313,7 +330,7 @@ class Scorer:
                 # (on a card, whose grouped convolutions are slow, it is run as the module, too)
                 wide = self.convolutions is not None and self.device.type == "cpu"
                 beside = wide and (len(models) > 1 or models.shares is not None)
-                if self.specs is not None or beside:
+                if self.specs is not None or beside or self._mixes_natively(models):
                     yield from self._together(models, pool, index, reduce)
                 else:
                     yield from self._one_by_one(models, pool, None if index is None else [index] * len(models), reduce)
@@ -376,6 +393,8 @@ class Scorer:
         ``gathered``: whether samples have to be collected from the pool, which is faster in smaller chunks.
         """
         if self.specs is None:
+            if self._mixes_natively(models):
+                return _parts(len(models), max(1, _CHUNK // self.problem.layout.size)), _parts(count, _IMAGES)
             mixtures = models.shares is not None
             parts = _even(len(models), -(-len(models) // _WIDE)) if mixtures else _parts(len(models), _TOGETHER)
             return parts, _parts(count, _IMAGES)
@@ -392,8 +411,21 @@ class Scorer:
         return _parts(len(models), together), _parts(count, step)
 
     def mixes(self, models: ModelRows) -> bool:
-        """Say whether these models' first-layer outputs are mixtures of those of a few rows."""
+        """Return whether these models' first-layer outputs are mixtures of the first-layer outputs of a few rows."""
         return models.shares is not None and self.specs is not None and self.specs[0].kind == "linear"
+
+    def _mixes_natively(self, models: ModelRows) -> bool:
+        """Say whether compiled code is to mix the outputs of these models' first convolution."""
+        return self.native is not None and models.shares is not None and self.native.pays(models.shares)
+
+    def _natively(
+        self, models: ModelRows, parts: Sequence[slice], native: Compiled
+    ) -> Callable[[int, slice, Tensor], Tensor]:
+        """Return such a function as :meth:`_runner` does, of compiled code."""
+        shares = models.shares
+        if shares is None or self.specs is not None:
+            return lambda p, cut, x: native(models[parts[p]], self._inputs(x))
+        return lambda p, cut, x: native.mixed(models.rows, shares[parts[p]], x.to(device=self.device, dtype=self.dtype))
 
     def _runner(
         self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
@@ -401,9 +433,8 @@ class Scorer:
         """Return the function that gives the outputs ``[C', k, m]`` of chunk p of the models on a chunk of samples."""
         if self.mixes(models):
             return self._mixed_first(models, parts, pool, cuts)
-        if self.dense is not None:
-            dense = self.dense
-            return lambda p, cut, x: dense(models[parts[p]], self._inputs(x))
+        if self.native is not None and (self.specs is not None or self._mixes_natively(models)):
+            return self._natively(models, parts, self.native)
         blocks = [self._blocks(models[part]) for part in parts]
         if self.specs is not None:
             specs = self.specs
@@ -533,12 +564,12 @@ def _even(count: int, parts: int) -> list[slice]:
 def outcomes_of(
     problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return each sample's loss, correctness and outputs for one model. If the problem has a judge, it decides; texts
-    are scored by position.
+    """Return each sample's loss, correctness and outputs for one model. If the problem has a judge, the judge decides;
+    texts are scored by position.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        outputs: runs the model on inputs.
+        outputs: a function that runs the model on inputs.
         x: inputs ``[n, ...]``.
         y: labels or targets ``[n, ...]``.
 

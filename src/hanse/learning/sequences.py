@@ -2,8 +2,8 @@
 
 A sequence model takes tokens ``x [n, T]`` (int64) and puts out logits ``[n, k, T]``, the classes second, as in
 PyTorch's cross-entropy. Its labels are ``y [n, T]``, where :data:`IGNORED` marks positions that do not count. A
-sample's loss is the mean over the positions that count, and it is right by the share of those whose likeliest class is
-the label.
+sample's loss is the mean over the positions that count, and it counts as right in the share of these positions whose
+likeliest class is the label.
 
 :func:`lstm` is the built-in model; :func:`sequence_losses` and :func:`sequence_outcomes` score any model of this kind.
 """
@@ -33,8 +33,8 @@ class CharacterLSTM(nn.Module):
         embedding: the width of the embedding.
         hidden: the units of each LSTM layer.
         layers: how many LSTM layers.
-        last: whether there is an output at the last position alone, ``[n, k]``.
-        padding: whether token 0 is embedded as zeros, and stays so in training.
+        last: whether there is an output only at the last position, ``[n, k]``.
+        padding: whether token 0 is embedded as zeros, also during training.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class CharacterLSTM(nn.Module):
         self.output = nn.Linear(hidden, tokens)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of what follows each token, or of what follows the last."""
+        """Return the logits of the token that follows each token, or only the last one."""
         states, _ = self.recurrent(self.embedding(x))
         logits: Tensor = self.output(states[:, -1]) if self.last else self.output(states).transpose(1, 2)
         return logits
@@ -72,12 +72,12 @@ def lstm(
         embedding: the width of the embedding.
         hidden: the units of each layer.
         layers: how many layers.
-        last: True: only what follows the last position is predicted, as LEAF and iPFL's public code do (``data.source``
-            "shakespeare_next"); otherwise every position counts.
+        last: whether only the character after the last position is predicted, as in LEAF and iPFL's public code
+            (``data.source`` "shakespeare_next"); if not, every position counts.
         padding: whether token 0 only fills up texts.
 
     Raises:
-        UserError: samples that are no texts, or options out of range.
+        UserError: samples that are not texts, or options out of range.
     """
     if num_classes is None or len(input_shape) != 1:
         raise UserError(f"model.name: 'lstm': takes texts [positions] of classes; samples have {input_shape}")
@@ -96,7 +96,7 @@ def is_text(samples: Samples) -> bool:
 
 
 def perplexity(loss: float) -> float:
-    """Return ``exp(loss)`` of a mean loss in nats a position; infinite where that would overflow."""
+    """Return ``exp(loss)`` of a mean loss in nats per position; infinite where that would overflow."""
     return math.exp(loss) if loss < 700 else math.inf
 
 

@@ -30,17 +30,17 @@ def work_of(job: SeatJob, recipe: Recipe) -> int:
 
 
 class SequentialEngine(ScoringEngine):
-    """Trains seats one after another, or ``workers`` at a time on threads of their own.
+    """Trains seats one after another, or ``workers`` at a time on separate threads.
 
     Modules that draw random numbers in training share one generator, so a single worker trains them in order.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the work is done.
-        threads: intra-op threads for a seat; None keeps PyTorch's setting. Several workers have 1 each.
+        threads: intra-op threads for a seat; None keeps PyTorch's setting. With several workers, each has 1.
         workers: how many seats train at a time.
         precision: "bf16" runs forward passes under autocast to bfloat16.
-        dtype: of weights, gradients and steps.
+        dtype: the type of weights, gradients and steps.
 
     Examples:
         One client trains a linear model from zeros on three samples, for two epochs in one batch each:
@@ -77,12 +77,12 @@ class SequentialEngine(ScoringEngine):
 
         Args:
             pool: all samples; a job's ``index`` points into them.
-            jobs: one for each seat.
+            jobs: one job for each seat.
             recipe: epochs or steps, batch size, optimiser and its settings.
             lr: the learning rate.
 
         Raises:
-            ValueError: a seat with too few samples to train on.
+            ValueError: a seat has too few samples to train on.
         """
         pool = self._pool.of(pool)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)

@@ -1,8 +1,8 @@
-"""Gradients of the loss in everything that a row holds, per block of samples.
+"""Gradients of the loss with respect to everything that a row holds, per block of samples.
 
-Training gradients exclude frozen parameters and the running statistics of batch norms. But an update may change these,
-and so the loss. :class:`Slopes` therefore includes all parameters of a row and batch-norm statistics. Other buffers
-have slope zero.
+Training gradients exclude frozen parameters and the running statistics of batch norms. But an update may change these
+and so change the loss. :class:`Slopes` therefore includes all parameters of a row and batch-norm statistics. Other
+buffers have slope zero.
 """
 
 from __future__ import annotations

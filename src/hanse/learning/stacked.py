@@ -2,10 +2,10 @@
 
 One flat buffer holds all seats' parameters *layer-major* (each block ``[S, *shape]`` contiguous) and a second one the
 velocities. Momentum is thus part of the gradient's product, and a step is a single addition. Seats are sorted by their
-number of steps, and each step works on the unfinished ones, the first of each block.
+number of steps, and each step works on the unfinished seats, which are the first of each block.
 
-The rule of :mod:`hanse.learning.engines` chooses it for layers that can be stacked; the buffers and layers are in
-:mod:`hanse.learning.program` and :mod:`hanse.learning.layers`.
+The rule of :mod:`hanse.learning.engines` chooses this engine for layers that can be stacked; the buffers and layers are
+in :mod:`hanse.learning.program` and :mod:`hanse.learning.layers`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class StackedEngine(ScoringEngine):
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the buffers lie.
         threads: intra-op threads of one program; None keeps PyTorch's setting.
-        workers: if above 1, seats are split over this many threads, each of which trains its own stack with one
+        workers: the number of threads; if above 1, seats are split over them, and each trains its own stack with one
             intra-op thread.
-        dtype: of weights, gradients and steps.
-        graphs: on a CUDA device, whether steps are recorded and replayed (:mod:`hanse.learning.graphs`).
+        dtype: the type of weights, gradients and steps.
+        graphs: whether steps are recorded and replayed on a CUDA device (:mod:`hanse.learning.graphs`).
 
     Raises:
         ValueError: the model cannot be stacked.
@@ -72,8 +72,8 @@ class StackedEngine(ScoringEngine):
 
         Args:
             pool: all samples; a job's ``index`` points into them.
-            jobs: one for each seat.
-            recipe: must be SGD's.
+            jobs: one job for each seat.
+            recipe: the recipe, which must use SGD.
             lr: the learning rate.
 
         Raises:

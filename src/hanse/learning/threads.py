@@ -54,11 +54,12 @@ class Crew:
         """Call ``work(worker, item)`` for every item, and return when all are done.
 
         Args:
-            work: is given the number of the worker, from 0, and an item. Calls of the same worker never overlap.
-            items: are taken up in this order.
+            work: a function that is given the number of the worker, from 0, and an item. Calls of the same worker never
+                overlap.
+            items: the items, which are started in this order.
 
         Raises:
-            Exception: what a call of ``work`` raised, the lowest worker's if several did.
+            Exception: whatever a call of ``work`` raised; if several did, that of the lowest worker.
         """
         if self.workers == 1 or len(items) < 2:
             with intra_op(1 if self.workers > 1 else None):
@@ -146,7 +147,7 @@ def wrap_around(work: Sequence[float], workers: int) -> list[tuple[float, ...]]:
 
 @cache
 def shared_crew(workers: int) -> Crew:
-    """Return this process's shared crew of so many threads, for short work. It is never closed."""
+    """Return this process's shared crew with this many threads, for short work. It is never closed."""
     return Crew(workers)
 
 

@@ -1,7 +1,7 @@
 """The vmapped engine: trains seats of any module that ``torch.func`` can batch.
 
 :func:`why_not_vmapped` tries a model and says why it cannot be batched. The rule of :mod:`hanse.learning.engines`
-chooses it for many seats with a small model.
+chooses this engine for many seats with a small model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class VmappedEngine(ScoringEngine):
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the work is done.
         threads: intra-op threads; None keeps PyTorch's setting.
-        dtype: of weights, gradients and steps.
+        dtype: the type of weights, gradients and steps.
 
     Raises:
         ValueError: the model keeps statistics in training, like batch norm.
@@ -78,8 +78,8 @@ class VmappedEngine(ScoringEngine):
 
         Args:
             pool: all samples; a job's ``index`` points into them.
-            jobs: one for each seat.
-            recipe: must be SGD's.
+            jobs: one job for each seat.
+            recipe: the recipe, which must use SGD.
             lr: the learning rate.
 
         Raises:
@@ -168,8 +168,8 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        row: a row ``[P]`` to try it with.
-        pool: some samples, of which the first four are used.
+        row: a row ``[P]`` to try the model with.
+        pool: some samples; the first four are used.
     """
     if has_buffers(problem):
         return "it keeps statistics as it trains"

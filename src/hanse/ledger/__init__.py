@@ -2,6 +2,6 @@
 
 Start with :class:`hanse.ledger.store.Ledger`, which opens a book, posts transactions and reads them back.
 ``verify`` recomputes the whole book, ``closing`` ties rounds' records to it, ``receipts`` and ``witness`` let
-participants hold it to account, ``index`` writes it into a database, and ``export`` and ``totals`` are for people who
-want to read it. ``docs/ledger.md`` explains what the ledger promises and what it does not.
+participants check it, ``index`` writes it into a database, and ``export`` and ``totals`` make it readable for people.
+``docs/ledger.md`` explains what the ledger promises and what it does not.
 """

@@ -1,13 +1,13 @@
 """The close of a round: one line of the log that commits to the round's record and to a statement for each participant.
 
-A close moves nothing. Its memo has two hashes. One is that of the round's record: its line of ``metrics.jsonl`` without
-clock, memory and bytes sent, which has the hash of the round's file in ``rounds/``, and its lines of ``clients.jsonl``,
-which have the values. The other is the root of a Merkle tree over the participants' statements, in the order of their
-numbers: what each holds after the round, what the round moved of it, what its updates were worth, and what it says that
-it has spent of its privacy budget. A receipt
+A close moves nothing. Its memo has two hashes. The first is the hash of the round's record: its line of
+``metrics.jsonl`` without clock, memory and bytes sent, which contains the hash of the round's file in ``rounds/``, and
+its lines of ``clients.jsonl``, which have the values. The second is the root of a Merkle tree over the participants'
+statements, in the order of their numbers. A statement says what the participant holds after the round, what the round
+moved, what its updates were worth, and how much of its privacy budget it says it has spent. A receipt
 (:mod:`hanse.ledger.receipts`) leads from a statement to a head of the log.
 
-The loop closes a round by :func:`close`, with which :class:`Closes` compares a log that is read.
+The loop closes a round with :func:`close`; :class:`Closes` compares a log with what :func:`close` gives.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Line = tuple[str, str, int]  # a posting: step, account, units
 
 @dataclass(frozen=True)
 class Facts:
-    """What the record of a round says of it.
+    """What the record of a round says.
 
     Attributes:
-        record: its hash, 32 bytes.
+        record: the record's hash, 32 bytes.
         values: what the updates of each client were worth, summed over its seats; clients without a value are left out.
-        spent: the epsilon that each client says it has spent; clients that say none are left out.
+        spent: the epsilon that each client says it has spent; clients that state none are left out.
     """
 
     record: bytes
@@ -55,8 +55,8 @@ class Facts:
         """Return the facts of a round's lines.
 
         Args:
-            metrics: its line of ``metrics.jsonl``.
-            seats: its lines of ``clients.jsonl``, in their order.
+            metrics: the round's line of ``metrics.jsonl``.
+            seats: the round's lines of ``clients.jsonl``, in their order.
 
         Examples:
             >>> facts = Facts.of({"round": 0, "time/round_s": 0.1}, [{"round": 0, "client": 3, "value": 0.25}])
@@ -90,7 +90,7 @@ def moved_in(transactions: Iterable[Transaction]) -> dict[int, list[Line]]:
 
 
 def shortened(lines: Sequence[Line]) -> dict[str, Any]:
-    """Return what stands for postings that have no room in a statement: their number and their SHA-256."""
+    """Return the number and the SHA-256 of postings, which replace them in a statement if there are too many."""
     said = json.dumps([list(line) for line in lines], separators=(",", ":"))
     return {"count": len(lines), "sha256": as_text(hashlib.sha256(said.encode()).digest())}
 
@@ -98,14 +98,14 @@ def shortened(lines: Sequence[Line]) -> dict[str, Any]:
 def statements(
     round: int, balances: Mapping[str, int], peaks: int, moved: Mapping[int, Sequence[Line]], facts: Facts
 ) -> dict[int, bytes]:
-    """Return the statement of every client that has an account, by its number: compact JSON.
+    """Return the statement of every client that has an account, by client number, as compact JSON.
 
     Args:
         round: the round.
-        balances: units by account after its transactions.
+        balances: units by account after the round's transactions.
         peaks: how many peaks the log's tree has before the close; as many hashes lead from the close to the head.
         moved: the round's postings; see :func:`moved_in`.
-        facts: what its record says.
+        facts: what the round's record says.
     """
     clients = sorted(int(name[7:]) for name in balances if name.startswith("client/"))
     proofs = peaks + path_length(0, max(1, len(clients)))
@@ -199,9 +199,9 @@ class Closed:
 
     Attributes:
         round: its number.
-        line: the close that should stand there.
+        line: the close that the log should have there.
         record: the hash of the round's record.
-        statements: what is said to each client, by its number in order.
+        statements: each client's statement, in the order of client numbers.
         before: the peaks of the log's tree without the close.
     """
 
@@ -214,11 +214,11 @@ class Closed:
 
 @dataclass
 class Closes:
-    """Makes anew what the rounds of a log were closed with, while somebody walks along the log.
+    """Recomputes the closes of a log's rounds, while somebody walks along the log.
 
     Attributes:
         records: the run's records.
-        first: the first round that is looked at.
+        first: the first round that is checked.
         seen: the rounds whose closes were met.
     """
 
@@ -232,8 +232,8 @@ class Closes:
 
         Args:
             record: the line.
-            tally: the book up to it.
-            before: of a close, the peaks of the tree without it.
+            tally: the book up to this line.
+            before: if the line closes a round, the peaks of the tree without it; else None.
         """
         if before is None:
             self._new.append((record.round, record.transaction))
@@ -248,7 +248,7 @@ class Closes:
         return Closed(record.round, line, facts.record, said, before)
 
     def wrong(self, record: Record, tally: Tally, before: Sequence[bytes] | None) -> str | None:
-        """Take in the next line of the log and return what is wrong with it; None if nothing is."""
+        """Take in the next line of the log and return what is wrong with it; None if it is right."""
         due, found = self.reached(record, tally, before), record.transaction
         if due is None or due.line == found:
             return None

@@ -1,7 +1,7 @@
 """The transactions of a book in other formats: a journal for hledger, CSV, and JSON lines.
 
-``FORMATS`` maps the names that ``hanse ledger export --format`` takes to the writers. The JSON lines are those of the
-log itself.
+``FORMATS`` maps the names that ``hanse ledger export --format`` takes to the writers. The JSON lines are the lines of
+the log itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The index of a book in a database, SQLite or PostgreSQL: for queries, reports, and the operator's own tools.
 
-The log is the book (:mod:`hanse.ledger.store`). The index is made from it and never believed: hanse reads the tables
-only to compare them with the log. One that lags behind is completed, one that differs is written anew. One database
-holds any number of books. ``docs/ledger.md`` describes the columns.
+The log is the book (:mod:`hanse.ledger.store`). The index is made from the log and never trusted: hanse reads the
+tables only to compare them with the log. An index that lags behind is completed, one that differs is written anew. One
+database can hold any number of books. ``docs/ledger.md`` describes the columns.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ postings = Table(
 def as_url(url: str | Path) -> URL:
     """Return the URL of a database. A path, or text without ``://``, means an SQLite file.
 
-    A plain ``postgresql://`` URL gets the driver psycopg; one that names a driver keeps it.
+    A plain ``postgresql://`` URL gets the driver psycopg; a URL that names a driver keeps it.
 
     Raises:
-        UserError: it is not a URL, or one of another kind of database.
+        UserError: the text is not a URL, or names another kind of database.
     """
     if isinstance(url, Path) or "://" not in url:
         return URL.create("sqlite", database=str(url))
@@ -112,18 +112,18 @@ def as_url(url: str | Path) -> URL:
 
 
 def follow(url: str | Path, ledger: Ledger) -> int:
-    """Bring the index of a book to where the log is, and return how many transactions were written.
+    """Bring the index of a book up to date with the log, and return how many transactions were written.
 
-    One with more transactions than the log is written anew.
+    An index with more transactions than the log is written anew.
 
     Args:
         url: the database, its URL or the path of an SQLite file.
-        ledger: the book. One that was read as far as the index goes, and no further, is not read again.
+        ledger: the book. If it was read exactly as far as the index goes, it is not read again.
 
     Raises:
         UserError: the URL is not one, or the database's driver is not installed.
         LedgerError: the database cannot be reached, refuses a statement, or has other tables of these names; or the
-            book does not hold.
+            book is not sound.
     """
     with _opened(url, writing=True) as connection:
         there = _count(connection, _book(connection, ledger))
@@ -149,13 +149,13 @@ def _completed(connection: Connection, ledger: Ledger, there: int | None) -> int
 
 
 def difference(url: str | Path, ledger: Ledger) -> str | None:
-    """Return the first thing in which the index of a book differs from the log, in words; None if nothing does.
+    """Return the first difference between a book's index and its log, in words; None if there is none.
 
-    An index that only lacks the last transactions does not count as different: they are added when the run goes on.
+    An index that only lacks the last transactions does not count as different: they are added when the run continues.
 
     Args:
         url: the database, its URL or the path of an SQLite file. Nothing is written into it.
-        ledger: the book, which must hold.
+        ledger: the book, which must be sound.
 
     Raises:
         UserError: the URL is not one, or the database's driver is not installed.

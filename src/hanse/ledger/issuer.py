@@ -19,7 +19,7 @@ def receipts_of(closed: Closed, head: Head) -> list[Receipt]:
 
     Args:
         closed: the round.
-        head: the head of the log whose last line is its close.
+        head: the head of the log that ends with the round's close.
     """
     tree, record = Tree(list(closed.statements.values())), as_text(closed.record)
     proof = as_text(*reversed(closed.before))
@@ -46,7 +46,7 @@ class Issuer:
         """Yield the receipts of the rounds that were closed since the last call.
 
         Raises:
-            LedgerError: the log does not hold, or a close is not what follows from the records.
+            LedgerError: the log is not sound, or a close does not follow from the records.
             UserError: a record is damaged.
         """
         walk = self._walk

@@ -1,8 +1,8 @@
 """The two files of a book, and the one way to read them: :class:`Walk` checks each transaction as it goes along.
 
-The log has a line for each transaction. The lines are the leaves of a Merkle tree (RFC 9162). The file of heads beside
+The log has a line for each transaction. The lines are the leaves of a Merkle tree (RFC 9162). The file of heads next to
 it has a note after each posting, with the number of transactions and the tree's root, signed if the operator has a key.
-Lines behind the last whole note are not part of the book.
+Lines after the last complete note are not part of the book.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def heads_of(log: Path) -> Path:
 
 @dataclass
 class Walk:
-    """A place in a log, between two transactions, and the book up to there.
+    """A place in a log, between two transactions, and the book up to that place.
 
     Attributes:
         file: the log.
@@ -43,8 +43,8 @@ class Walk:
         postings: how many postings were met.
         head: the last head that was reached.
         before: if the last transaction is the close of a round, the peaks of the tree without it.
-        public: the operator's key (32 bytes), without whose signature a head is none; None: heads need no signature.
-        checked: whether signatures are verified; else it is only seen that they are there.
+        public: the operator's key (32 bytes), which must have signed every head; None: heads need no signature.
+        checked: whether signatures are verified; if not, they only have to be there.
     """
 
     file: Path
@@ -60,14 +60,14 @@ class Walk:
     checked: bool = False
 
     def records(self) -> Iterator[Record]:
-        """Go on to the end that the log has now, and yield each transaction once it is checked.
+        """Walk to the present end of the log, and yield each transaction once it is checked.
 
-        A transaction is held against its head only when the walk gets there, which is when ``tally.count`` is
-        ``count``.
+        A transaction is compared with its head only when the walk reaches that head, which is when ``tally.count``
+        equals ``count``.
 
         Raises:
             DamagedError: the files are not what was written, or the transactions break a rule of the book.
-            OSError: they cannot be read.
+            OSError: the files cannot be read.
         """
         try:
             with opened(heads_of(self.file)) as notes, opened(self.file) as lines:

@@ -1,9 +1,9 @@
-"""Signatures under the heads of a log: the operator's, and those of witnesses (C2SP signed-note, tlog-cosignature).
+"""Signatures under the heads of a log, by the operator and by witnesses (C2SP signed-note, tlog-cosignature).
 
 A note is a text and, after a blank line, a line for each signature: an em dash, the name of the key, and in base64 four
-bytes that tell keys apart and the Ed25519 signature. The operator signs the text as it is. A witness signs it behind a
-line with the time, which stands in its signature. Names and forms are those of the specification, so that any tool that
-reads the heads of transparency logs reads these.
+bytes that tell keys apart and the Ed25519 signature. The operator signs the text itself. A witness signs the text after
+a line with the time, which its signature contains. Names and formats follow the specification, so any tool that reads
+heads of transparency logs can read these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def sign(text: str, name: str, key: Ed25519PrivateKey) -> str:
     Args:
         text: the note's text, which ends with a newline.
         name: the key's name; no white space and no plus.
-        key: the operator's.
+        key: the operator's private key.
 
     Examples:
         >>> from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -47,11 +47,11 @@ def sign(text: str, name: str, key: Ed25519PrivateKey) -> str:
 
 
 def is_signed(text: str, line: str, name: str, public: bytes) -> bool:
-    """Say whether a line is this key's signature under a note.
+    """Return whether a line is this key's signature under a note.
 
     Args:
         text: the note's text, which ends with a newline.
-        line: of the note, with or without its newline.
+        line: a signature line of the note, with or without its newline.
         name: the key's name.
         public: the key, 32 bytes.
 
@@ -68,7 +68,7 @@ def cosign(text: str, name: str, key: Ed25519PrivateKey, time: int) -> str:
     Args:
         text: the note's text, which ends with a newline.
         name: the key's name; no white space and no plus.
-        key: the witness's.
+        key: the witness's private key.
         time: seconds since 1970, by the witness's clock.
     """
     said = struct.pack(">Q", time) + key.sign(_with_time(text, time))
@@ -93,7 +93,8 @@ def public_of(key: Ed25519PrivateKey) -> bytes:
 
 
 def fingerprint(public: bytes) -> str:
-    """Return what people compare of a public key: the first 128 bits of its SHA-256, in groups of four digits.
+    """Return a public key's fingerprint, for people to compare: the first 128 bits of its SHA-256, in groups of four
+    digits.
 
     Examples:
         >>> fingerprint(bytes(32))
@@ -107,7 +108,7 @@ def load_key(path: Path) -> Ed25519PrivateKey:
     """Read an Ed25519 private key without a password, in PEM or OpenSSH format.
 
     Raises:
-        UserError: the file is no such key, or the package ``cryptography`` is not installed.
+        UserError: the file is not such a key, or the package ``cryptography`` is not installed.
     """
     private, _ = _ed25519()
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key

@@ -1,14 +1,14 @@
-"""Receipts: what a participant keeps of each round, so that it can hold the ledger to account later.
+"""Receipts: what a participant keeps of each round, to check the ledger later.
 
-The tree of hashes shows that nothing inside a book was changed. It does not show that the end was not cut off, or that
-whoever keeps the book did not write all of it anew. A receipt has the statement that a round's close
+The tree of hashes shows that nothing inside a book was changed. It does not show whether the end was cut off, or
+whether the operator has rewritten the whole book. A receipt has the statement that a round's close
 (:mod:`hanse.ledger.closing`) makes of one client, the hashes that lead from it to a head of the log, and that head with
-the operator's signature. So it proves alone, without the book, what the operator has said of the round; and a book that
-does not have this head is another one. Participants keep theirs where the operator cannot write.
+the operator's signature. So a receipt by itself, without the book, proves what the operator has said of the round, and
+a book without this head is a different book. Participants keep their receipts where the operator cannot write.
 
 :class:`hanse.ledger.issuer.Issuer` makes the receipts of a run from its log, and :func:`write_receipts` stores them.
 Later :func:`read_receipts` reads a folder of them, and :class:`Comparison` (used by ``hanse ledger verify`` and ``hanse
-statement``) compares each with the book at the place that it names.
+statement``) compares each receipt with the book at the place that it names.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class _Short(TypedDict):
 
 
 class Statement(TypedDict):
-    """What a round's close says of a client: what it holds after the round, in units, and what the round moved of it.
+    """What a round's close says of a client: its holdings after the round, in units, and what the round moved.
 
     Postings are (step, account, units) in the book's order, or their number and hash if there are many. ``value`` is
-    what its updates were worth; it is left out if there is no value. ``epsilon`` is what the client said that it has
-    spent of its privacy budget; it is left out if it said nothing.
+    what the client's updates were worth, and is left out if there is no value. ``epsilon`` is how much of its privacy
+    budget the client said it has spent, and is left out if it said nothing.
     """
 
     round: _Count
@@ -73,9 +73,9 @@ class Receipt:
 
     Attributes:
         statement: the client's statement: a line of JSON, with the fields of :class:`Statement`.
-        index: its place among the round's statements.
+        index: the statement's place among the round's statements.
         of: how many statements there are.
-        path: the hashes that lead from it to the root of the statements, one after the other in base64.
+        path: the hashes that lead from the statement to the root of the statements, one after the other in base64.
         record: the hash of the round's record, in base64.
         proof: the hashes that lead from the round's close, the last line of the log, to its head; in base64.
         head: the head of the log, a note that the operator has signed if it has a key.
@@ -102,7 +102,7 @@ class Receipt:
 
     @staticmethod
     def read(line: bytes) -> Receipt:
-        """Return the receipt on a line of JSON. Its proof is not looked at.
+        """Return the receipt on a line of JSON. Its proof is not checked.
 
         Raises:
             ValueError: the line is none.
@@ -119,7 +119,7 @@ class Receipt:
 
     @cached_property
     def said(self) -> Statement:
-        """What the statement says. Raises ValueError if it is none, or not written as a statement is."""
+        """What the statement says. Raises ValueError if it is not a statement, or not written in the canonical form."""
         said = _STATEMENT.read(self.statement)
         if json.dumps(said, separators=(",", ":")) != self.statement:
             raise ValueError("its statement is not written as a statement is: other programs may read it otherwise")
@@ -127,7 +127,7 @@ class Receipt:
 
     @cached_property
     def note(self) -> Head:
-        """The head of the log, its signature unchecked."""
+        """The head of the log, with its signature unchecked."""
         return Head.read(self.head)
 
     @property
@@ -152,7 +152,7 @@ class Receipt:
 
     @property
     def root(self) -> str:
-        """The root of the tree over them, 64 hexadecimal digits."""
+        """The root of the tree over the book's transactions, 64 hexadecimal digits."""
         return self.note.root.hex()
 
     @property
@@ -167,12 +167,12 @@ class Receipt:
 
     @property
     def postings(self) -> tuple[Line, ...] | Mapping[str, Any]:
-        """The round's postings to these two accounts, or their number and hash."""
+        """The round's postings to the client's account and escrow, or their number and hash."""
         told = self.said["postings"]
         return tuple(told) if isinstance(told, list) else {**told}
 
     def holds(self) -> bool:
-        """Say whether the hashes lead from the statement to the head; its signature is not looked at."""
+        """Return whether the hashes lead from the statement to the head; the signature is not checked."""
         try:
             record, path, proof = _one(self.record), hashes_of(self.path), hashes_of(self.proof)
         except ValueError:
@@ -184,14 +184,14 @@ class Receipt:
         return root_from(closing, self.count - 1, self.count, proof) == self.note.root
 
     def wrong(self, book: str, public: bytes | None = None) -> str | None:
-        """Return why this is no receipt of a book; None if it is one.
+        """Return why this is not a receipt of a book; None if it is one.
 
         Args:
             book: the book's name.
-            public: the operator's key (32 bytes), which must have signed the head; None: signatures are not looked at.
+            public: the operator's key (32 bytes), which must have signed the head; None: signatures are not checked.
 
         Raises:
-            UserError: the package ``cryptography`` is needed and not installed.
+            UserError: the package ``cryptography`` is needed but not installed.
         """
         if self.book != book:
             return f"is of another book, '{self.book}'"
@@ -222,8 +222,8 @@ def write_receipts(folder: Path, receipts: Iterable[Receipt]) -> None:
     again after a crash.
 
     Args:
-        folder: created if it is missing.
-        receipts: of any clients and rounds, in order.
+        folder: the folder, which is created if it is missing.
+        receipts: receipts of any clients and rounds, in order.
     """
     folder.mkdir(parents=True, exist_ok=True)
     by_client: dict[int, list[Receipt]] = {}
@@ -239,7 +239,7 @@ def write_receipts(folder: Path, receipts: Iterable[Receipt]) -> None:
 
 
 def _last(path: Path, count: int | None) -> list[Receipt]:
-    """Return the last ``count`` receipts of a file (None: all). Lines that are no receipts are skipped."""
+    """Return the last ``count`` receipts of a file (None: all). Lines that are not receipts are skipped."""
     found: list[Receipt] = []
     if path.exists():
         with path.open("rb") as file:
@@ -256,9 +256,9 @@ def newest(path: Path) -> Receipt | None:
 
 
 def contradiction(path: Path, told: Iterable[Receipt]) -> str:
-    """Return why receipts cannot follow those in a file, of one growing book; "" if they can.
+    """Return why new receipts cannot follow those in a file, if the book only grows; "" if they can.
 
-    Receipts that are in the file already are passed over: they are sent again if an answer was lost.
+    Receipts that are already in the file are skipped: they are sent again if an answer was lost.
 
     Args:
         path: the client's file, as :func:`write_receipts` makes it.
@@ -278,12 +278,13 @@ def contradiction(path: Path, told: Iterable[Receipt]) -> str:
 
 
 def split_view(receipts: Iterable[Receipt]) -> str:
-    """Return why receipts, of any clients, cannot all be of growing books of their names; "" if they can.
+    """Return why receipts of any clients cannot all come from books that only grow; "" if they can.
 
-    Their heads contradict each other (:meth:`Head.contradicts`), or a client was told two things under one head.
+    They cannot if their heads contradict each other (:meth:`Head.contradicts`), or if one head comes with two
+    statements to a client.
 
     Args:
-        receipts: whose proofs hold, in any order.
+        receipts: receipts with valid proofs, in any order.
     """
     ordered = sorted(receipts, key=lambda r: (r.book, r.count, r.round, r.client))
     for one, other in pairwise(ordered):  # what holds of neighbours holds of all
@@ -318,7 +319,7 @@ def read_file(path: Path) -> Iterator[Receipt]:
     """Yield the receipts in a file, one on each line. A last line that a crash cut short is skipped.
 
     Raises:
-        UserError: it is not a file, cannot be read, or a line is not a receipt.
+        UserError: ``path`` is not a file, cannot be read, or a line is not a receipt.
     """
     if not path.is_file():
         raise UserError(f"{path}: is not a file of receipts")
@@ -358,7 +359,7 @@ class Comparison:
 
     Call :meth:`reached` for each transaction in order. Each receipt is compared as soon as the walk reaches the number
     of transactions that it names, so a single pass over the history serves all receipts. At the end, :meth:`unmet` has
-    those that name more transactions than the book has.
+    the receipts that name more transactions than the book has.
     """
 
     def __init__(self, receipts: Iterable[Receipt]) -> None:
@@ -374,7 +375,7 @@ class Comparison:
 
         Args:
             record: the transaction.
-            head: returns the book's head with this transaction.
+            head: a function that returns the book's head with this transaction.
         """
         if record.round != self._round:
             self._round, self._new = record.round, []

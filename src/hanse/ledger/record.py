@@ -1,4 +1,4 @@
-"""A transaction as it stands in the log, and as it is written there; the notes that say where the log ends."""
+"""Reads transactions from lines of the log, and the notes that say where the log ends."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ORIGIN = "hanse/"  # before the book's name, in the first line of a head
 
 @dataclass(frozen=True)
 class Record:
-    """A transaction as it stands in the book.
+    """A transaction in the book, with its place.
 
     Attributes:
-        number: its place in the book, counted from 1.
+        number: the transaction's place in the book, counted from 1.
         round: the round that it belongs to.
         transaction: what was posted.
 
@@ -44,8 +44,8 @@ def read_line(line: bytes) -> Record:
     """Return the record on a line of the log. Only its form is checked.
 
     Raises:
-        LedgerError: it is not a line of a log, or not written as :func:`hanse.core.entry.leaf` writes it: of a field
-            that comes twice, other programs may read the first.
+        LedgerError: the line is not one of a log, or not written as :func:`hanse.core.entry.leaf` writes it. (If a
+            field occurs twice, for example, other programs may read the other one.)
     """
     try:
         fields = json.loads(line)
@@ -62,7 +62,7 @@ def read_line(line: bytes) -> Record:
 
 @dataclass(frozen=True)
 class Head:
-    """Where a log ends: how many transactions it has, and the root of the Merkle tree over their lines.
+    """The end of a log: how many transactions it has, and the root of the Merkle tree over their lines.
 
     Attributes:
         book: the book's name.
@@ -88,12 +88,12 @@ class Head:
 
     @property
     def origin(self) -> str:
-        """The log's name, which is that of the operator's key, too."""
+        """The log's name, which is also the name of the operator's key."""
         return ORIGIN + self.book
 
     @property
     def text(self) -> str:
-        """What is signed: the text of a checkpoint of a transparency log (C2SP tlog-checkpoint). The round is an
+        """The text that is signed: a checkpoint of a transparency log (C2SP tlog-checkpoint), with the round as an
         extension line.
         """
         return f"{self.origin}\n{self.count}\n{as_text(self.root)}\nround {self.round}\n"
@@ -103,18 +103,18 @@ class Head:
         return f"{self.text}\n{''.join(self.signatures)}"
 
     def signed(self, key: Ed25519PrivateKey | None) -> Head:
-        """Return the head with the operator's signature alone; without any if there is no key."""
+        """Return the head with only the operator's signature; with none if there is no key."""
         return replace(self, signatures=() if key is None else (sign(self.text, self.origin, key),))
 
     def by(self, public: bytes) -> bool:
-        """Say whether the operator with this key (32 bytes) has signed the head."""
+        """Return whether the operator with this key (32 bytes) has signed the head."""
         return any(is_signed(self.text, line, self.origin, public) for line in self.signatures)
 
     def contradicts(self, other: Head) -> str:
-        """Return why this head and another cannot both be of one log; "" if they can, or if they are of two books.
+        """Return why this head and another cannot both belong to one log; "" if they can, or belong to different books.
 
-        A log only grows, and each round is posted once: a number of transactions has one root, a round one head, and a
-        later round more transactions.
+        A log only grows, and each round is posted once. So each number of transactions has one root, each round one
+        head, and a later round more transactions.
         """
         first, last = sorted((self, other), key=lambda head: (head.count, head.round))
         if first.book != last.book or first.text == last.text:
@@ -128,8 +128,8 @@ class Head:
 
     @staticmethod
     def read(note: str) -> Head:
-        """Return the head in a note, its signatures unchecked. Raises ValueError if it has not the form that
-        :meth:`note` gives it.
+        """Return the head in a note, with its signatures unchecked. Raises ValueError if the note does not have the
+        form of :meth:`note`.
         """
         form = _NOTE.fullmatch(note)
         if form is None:

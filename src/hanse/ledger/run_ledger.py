@@ -1,8 +1,8 @@
 """Finds the ledger of a run directory, and what the rest of the directory says about it.
 
-Whatever looks at a finished or running run (the report, a statement, ``hanse ledger``) opens its ledger with
-:func:`reading` or :func:`open_ledger`. The last checkpoint names the head of the book
-(:func:`latest_claim`), and the book has the hash of each round's record: :func:`verify_run` compares them.
+Code that looks at a finished or running run (the report, a statement, ``hanse ledger``) opens its ledger with
+:func:`reading` or :func:`open_ledger`. The last checkpoint names the head of the book (:func:`latest_claim`), and the
+book has the hash of each round's record: :func:`verify_run` compares them.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Claim:
     Attributes:
         round: the checkpoint's round; None for the start of the run.
         count: how many transactions there are.
-        head: the root of the tree over them.
-        pending: the last of them, each with its round. The ledger may not have these yet, because the checkpoint is
-            written first.
+        head: the root of the tree over the transactions.
+        pending: the last transactions, each with its round. The ledger may not have these yet, because the checkpoint
+            is written first.
         lines: how many bytes of ``metrics.jsonl`` belong to the checkpoint.
-        finished: whether the last round is settled, too.
+        finished: whether the last round is settled.
     """
 
     round: int | None = None
@@ -86,7 +86,7 @@ class Claim:
 
     @property
     def heads(self) -> dict[str, str]:
-        """The head that the ledger must have had, with who names it; empty where there are no transactions."""
+        """The head that the ledger must have had, and who names it; empty if there are no transactions."""
         return {self.head: self.who} if self.count else {}
 
     @property
@@ -95,7 +95,7 @@ class Claim:
         return "start of the run" if self.round is None else f"checkpoint of round {self.round}"
 
     def lacking(self, count: int) -> Sequence[tuple[int, Transaction]]:
-        """Return those of ``pending`` that a ledger with ``count`` transactions does not have yet."""
+        """Return the transactions of ``pending`` that a ledger with ``count`` transactions does not have yet."""
         # the test for > 0 matters: [-0:] would be all of them
         return self.pending[-missing:] if (missing := self.count - count) > 0 else ()
 
@@ -110,8 +110,8 @@ def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
         read_only: see :meth:`Ledger.open`.
 
     Raises:
-        UserError: it is no run directory, the run has no payments, its ledger.json is malformed, or the ledger cannot
-            be opened.
+        UserError: it is not a run directory, the run has no payments, its ledger.json is malformed, or the ledger
+            cannot be opened.
     """
     config = read_toml(run_folder(folder) / "config.toml")
     if not (folder / "ledger.json").exists():
@@ -131,7 +131,7 @@ def name_and_key(file: Path) -> tuple[str, bytes | None]:
     """Return what a run's ``ledger.json`` says: the book's name, and the operator's key (32 bytes) if heads are signed.
 
     Raises:
-        UserError: it is damaged or cannot be read.
+        UserError: the file is damaged or cannot be read.
     """
     named = read_json(file)
     book, key = (named.get(name) if isinstance(named, dict) else None for name in ("book", "key"))
@@ -158,7 +158,8 @@ def reading(folder: Path) -> Iterator[Ledger]:
 def latest_claim(folder: Path) -> Claim | None:
     """Return what the newest readable checkpoint says about the books; None if there is no such checkpoint.
 
-    Only the header of the checkpoint's file is read. Its checksum is not verified: whoever resumes from it does that.
+    Only the header of the checkpoint's file is read. The file's checksum is not verified; this is done when a run is
+    resumed from it.
     """
     for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
         try:
@@ -184,7 +185,7 @@ def movements(ledger: Ledger) -> Iterator[tuple[int, Transaction]]:
 
 
 def wrong_in(folder: Path) -> str | None:
-    """Return what is wrong with a run's books in a few words, None if they hold: what ``hanse ledger verify`` checks.
+    """Return in a few words what ``hanse ledger verify`` finds wrong with a run's books; None if they hold.
 
     Every transaction is read, about 0.02 ms each. Raises UserError: the books or the run's metrics cannot be read.
     """
@@ -199,9 +200,9 @@ def verify_run(
 
     Args:
         folder: the run directory.
-        ledger: its open ledger.
+        ledger: the run's open ledger.
         receipts: what participants kept of the book.
-        heads: further heads that the book must have had, with who names them, such as witnesses.
+        heads: further heads that the book must have had, and who names them, such as witnesses.
 
     Raises:
         UserError: the metrics are damaged.
@@ -221,16 +222,16 @@ def verify_run(
 
 
 def is_settled(folder: Path, ledger: Ledger) -> bool:
-    """Say whether the run is over by its last checkpoint, and the ledger has as many transactions as that says."""
+    """Return whether the run's last checkpoint says it is over, and the ledger has all transactions named there."""
     claim = latest_claim(folder)
     return claim is not None and claim.finished and ledger.count() >= claim.count
 
 
 def unbooked(folder: Path, ledger: Ledger) -> range:
-    """Return the rounds of the records from the first one of which the book has no close; all before it are there.
+    """Return the rounds of the records that the book has not closed, from the first one on.
 
-    Rounds behind the last checkpoint have lines in the records before they are in the book. A run that was killed may
-    leave them so. If there are none, the range is empty and begins behind the last round.
+    Rounds after the last checkpoint have lines in the records before they are in the book; a killed run may leave them
+    in this state. If there are none, the range is empty and begins after the last round.
     """
     closed = {record.round for record in ledger.history() if record.transaction.kind == CLOSE}
     rounds = [int(line["round"]) for line in json_lines(folder / METRICS, ("round",))]

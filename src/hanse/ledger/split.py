@@ -1,7 +1,7 @@
 """Divides a whole number of units among several receivers without losing or creating one.
 
 Payments are integers, but shares (of a pool, of a bill) are fractions. Every mechanism that pays out by shares uses
-:func:`split`, so that rounding never breaks the rule that a transaction sums to zero.
+:func:`split`, so rounding never breaks the rule that a transaction sums to zero.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from numbers import Rational
 def split(total: int, weights: Sequence[float | Rational]) -> list[int]:
     """Return integers in proportion to ``weights`` that sum to ``total``, by the largest remainder method.
 
-    Each part gets the whole units of its exact share. The units that are left over go one each to the parts with the
-    largest fractional remainders; of equal remainders, the earlier part comes first. Shares are computed exactly: a
-    float weight counts as the binary fraction that it is. A negative total is split like its absolute value, with the
-    signs turned. If all weights are zero, the parts are equal as far as possible.
+    Each part gets the whole units of its exact share. The remaining units go one each to the parts with the largest
+    fractional remainders; among equal remainders, the earlier part comes first. Shares are computed exactly: a float
+    weight counts as the binary fraction that it is. A negative total is split like its absolute value, with signs
+    reversed. If all weights are zero, the parts are equal as far as possible.
 
     Args:
         total: how many units to divide; may be negative or 0.
-        weights: one weight for each part, at least 0, in any scale.
+        weights: one weight for each part, at least 0, on any scale.
 
     Raises:
-        ValueError: there are no weights, a weight is negative, infinite or not a number, or the total is no integer.
+        ValueError: there are no weights, a weight is negative, infinite or NaN, or the total is not an integer.
 
     Examples:
         >>> split(100, [1, 1, 1])

@@ -10,7 +10,7 @@ transactions and the root of the tree. Lines after the last head are not part of
 not count. Every reader checks what it reads against the heads and the rules of :mod:`hanse.core.book`.
 
 The transactions of one call are written all or none, and are on disk when the call returns. A transaction that is sent
-twice is written once.
+twice is written only once.
 """
 
 from __future__ import annotations
@@ -100,17 +100,17 @@ class Ledger:
             file: the log.
             book: the book's name, which its heads contain.
             floor: the lowest balance, in units, that any account except the mint may have.
-            read_only: open the book for reading only; whether it exists is checked when it is read. A reader never
-                waits for a writer.
+            read_only: whether the book is opened only for reading; whether it exists is checked when it is read. A
+                reader never waits for a writer.
             key: the operator's Ed25519 key, which signs the heads that are written here (:mod:`hanse.ledger.note`).
             public: the key whose signature heads must have, 32 bytes; default: the public half of ``key``.
 
         Raises:
             UserError: ``book`` is not a line of 1 to 100 characters, or, with a key, contains a space or a plus.
-            OSError: it cannot be created.
+            OSError: the book cannot be created.
 
         Examples:
-            A book is still there when it is opened again:
+            A book keeps its contents when it is opened again:
 
             >>> from hanse.core.entry import MINT, Transaction
             >>> with Ledger.open("book.jsonl", book="town") as ledger:
@@ -128,7 +128,7 @@ class Ledger:
         return Ledger(file, book, floor, read_only, key, public_of(key) if public is None and key else public)
 
     def close(self) -> None:
-        """Forget what was read. No file stays open between calls."""
+        """Forget what was read. Files are never open between calls."""
         self._walk = None
 
     def __enter__(self) -> Ledger:
@@ -158,7 +158,7 @@ class Ledger:
                 ledger is read-only. Nothing is written.
             OverdraftError: a payer would end below its floor. Nothing is written.
             DamagedError: the existing book is damaged.
-            OSError: it cannot be written; it stays as it was.
+            OSError: the book cannot be written; it stays as it was.
         """
         if self.read_only:
             raise LedgerError(f"{self.file}: is open for reading only")
@@ -214,7 +214,7 @@ class Ledger:
     def post_rounds(self, new: Iterable[tuple[int, Transaction]]) -> None:
         """Write transactions of several rounds, one :meth:`post` per round.
 
-        If one of them fails, the rounds before it stay written.
+        If a round fails, the rounds before it stay written.
 
         Args:
             new: pairs ``(round, transaction)``, in the order of their rounds.
@@ -227,7 +227,7 @@ class Ledger:
 
         Args:
             round: the round, the book's last one or a later one in which nothing was posted.
-            facts: what its record says; default: there is no record.
+            facts: what the round's record says; default: there is no record.
 
         Raises:
             LedgerError: as :meth:`post`.
@@ -251,11 +251,11 @@ class Ledger:
 
         Args:
             source: the account that pays. It must exist, that is, have been posted to.
-            target: the account that receives. It must exist, too. The mint always does.
+            target: the account that receives. It must exist, too. (The mint always exists.)
             units: how many units (millionths of a token) to move, at least 1.
             round: the round of the transaction.
-            step: its name, unique within the round.
-            kind: what reports group it by.
+            step: the transaction's name, unique within the round.
+            kind: the heading under which reports group the transaction.
             memo: a note for readers.
 
         Raises:
@@ -296,7 +296,7 @@ class Ledger:
         return self._at_end().tally.count
 
     def has(self, account: str) -> bool:
-        """Say whether the account exists, that is, whether anything was posted to it."""
+        """Return whether the account exists, that is, whether anything was ever posted to it."""
         return account in self._at_end().tally.balances
 
     def balance(self, account: str) -> int:
@@ -336,14 +336,14 @@ class Ledger:
     ) -> Generator[Record, None, None]:
         """Yield the book's transactions in order, all of them or those that meet the given conditions.
 
-        You see the book as it was at the first record, whatever others write meanwhile. A posting is yielded only once
-        all of it agrees with its head. With ``after``, a call continues where an earlier one ended instead of starting
-        over.
+        The result is the book as it was at the first record, whatever others write meanwhile. A posting is yielded only
+        after all of it was compared with its head. With ``after``, a call continues where an earlier one ended instead
+        of starting over.
 
         Args:
             account: only transactions with a posting to this account.
             round: only transactions of this round.
-            after: only transactions with a higher number than this.
+            after: only transactions with a number above this.
 
         Raises:
             DamagedError: the book is damaged. What was yielded before is sound.
@@ -363,7 +363,7 @@ class Ledger:
         self._walk = walk
 
     def verify(self, receipts: Iterable[Receipt] = ()) -> Verdict:
-        """Recompute the whole book and say whether it is sound; see :func:`hanse.ledger.verify.verify`.
+        """Recompute the whole book and return whether it is sound; see :func:`hanse.ledger.verify.verify`.
 
         Args:
             receipts: receipts that participants kept. The book must agree with each of them.

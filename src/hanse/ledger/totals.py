@@ -1,6 +1,6 @@
 """What the transactions of a book add up to: balances, who paid whom, and how much each kind of transaction moved.
 
-The report and the live page draw their money charts from :class:`Totals`, which takes in one record after the other.
+The report and the live page draw their money charts from :class:`Totals`, which takes one record after another.
 :func:`net_of` and :func:`flows_of` do the arithmetic of a single transaction.
 """
 
@@ -20,7 +20,7 @@ def net_of(postings: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Return how much each account gained (or lost, if negative) by one transaction, in units.
 
     Units in escrow still belong to the client that put them there, so an escrow account counts as its client's account.
-    Accounts that come out at zero are left out.
+    Accounts whose sum is zero are left out.
 
     Args:
         postings: pairs ``(account, units)``.
@@ -35,9 +35,9 @@ def net_of(postings: Sequence[tuple[str, int]]) -> dict[str, int]:
 def flows_of(net: Mapping[str, int]) -> list[tuple[str, str, float]]:
     """Return who paid whom in one transaction, as triples ``(payer, receiver, units)``.
 
-    With one payer or one receiver the postings determine the flows. With several of both they do not: then each
-    receiver is taken to be paid by all payers in proportion to what they paid. Such flows may be fractions of units and
-    serve for charts only. A grant from the mint is nobody's payment and gives no flows.
+    With one payer or one receiver the postings determine the flows. With several of both they do not; then each
+    receiver counts as paid by all payers in proportion to what they paid. Such flows may be fractions of units and are
+    only for charts. A grant from the mint is nobody's payment and gives no flows.
 
     Args:
         net: units by account, from :func:`net_of`.
@@ -60,13 +60,13 @@ class Totals:
     """Running sums over the transactions of a book. Feed it with :meth:`add`, in the book's order.
 
     Attributes:
-        balances: units by account, escrow accounts on their own.
+        balances: units by account, with escrow accounts listed separately.
         flows: units by (payer, receiver); see :func:`flows_of`.
         traded: units (paid, received) by account, with escrow counted as its client's and grants left out.
         kinds: by kind of transaction, the units that accounts received in it; grants are left out.
         moved: the accounts that changed; the reader may clear it to see what changes next.
         count: the number of the last transaction taken in.
-        round: its round; -1 before the first.
+        round: the round of that transaction; -1 before the first.
 
     Examples:
         >>> from hanse.core.entry import MINT, Transaction

@@ -1,7 +1,7 @@
-"""Reads a whole book, checks everything in it, and says whether it holds, naming the first thing that is wrong.
+"""Reads a whole book, checks everything in it, and says whether it holds, or else what is wrong first.
 
-Reading checks the lines against the heads and the rules (:mod:`hanse.ledger.log`). What cannot be seen from inside, a
-book that was cut off or rewritten consistently, is found where there are ``receipts`` or ``heads`` from outside.
+Reading checks the lines against the heads and the rules (:mod:`hanse.ledger.log`). A book that was cut off or
+consistently rewritten cannot be detected from the inside; it is found with ``receipts`` or ``heads`` from outside.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hanse.ledger.record import Record
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was checked, and the first thing that is wrong, if anything is. The counts reach as far as the check got.
+    """What was checked, and the first fault, if any. The counts cover what was checked before it.
 
     Attributes:
         transactions: how many transactions were checked and found right.
-        postings: how many postings they have.
-        accounts: how many accounts they touch.
-        head: the recomputed root of the tree over them.
+        postings: how many postings these transactions have.
+        accounts: how many accounts these transactions touch.
+        head: the recomputed root of the tree over these transactions.
         wrong: the first fault in words; None if the book holds.
     """
 
@@ -57,7 +57,7 @@ def verify(
     public: bytes | None = None,
     closes: Closes | None = None,
 ) -> Verdict:
-    """Read a book from its beginning and compare it with what others say of it.
+    """Read a book from its beginning and compare it with receipts, heads and records.
 
     Memory grows with the number of accounts and receipts, not with the length of the history.
 
@@ -66,15 +66,16 @@ def verify(
         book: the book's name.
         floor: the lowest balance of every account but the mint, in units.
         receipts: what participants were told. Each must agree with the book at the place that it names.
-        heads: heads that the book must have had after one of its postings, each with a word on who names it (for the
-            message), for instance the head in a checkpoint.
-        lacking: returns what may still be missing behind so many transactions, each with its round: a checkpoint is
-            written before its transactions are. Heads that the book would have with them count as met.
-        public: the operator's key, by which each head must be signed (32 bytes); None: heads need no signature.
-        closes: holds the closes of rounds against the run's records; None: there is no run.
+        heads: heads that the book must have had after one of its postings, each with who names it (for the message),
+            such as a checkpoint.
+        lacking: a function that returns the transactions, each with its round, that may still be missing after a given
+            number of them, because a checkpoint is written before its transactions. Heads that the book would have with
+            them count as met.
+        public: the operator's key (32 bytes), which must have signed each head; None: heads need no signature.
+        closes: what compares the closes of rounds with the run's records; None: there is no run.
 
     Returns:
-        the verdict. A fault is never raised but reported in ``Verdict.wrong``.
+        The verdict. A fault is never raised but reported in ``Verdict.wrong``.
 
     Raises:
         UserError: heads are signed and the package ``cryptography`` is not installed; or a record is damaged.

@@ -1,12 +1,12 @@
-"""Witnesses: participants that are shown each head of the operator's log, and cosign it if it goes on from the last.
+"""Witnesses: participants that are shown each head of the operator's log, and cosign it if it continues the last one.
 
-An operator may show each participant another log, or an earlier state of it. :class:`Witness` is what a participant's
-node does about that: it keeps every head that it has cosigned, takes a new one only with a proof that the new log
-begins with the old one (RFC 9162), and signs that it has seen it (C2SP tlog-cosignature). A head that contradicts what
-it has seen, signed by the operator, is evidence: it is written into ``alarm.jsonl`` and never cosigned. :class:`Prover`
-is the operator's side, and :func:`cosigned` counts who has cosigned a head.
+An operator might show each participant a different log, or an earlier state of it. :class:`Witness` is a participant's
+defence: it keeps every head that it has cosigned, accepts a new head only with a proof that the new log begins with the
+old one (RFC 9162), and signs that it has seen it (C2SP tlog-cosignature). A head that is signed by the operator and
+contradicts an earlier one is evidence: it is written into ``alarm.jsonl`` and never cosigned. :class:`Prover` is the
+operator's side, and :func:`cosigned` counts who has cosigned a head.
 
-What one witness sees is that its own operator's log only grows. That all participants see the same log is seen from
+One witness alone sees only that the log shown to it grows. That all participants see the same log follows from
 cosignatures of more than half of them under one head: two logs cannot both have these unless some witness signs both.
 """
 
@@ -41,10 +41,10 @@ LARGEST = 1 << 14  # characters of a head or of a proof that are read
 
 
 class UnprovenError(ValueError):
-    """A head comes without a proof that it goes on from the last one that was seen.
+    """A head comes without a proof that it continues the last one that was seen.
 
     Attributes:
-        count: how many transactions that one has: where the proof must begin.
+        count: how many transactions the last head has, which is where the proof must begin.
     """
 
     def __init__(self, count: int) -> None:
@@ -60,8 +60,8 @@ class Witness:
     """What a participant has seen of its operator's logs.
 
     Args:
-        folder: the participant's own; ``witness.key`` is made in it if there is none, and ``witness.pub``, its public
-            half in 64 hexadecimal digits.
+        folder: the participant's own folder. ``witness.key`` is made in it if there is none, and ``witness.pub``, the
+            public half in 64 hexadecimal digits.
 
     Examples:
         >>> from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -87,11 +87,11 @@ class Witness:
 
     @property
     def name(self) -> str:
-        """The name of its key, which follows from the key."""
+        """The name of the witness's key, which follows from the key."""
         return name_of(self.public)
 
     def sign(self, statement: bytes) -> bytes:
-        """Return the signature (Ed25519, 64 bytes) of its key under a statement that cannot be taken for a head."""
+        """Return the witness's signature (Ed25519, 64 bytes) under a statement that cannot be mistaken for a head."""
         return self._key.sign(statement)
 
     def see(self, note: str, since: int, proof: str, operator: bytes, now: int) -> str:
@@ -99,16 +99,16 @@ class Witness:
 
         Args:
             note: the head as the operator shows it.
-            since: how many transactions the head has from which the proof leads to this one.
-            proof: its hashes, one after the other in base64.
+            since: how many transactions the earlier head has, from which the proof leads to this one.
+            proof: the proof's hashes, one after the other in base64.
             operator: the operator's key (32 bytes), which must have signed the head.
             now: seconds since 1970.
 
         Raises:
             UnprovenError: the proof does not lead from the last head that was seen.
             SplitViewError: the head contradicts the last one: fewer transactions, another root, or a proof that does
-                not lead from one to the other. It is in ``alarm.jsonl``, and nothing is cosigned.
-            ValueError: it is no head, or the operator has not signed it.
+                not lead from one to the other. The evidence is written into ``alarm.jsonl``, and nothing is cosigned.
+            ValueError: the text is not a head, or the operator has not signed it.
         """
         if max(len(note), len(proof)) > LARGEST:
             raise ValueError("a head or its proof is too long")
@@ -135,13 +135,14 @@ class Witness:
         return line
 
     def compare(self, head: Head) -> None:
-        """Compare a head that arrived another way, for instance in a receipt, with those already seen.
+        """Compare a head that arrived in another way, for instance in a receipt, with those already seen.
 
         Args:
             head: the head, which the operator has signed.
 
         Raises:
-            SplitViewError: it contradicts one that was seen (:meth:`Head.contradicts`). It is in ``alarm.jsonl``.
+            SplitViewError: the head contradicts one that was seen (:meth:`Head.contradicts`). The evidence is written
+                into ``alarm.jsonl``.
         """
         for seen in _heads(self._seen(head)):
             if why := seen.contradicts(head):
@@ -165,7 +166,7 @@ class Witness:
 
 
 def alarms(folder: Path) -> list[str]:
-    """Return why a participant's node has raised the alarm, one line each; none if it has not.
+    """Return a line for each alarm that a participant's node has raised.
 
     Args:
         folder: the participant's own.
@@ -185,11 +186,11 @@ def name_of(public: bytes) -> str:
 
 
 def cosigned(head: Head, lines: Iterable[str], witnesses: Mapping[str, bytes]) -> list[str]:
-    """Return the names of those who have cosigned a head, sorted.
+    """Return the names of the witnesses that have cosigned a head, sorted.
 
     Args:
         head: the head.
-        lines: cosignatures, of any heads.
+        lines: cosignatures under any heads.
         witnesses: the public keys of those who count (32 bytes each), by any names.
     """
     lines = list(lines)
@@ -201,15 +202,15 @@ def cosigned(head: Head, lines: Iterable[str], witnesses: Mapping[str, bytes]) -
 
 
 def majority(file: Path, witnesses: Mapping[str, bytes]) -> tuple[dict[str, str], Head | None, int]:
-    """Return the heads that witnesses have cosigned, and how far more than half of them agree.
+    """Return the heads that witnesses have cosigned, and the newest one that more than half of them have cosigned.
 
     Args:
         file: a run's ``cosigned.jsonl``, which may be forged: only lines with a sound cosignature count.
         witnesses: the public keys of those who count (32 bytes each), by any names.
 
     Returns:
-        The root of each head that somebody has cosigned, in hexadecimal digits, with a word on who; the newest head
-        that more than half have cosigned (None: there is none); and the most cosignatures that any head has.
+        The root of each head that somebody has cosigned, in hexadecimal digits, and who has; the newest head that more
+        than half have cosigned (None: there is none); and the most cosignatures that any head has.
     """
     by_text: dict[str, list[str]] = {}
     for fields in json_lines(file):
@@ -231,14 +232,14 @@ def majority(file: Path, witnesses: Mapping[str, bytes]) -> tuple[dict[str, str]
 
 
 def read_witnesses(file: Path, option: str = "--witnesses ") -> dict[str, bytes]:
-    """Return the public keys in a file by their names: a line each, NAME and 64 hexadecimal digits.
+    """Return the public keys in a file by name; each line has a NAME and 64 hexadecimal digits.
 
     Args:
         file: the file.
-        option: what error lines name before the file.
+        option: the option that error messages name before the file.
 
     Raises:
-        UserError: it cannot be read, a line is something else, or a name or a key comes twice.
+        UserError: the file cannot be read, a line is malformed, or a name or a key occurs twice.
     """
     found: dict[str, bytes] = {}
     try:
@@ -314,7 +315,7 @@ def _witness_key(path: Path) -> Ed25519PrivateKey:
 
 
 class Prover:
-    """The operator's side: the heads of a log that grows, and the proofs that later ones go on from earlier ones.
+    """The operator's side: the heads of a growing log, and the proofs that later heads continue earlier ones.
 
     Args:
         ledger: the log. Every line is read once, and its hash is kept (about 200 bytes per line).
@@ -334,7 +335,7 @@ class Prover:
         """Return the proof that the log of the newest head begins with its first lines, in base64.
 
         Args:
-            first: how many lines; 0 or as many as there are need no proof, and neither does what the log does not have.
+            first: how many lines. For 0, for all lines, and for more lines than the log has, the proof is empty.
         """
         if not 0 < first < len(self._tree):
             return ""

@@ -35,7 +35,7 @@ def fedprox(clients_per_round: Positive = 10, mu: Weight = 0.1) -> Mechanism:
 
     Args:
         clients_per_round: how many clients train in a round.
-        mu: strength of the pull towards the model that the client started from; with 0 it is FedAvg.
+        mu: strength of the pull towards the model that the client started from; with 0 the result is FedAvg.
     """
     return replace(fedavg(clients_per_round), name="fedprox", train=Proximal(mu))
 
@@ -66,7 +66,7 @@ def s_fedavg(
 
 
 def power_of_choice(clients_per_round: Positive = 10, decay: Annotated[float, Field(gt=0, le=1)] = 0.9) -> Mechanism:
-    """Power-of-Choice (Cho et al. 2022): FedAvg that asks some clients for the model's loss and trains the largest.
+    """Power-of-Choice (Cho et al. 2022): FedAvg that asks some clients for the model's loss; the largest losses train.
 
     Args:
         clients_per_round: how many clients train in a round.
@@ -99,5 +99,5 @@ def local() -> Mechanism:
 
 
 def centralised() -> Mechanism:
-    """Centralised training: all data at one client, as an upper bound. It needs ``data.partition = "pooled"``."""
+    """Centralised training: all data at one client, as an upper bound. Needs ``data.partition = "pooled"``."""
     return Mechanism("centralised", TheOne(), SharedModel(), BySamples(), deploy=ServerModel())

@@ -1,10 +1,10 @@
 """Payment by value: clients that train pay one another, by how far their updates' values are from the mean.
 
-This rule is hanse's own. It is linear in the values, so a member loses by an update what it gains by the opposite one:
-two keys that send d + z and -z together get what d alone brings, or, where a stake limits the round, at most what d
-would bring without that limit. A member that sends nothing pays the mean, and nobody is paid before it has delivered.
-The stake limits gains as well as losses. If it limited only losses, updates thirty times too large, good in one round
-and harmful in the next, could gain all others' stakes and lose only one.
+This rule is hanse's own. Payments are linear in the values, so a member loses by an update what it gains by the
+opposite one: two keys that send d + z and -z together get what d alone brings, or, where a stake limits the round, at
+most what d would bring without that limit. A member that sends nothing pays the mean, and nobody is paid before it has
+delivered. The stake limits gains as well as losses. If it limited only losses, updates thirty times too large, good in
+one round and harmful in the next, could gain all others' stakes and lose only one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tokens = Annotated[float, Field(ge=1e-6, le=1e9)]
 
 @dataclass(frozen=True)
 class Staked:
-    """Tells later parts who put up a stake this round, ``[n]``."""
+    """Tells later parts which clients put up a stake this round, ``[n]``."""
 
     clients: Ints
 
@@ -42,9 +42,9 @@ class ByValue(SettlePart):
 
     At the start of a round each present client that can afford it puts ``stake`` tokens into escrow. Once the updates
     are valued, the stakes are returned. Each client that was asked to train gets ``rate`` tokens for each unit of
-    utility by which its updates were worth more than the mean, or pays that for each unit below. If anybody would gain
-    or lose more than a stake, all amounts of the round shrink alike. An update that was refused or did not arrive is
-    worth 0. A client without a stake in escrow trains unpaid.
+    utility by which its updates were worth more than the mean, or pays as much for each unit below the mean. If anybody
+    would gain or lose more than a stake, all amounts of the round shrink alike. An update that was refused or did not
+    arrive is worth 0. A client without a stake in escrow trains unpaid.
 
     Attributes:
         rate: tokens per unit of utility, such as a fall of the validation loss by 1.
@@ -68,7 +68,7 @@ class ByValue(SettlePart):
     pays_when: Literal["always", "sure"] = "always"
 
     def init(self, context: Context) -> State:
-        """Return that nothing is carried over; a rule that always pays keeps no state."""
+        """Return the state in which nothing is carried over; a rule that always pays keeps no state."""
         return {} if self.pays_when == "always" else Carried.nothing(context.num_clients).state()
 
     def figures(self, state: State) -> dict[str, Floats]:
@@ -86,7 +86,7 @@ class ByValue(SettlePart):
         Args:
             view: the round; ``stage``, ``present``, ``seats``, ``trained``, ``values``, ``get(Staked)`` and ``book``
                 are read.
-            state: of this part: what is carried over, or ``{}``.
+            state: the part's state: what is carried over, or ``{}``.
         """
         if view.stage == "open":
             here = [c for c in view.present.tolist() if view.book.can_pay(account(c), self.units)]
@@ -111,10 +111,10 @@ class ByValue(SettlePart):
         """Return what each of the ``players [m]`` gets, in units, and the next state.
 
         Args:
-            players: who was asked to train and has a stake, ascending.
-            clients: ``[S]``, of the seats that were valued.
+            players: the clients that were asked to train and have a stake, ascending.
+            clients: ``[S]``, the clients of the seats that were valued.
             arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
-            state: of this part.
+            state: the part's state.
         """
         valued = Valued.of(players, clients, arrays)
         if self.pays_when == "always" or not len(players):
@@ -137,7 +137,7 @@ class ByValue(SettlePart):
         )
 
     def terms(self, joining: Joining) -> Terms:
-        """Return what a client that thinks of joining can lose."""
+        """Return what a client that considers joining can lose."""
         most = min(joining.at_stake, self.units * joining.rounds)
         return Terms(
             (f"In each round in which it is asked to train it can lose at most {say(self.units)} tokens.",),
@@ -165,13 +165,13 @@ def _seats(view: View) -> tuple[Ints, dict[str, Floats]]:
 
 
 def put_up(clients: Sequence[int], units: int) -> Transaction:
-    """Return the transaction by which clients put up their stakes of so many units."""
+    """Return the transaction by which clients put up their stakes, ``units`` each."""
     moved = tuple(one for c in clients for one in ((account(c), -units), (escrow(c), units)))
     return Transaction("stake", "stake", moved, "stakes, held until the round is valued")
 
 
 def given_back(clients: Sequence[int], paid: Mapping[int, int], units: int) -> Transaction:
-    """Return the transaction by which stakes of so many units go back, with what clients are ``paid`` or pay."""
+    """Return the transaction that returns stakes of ``units`` each, with what clients are ``paid`` or pay."""
     back = []
     for c in clients:
         back += [(escrow(c), -units)]
@@ -183,9 +183,9 @@ def transfers(worth: Floats, rate: float, most: int) -> list[int]:
     """Return what each of m members gets, in units; the amounts sum to 0 and are from ``-most`` to ``most``.
 
     Args:
-        worth: ``[m]``, what each one's updates were worth.
-        rate: tokens for a unit of it.
-        most: the units that anybody can gain or lose.
+        worth: ``[m]``, what each member's updates were worth.
+        rate: tokens per unit of worth.
+        most: the most units that anybody can gain or lose.
 
     Examples:
         >>> transfers(np.array([0.3, 0.1, 0.2]), rate=10.0, most=2_000_000)
@@ -202,7 +202,7 @@ def transfers(worth: Floats, rate: float, most: int) -> list[int]:
 
 
 def rounded(amounts: Sequence[float], most: int) -> list[int]:
-    """Return amounts that sum to 0 as whole units that do, each within ``most`` of 0, by the largest remainder."""
+    """Round amounts that sum to 0 to whole units that also do, at most ``most`` in size, by the largest remainder."""
     exact = [min(most, max(-most, round(amount, 3))) for amount in amounts]
     units = [math.floor(amount) for amount in exact]
     order = sorted(range(len(units)), key=lambda i: (units[i] - exact[i], i))

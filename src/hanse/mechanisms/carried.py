@@ -34,11 +34,11 @@ class Valued:
 
     @staticmethod
     def of(players: Ints, clients: Ints, arrays: Mapping[str, Any]) -> Valued:
-        """Return what the seats of a round say of the ``players [m]``, who are worth 0 without a seat.
+        """Return what the ``players [m]`` were worth in a round; a player without a seat is worth 0.
 
         Args:
-            players: ascending.
-            clients: ``[S]``, of the seats that were valued.
+            players: the players' ids, ascending.
+            clients: ``[S]``, the clients of the seats that were valued.
             arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
         """
         known = np.isin(clients, players)
@@ -55,12 +55,12 @@ class Valued:
 
 @dataclass(frozen=True)
 class Carried:
-    """What each client is worth above the mean, over the rounds, that was not paid yet.
+    """What each client was worth above the mean, over the rounds, and was not paid yet.
 
     Attributes:
-        due: ``[N]``, in units of the utility; below 0 for who owes.
+        due: ``[N]``, in units of the utility; below 0 for a client that owes.
         without: ``[N, B]``, ``due`` without each block of the validation samples.
-        variance: ``[N]``, of the sampling.
+        variance: ``[N]``, the variance of ``due`` from the sampling of coalitions.
     """
 
     due: Floats
@@ -69,26 +69,26 @@ class Carried:
 
     @staticmethod
     def nothing(clients: int) -> Carried:
-        """Return that nothing is carried over."""
+        """Return the state in which nothing is carried over."""
         return Carried(np.zeros(clients), np.zeros((clients, 0)), np.zeros(clients))
 
     @staticmethod
     def of(state: State) -> Carried:
-        """Return what a part's state has."""
+        """Return what a part's state says is carried over."""
         return Carried(state["due"], state["without"], state["variance"])
 
     def state(self) -> State:
-        """Return it as a part's state."""
+        """Return what is carried over as a part's state."""
         return {"due": self.due, "without": self.without, "variance": self.variance}
 
     def grown(self, clients: int, blocks: int) -> Carried:
-        """Return it for at least so many clients and blocks of samples."""
+        """Return a copy with room for at least so many clients and blocks of samples."""
         more, wide = max(0, clients - len(self.due)), max(0, blocks - self.without.shape[1])
         without = np.pad(self.without, ((0, more), (0, wide)))
         return Carried(np.pad(self.due, (0, more)), without, np.pad(self.variance, (0, more)))
 
     def with_round(self, players: Ints, valued: Valued) -> Carried:
-        """Return it after a round in which the ``players [m]`` were worth so much."""
+        """Return what is carried over after a round in which the ``players [m]`` were worth so much."""
         m = len(players)
         now = self.grown(int(players.max(initial=-1)) + 1, valued.without.shape[1])
         if m < 2:
@@ -105,14 +105,16 @@ class Carried:
         return Carried(due, without, variance)
 
     def sure(self, players: Ints) -> Floats:
-        """Return what is sure of the dues of ``players [m]``: the end of the 95 % interval nearer to 0, or 0 in it."""
+        """Return the sure part of what ``players [m]`` are due: the end of the 95 % interval nearer to 0, or 0 inside
+        it.
+        """
         due = self.due[players]
         drawn = interval_errors(self.without[players]) if self.without.shape[1] > 1 else np.zeros(len(players))
         error = np.sqrt(self.variance[players] + np.nan_to_num(drawn, nan=np.inf) ** 2)
         return np.asarray(np.sign(due) * np.maximum(np.abs(due) - SURE * error, 0.0))
 
     def paid(self, players: Ints, amounts: Floats) -> Carried:
-        """Return it after ``amounts [m]`` of the dues of ``players [m]`` were paid."""
+        """Return what is carried over after ``amounts [m]`` were paid to ``players [m]``."""
         due, without = self.due.copy(), self.without.copy()
         due[players] -= amounts
         without[players] -= amounts[:, None]
@@ -120,9 +122,9 @@ class Carried:
 
 
 def matched(sure: Floats, most: float) -> Floats:
-    """Return what is paid of what is sure, ``[m]``: it sums to 0, and nobody gets or pays more than ``most``.
+    """Return how much of the sure dues is paid, ``[m]``: amounts sum to 0, and nobody gets or pays more than ``most``.
 
-    What is sure of those who get and of those who pay need not be the same; the larger side shrinks alike.
+    The sure sums to be received and to be paid need not be equal; the amounts of the larger side shrink alike.
 
     Examples:
         >>> matched(np.array([0.3, 0.1, -0.2]), most=1.0).round(3).tolist()
@@ -140,14 +142,14 @@ def matched(sure: Floats, most: float) -> Floats:
 
 
 def sure_transfers(before: Carried, players: Ints, valued: Valued, scale: float, most: int) -> tuple[Floats, Carried]:
-    """Return what ``players [m]`` get, in units and not rounded, and what is carried over before that is paid.
+    """Return what ``players [m]`` get, in units and not rounded, and what is carried over before this payment.
 
     Args:
         before: what was carried over.
-        players: who was asked to train and has a stake, ascending.
-        valued: what they were worth.
-        scale: units for a unit of utility.
-        most: the units that anybody can get or pay.
+        players: the clients that were asked to train and have a stake, ascending.
+        valued: what the players were worth.
+        scale: units per unit of utility.
+        most: the most units that anybody can get or pay.
     """
     after = before.with_round(players, valued)
     return matched(after.sure(players), most / scale) * scale, after

@@ -34,9 +34,8 @@ def bipartition(similarity: Floats, method: Linkage = "single") -> np.ndarray:
 
     Args:
         similarity: cosine similarities ``[m, m]`` between the members' updates.
-        method: "single" minimises the largest similarity across the two clusters, which is the optimum that CFL Alg. 1
-            asks for. "complete" maximises the smallest similarity inside the clusters greedily, as the authors' code
-            does.
+        method: "single" minimises the largest similarity across the two clusters, which is the optimum of CFL Alg. 1.
+            "complete" maximises the smallest similarity inside the clusters greedily, as the authors' code does.
 
     Raises:
         ValueError: there are fewer than two members.
@@ -71,7 +70,7 @@ def moved_by(group: Group, members: Ints) -> tuple[Floats, Floats]:
         members: positions of the seats among all of the round's updates.
 
     Returns:
-        the weights on the round's updates ``[S]`` and on the rows of the table ``[K]``.
+        The weights on the round's updates ``[S]`` and on the rows of the table ``[K]``.
     """
     view = group.view
     start = view.trained.seats.start[members]

@@ -56,11 +56,11 @@ OTHERWISE = "; or take a value part that needs no more than models, such as valu
 
 @dataclass(frozen=True)
 class Demand:
-    """What one part asks for: exactly one of the two is given.
+    """What one part asks of a plain app. Exactly one of ``never`` and ``question`` is given.
 
     Attributes:
-        never: a line that says what it asks, if no plain app can do that.
-        question: a line that says what it asks, if an app can answer once :func:`hanse.flower.speaks` has wrapped it.
+        never: a line that says what the part asks, if no plain app can do that.
+        question: a line that says what the part asks, if an app wrapped by :func:`hanse.flower.speaks` can answer.
     """
 
     never: str | None = None

@@ -1,4 +1,4 @@
-"""FedAMP and HeurFedAMP (Huang et al. 2021): own models, each pulled towards a mix of similar models.
+"""FedAMP and HeurFedAMP (Huang et al. 2021): one model per client, pulled towards a mix of similar models.
 
 By eqs (3) to (6), client i trains its own model, the row "model", which is pulled by ``mu/2 |theta - u_i|^2`` towards
 its centre u_i, the row "centre". The centres mix all models by a matrix ``xi [m, m]`` that says how much each model
@@ -28,9 +28,9 @@ from hanse.mechanisms.weigh import mixed_centres, way_cosines
 def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
     """Return FedAMP's weights ``[m, m]`` (Huang et al. 2021), ``alpha exp(-d_ij^2 / sigma) / sigma`` for others.
 
-    These are the weights xi_ij for j other than i; a model's own weight is the rest to 1. The paper asks for an alpha
-    small enough for that. Here, rows whose other weights add up to more than 1 are scaled down to 1, so a centre always
-    lies between the models.
+    These are the weights xi_ij for j other than i; a model's own weight is 1 minus their sum. The paper asks for an
+    alpha small enough for that. Here, rows whose other weights add up to more than 1 are scaled down to 1, so a centre
+    always lies between the models.
 
     Args:
         distance: Euclidean distances between models, ``[m, m]``.
@@ -53,7 +53,7 @@ def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
 
 
 def heuristic_attention(cosine: Floats, self_weight: float, scale: float) -> Floats:
-    """Return HeurFedAMP's weights ``[m, m]`` (Huang et al. 2021): a fixed one for itself, softmax for others.
+    """Return HeurFedAMP's weights ``[m, m]`` (Huang et al. 2021): a fixed own weight, a softmax over the others.
 
     A single model has weight 1.
 
@@ -108,8 +108,8 @@ class FedAMP(WeighPart):
     """FedAMP (Huang et al. 2021): the closer two models are, the more they count for each other's centre.
 
     Attributes:
-        step: the paper's alpha. By default ``sigma / m`` for m models, so the others' weights never
-            add up to more than 1.
+        step: the paper's alpha. By default ``sigma / m`` for m models, so the weights of other models never add up to
+            more than 1.
         sigma: the scale of squared distances. Default: their mean over the round's pairs, which is recorded.
 
     Examples:
@@ -155,7 +155,7 @@ class HeurFedAMP(WeighPart):
     sharpness: Weight = 10.0
 
     def init(self, context: Context) -> State:
-        """Return the initial model as the state, since every cosine is taken from there."""
+        """Return the initial model as the state; cosines are taken between changes from it."""
         return {"origin": context.initial(0).clone()}
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
@@ -172,7 +172,7 @@ class HeurFedAMP(WeighPart):
 def fedamp(
     clients_per_round: Seated = None, lam: Weight = 0.01, step: Rate | None = None, sigma: Rate | None = None
 ) -> Mechanism:
-    """FedAMP (Huang et al. 2021): own models, pulled towards centres in which closer models count more.
+    """FedAMP (Huang et al. 2021): one model per client, pulled towards a centre in which closer models count more.
 
     Args:
         clients_per_round: how many clients train in a round, at random; None: everyone.

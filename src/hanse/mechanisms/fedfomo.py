@@ -29,7 +29,7 @@ from hanse.mechanisms.weigh import Received
 def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
     """Return what clients gain from models, ``(L_i(old_i) - L_i(theta_j)) / |theta_j - old_i|``, ``[m, n]``.
 
-    It is 0 where a model did not move, and where a loss is not finite.
+    A gain is 0 where a model did not move, and where a loss is not finite.
 
     Args:
         loss_old: loss ``[m]`` of each client's old model on its own data.
@@ -72,8 +72,9 @@ class FedFomo(TrainPart, WeighPart):
     """FedFomo, in the slots train and weigh: each client's row "model", which the server sees, mixes in others' models.
 
     After training, a client receives up to ``models`` of the other clients' updates. It measures how much each of them,
-    and its own update, improves on the model that it started from, and mixes those that do. This takes one question per
-    client. Its traffic includes the old model and the client's own update, although the client already has both.
+    and its own update, improves on the model that it started from, and mixes those that improve. This takes one
+    question per client. Its traffic includes the old model and the client's own update, although the client already has
+    both.
 
     A client receives the updates of the clients with the largest sums of gains that it reported before. In round t,
     each place goes to a random client instead with probability ``exploration - decay t`` (at least 0).
@@ -87,8 +88,7 @@ class FedFomo(TrainPart, WeighPart):
         score_samples: on how many samples losses are measured at most; None: on all.
         sent: "best" as above. "drawn": ``models`` of all updates, perhaps its own among them, are drawn without
             replacement in proportion to 1 plus the weights that the client gave before, and it mixes only these.
-        share: the samples on which losses are measured: the client's "validation" share, or those that it "train"s
-            with.
+        share: the client's samples on which losses are measured: its "validation" share, or its "train" share.
         entry: distances are ``|theta_i - theta_j + entry|`` from the client's own update, with this added to every
             entry of the difference, which gives its own update a finite (and large) weight. None: distances from the
             old model.
@@ -118,7 +118,7 @@ class FedFomo(TrainPart, WeighPart):
             object.__setattr__(self, "needs", by_slot(train={"clients"}, weigh={"clients"}))
 
     def init(self, context: Context) -> State:
-        """Return no affinities: ``affinity [N, N]`` sums up what each client gained from each other one."""
+        """Return affinities of 0: ``affinity [N, N]`` sums up what each client gained from each other client."""
         n = context.num_clients
         return {"affinity": np.zeros((n, n))}
 
@@ -157,7 +157,7 @@ class FedFomo(TrainPart, WeighPart):
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the clients' mixes. A client that did not report its losses keeps its own update.
 
-        Recorded: the mean weight on the own update, how many kept their old model, and how many reported.
+        Recorded: the mean weight of a client's own update, how many kept their old model, and how many reported.
 
         Args:
             view: the round; ``answers``, ``table`` and ``trained`` are read.

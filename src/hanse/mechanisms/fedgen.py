@@ -1,9 +1,9 @@
 """FedGen (Zhu, Hong, Zhou 2021): FedAvg whose clients also learn from a generator that the server trains.
 
 The generator makes *latents*, inputs of a classifier's last layer (its head), for given labels. The server trains it
-until the returned heads classify its latents correctly. It travels to the clients as a payload with the training tasks
-and adds two terms to their loss. :class:`FedGen` is the server's half; the generator, its training and the clients'
-half are in :mod:`hanse.learning.generator`, which also says where the paper and its published code differ.
+until the returned heads classify its latents correctly. The generator travels to the clients as a payload with the
+training tasks and adds two terms to their loss. :class:`FedGen` is the server's half; the generator, its training and
+the clients' half are in :mod:`hanse.learning.generator`, which also says where the paper and its published code differ.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class FedGen(TrainPart):
     """FedAvg whose clients also learn from a generator of latents, trained by the server on the heads of their models.
 
     The server trains the generator after each round, on the heads of the accepted updates and on the counts of labels
-    that the clients trained on. Clients get no extra terms before it has been trained for the first time. The defaults
-    are the published settings for MNIST; for EMNIST ``generator_lr`` is 1e-4.
+    that the clients trained on. Clients get no extra terms before the generator has been trained for the first time.
+    The defaults are the published settings for MNIST; for EMNIST ``generator_lr`` is 1e-4.
 
     Attributes:
         generative_alpha: weight of the clients' first term, the cross-entropy of their heads on generated latents; it
             is multiplied by ``generative_decay ** round``.
-        generative_beta: weight of their second term, which pulls their outputs towards those for generated latents of
-            the same labels; it decays likewise.
+        generative_beta: weight of the clients' second term, which pulls their outputs towards those for generated
+            latents of the same labels; it decays likewise.
         generative_decay: factor per round of both weights and of the generator's learning rate.
         diversity: weight eta of the diversity loss in the generator's training.
         generator_lr: the learning rate of Adam.
@@ -48,7 +48,7 @@ class FedGen(TrainPart):
         generator_batch: latents per step.
         generator_weight_decay: Adam's weight decay.
         generator_noise: number of noise inputs of the generator, besides the label.
-        generator_hidden: width of its hidden layer.
+        generator_hidden: width of the generator's hidden layer.
         latents: how many latents a client draws in each of its training steps.
         labels: how labels are drawn for latents: by their share of all "counts" so far (as in the paper), or "uniform"
             among those that ever occurred (as in the published code).
@@ -183,7 +183,7 @@ def fedgen(
     Args:
         clients_per_round: how many clients train in a round.
         generative_alpha: weight of the first extra term of the clients' loss.
-        generative_beta: weight of the second one.
+        generative_beta: weight of the second extra term.
         generator_lr: learning rate of the generator's training.
     """
     return replace(

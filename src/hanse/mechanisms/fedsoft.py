@@ -53,8 +53,8 @@ def soft_shares(importance: Floats, num_samples: Floats) -> Floats:
 class FedSoft(TrainPart, WeighPart):
     """FedSoft, in the slots train and weigh: a row "model" for each client, and rows "cluster" that all of them share.
 
-    The importance ``u_ik`` is the share of client i's samples on which centre k has the lowest loss. Every client that
-    is present is asked for it every ``interval`` rounds.
+    The importance ``u_ik`` is the share of client i's samples on which centre k has the lowest loss. Every present
+    client is asked for its importances every ``interval`` rounds.
 
     The clients' objective has the pulls ``sum_k u_ik lam/2 |theta - c_k|^2``. Since the u_ik sum to 1, this equals a
     single pull towards ``sum_k u_ik c_k``, up to a constant; seats use that pull. For the new centres the paper draws
@@ -94,7 +94,8 @@ class FedSoft(TrainPart, WeighPart):
         return {"importance": np.full((context.num_clients, self.clusters), 1.0 / self.clusters)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask every present client, every ``interval`` rounds, on how many of its samples each centre is the best.
+        """Ask every present client, every ``interval`` rounds, on how many of its samples each centre has the lowest
+        loss.
 
         Args:
             view: the round; ``stage``, ``round``, ``present`` and ``table`` are read.
@@ -148,7 +149,7 @@ def fedsoft(
     lam: Weight = 0.1,
     interval: Positive = 1,
 ) -> Mechanism:
-    """FedSoft (Ruan, Joe-Wong 2022): own models, pulled towards cluster centres by their importance.
+    """FedSoft (Ruan, Joe-Wong 2022): one model per client, pulled towards cluster centres by importance.
 
     Args:
         clients_per_round: how many clients train in a round, at random; None: everyone.

@@ -54,7 +54,7 @@ def news(view: View, state: State, more: Callable[[int], Mapping[str, Any]] = la
 
 
 def gone(view: View, state: State) -> NDArray[np.bool_]:
-    """Return which clients have left, as a mask ``[N]``, including those that have just said so."""
+    """Return which clients have left, as a mask ``[N]``, including those that have just announced it."""
     left: NDArray[np.bool_] = state["gone"].copy()
     left[view.leaving] = True
     return left
@@ -65,7 +65,7 @@ def with_worth(state: State, clients: Ints, worth: Floats) -> dict[str, Any]:
 
     Args:
         state: has the keys of :func:`no_news`.
-        clients: the ids ``[m]`` of those who were valued.
+        clients: the ids ``[m]`` of the clients that were valued.
         worth: their values ``[m]``.
     """
     last, total, times = np.full(len(state["last"]), np.nan), state["sum"].copy(), state["times"].copy()

@@ -29,8 +29,8 @@ def greedyfed(
 
     Args:
         clients_per_round: the paper's M.
-        averaging: how a client's values of different rounds are combined: their "mean", or an exponential average in
-            which the old value keeps this weight.
+        averaging: how a client's values of different rounds are combined: "mean", or the weight that the old value
+            keeps in an exponential average.
         eps: GTG-Shapley's truncation threshold, in units of the validation loss.
     """
     return Mechanism(

@@ -38,7 +38,7 @@ Scale = Literal["paper", "mean"]
 
 @dataclass(frozen=True)
 class GTFLAT(AggregatePart):
-    """GTFLAT: a model's weight is the share of all individuals that choose it because it is near.
+    """GTFLAT: a model's weight is the share of all individuals that choose it, since near models pay best.
 
     Attributes:
         strength: the paper's w, how strongly a generation follows the payoffs.
@@ -139,10 +139,10 @@ class GTFLATSelect(SelectPart):
     """Selects clients by GTFLAT's game among all clients: those whose changes are near many others' train often.
 
     This is our reading of the paper's future work (section 6). The server remembers how each client changed the model
-    when it last trained. Every client's population chooses among the others' changes, of which the nearest pays most
-    (eq. 10), and a client's chance is the share of all individuals that choose it (eq. 11). After everyone has trained
-    once in random order, clients are drawn by these chances without replacement. A client that is far from all others
-    hardly ever trains.
+    when it last trained. Every client's population chooses among the others' changes; the nearest pays most (eq. 10). A
+    client's chance is the share of all individuals that choose its change (eq. 11). After everyone has trained once in
+    random order, clients are drawn by these chances without replacement. A client that is far from all others hardly
+    ever trains.
 
     A long change is kept as a *sketch*: each of its numbers is added, with a random sign, to a random place of a short
     vector (Charikar et al. 2002). Distances between sketches are right on average, with a relative error of about
@@ -183,11 +183,11 @@ class GTFLATSelect(SelectPart):
         return {"sat": np.zeros(n, np.int64), "known": np.zeros(n, bool), "changes": np.zeros((n, width))}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next clients that never sat, or, once all have, clients drawn by the chances of the game.
+        """Return the next clients that never sat, or, once all have sat, clients drawn by the chances of the game.
 
         A client whose change is not known, because its updates were refused, is drawn only if no present client's
-        change is known. ``select/effective_clients`` records the effective number of clients among which these chances
-        choose.
+        change is known. ``select/effective_clients`` records the effective number of clients that these chances choose
+        among.
 
         Args:
             view: the round; ``present`` and ``draw`` are read.

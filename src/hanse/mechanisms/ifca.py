@@ -80,7 +80,7 @@ class IFCA(TrainPart, DeployPart):
         return Seats.at(client, view.at("cluster")[cluster[client]]), {"cluster": cluster}
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return the row of each client's cluster; ``deploy/largest_cluster`` counts the largest one's clients.
+        """Return the row of each client's cluster; ``deploy/largest_cluster`` is the size of the largest cluster.
 
         Args:
             view: the round; ``present``, ``answers`` and ``at`` are read.

@@ -66,6 +66,7 @@ from hanse.games.market_models import (
     distances,
     gram_distances,
     within_reach,
+    within_shares,
 )
 from hanse.games.market_numbers import gain
 from hanse.games.market_posted import APART, By, Tariff, on_sale, sold
@@ -247,8 +248,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         flat: tokens for any model, at posted prices.
         per_thousand: tokens for each thousand samples, at posted prices.
         by: of which samples: those that a model was trained on ("size"), or those with which its buyer imports it
-            ("weight"). By weight a seller also says the least that it sells for, which no buyer is told; and a step to
-            a centre is at most as much of the way to a model as is taken of its size.
+            ("weight"). By weight a seller also says the least that it sells for, which buyers are shown; and what a
+            model adds to a step is at most as much of the way to it as is taken of its size.
         evidence: sizes count at most as evidence says, times e to the power of so many standard errors
             (:mod:`hanse.games.market_evidence`). In the first round of a client, in which it trains alone, all others
             score its model on their validation shares; what that says holds from the next market on. None: no evidence.
@@ -363,7 +364,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self.tariff is None or self._over(view) or len(updates) == 0:
             return asked
         offers = self._offers(view, state)
-        return Questions.of([*asked, *self._shop_windows(view, offers.market)], offers)
+        return Questions.of([*asked, *self._shop_windows(view, offers)], offers)
 
     def _terms_of_sale(self, view: View, info: ClientInfo, cap: float) -> Request:
         """Return the question that a client answers with its training: what it declares, or whether it sells."""
@@ -406,11 +407,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         caps = size_caps(losses, sizes, self.evidence)
         return (Evidence(losses, sizes),), {**state, "losses": losses, "seen": seen, "cap": caps}
 
-    def _shop_windows(self, view: View, market: Market) -> list[Request]:
+    def _shop_windows(self, view: View, offers: Offers) -> list[Request]:
         """Return the offers that each buyer is asked to choose from. Who reports no samples is not asked (papers.md
         I13).
         """
-        info = {c.id: c for c in view.roster}
+        info, market = {c.id: c for c in view.roster}, offers.market
         clients, asked, offered = view.trained.seats.client, list[Request](), on_sale(market)
         for i, c in enumerate(clients.tolist()):
             if market.sizes[i] == 0:
@@ -427,6 +428,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 "sizes": market.sizes[shown].tolist(),
                 "prices": self.tariff.asked(market.sizes[shown]).tolist(),
                 "per_sample": self.tariff.per_sample,
+                "least": offers.least[shown].tolist(),
                 "distances": market.distance[i, shown].tolist(),
             }
             asked.append(Request(c, (Ask("buy", told),)))
@@ -672,19 +674,18 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def _centres(self, view: View, trade: Trade, offers: Offers) -> Replace:
         """Return the new centres, iPFL eq. (6), as weights on updates and old rows."""
         rows, S, gram = view.at("centre", trade.clients), len(view.trained), offers.gram
-        reach = trade.graph if self.by == "weight" else trade.graph != 0
         if gram is None:
             measured = _without_rows(self._measured(view), offers.out)
             # eta / 2, because the distance is half of the squared one
             inner = centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2")
-            inner = within_reach(inner, inner_products(measured), reach) if self.bounded else inner
+            inner = self._limited(inner, inner_products(measured), trade.graph) if self.bounded else inner
         else:
             cosines, lengths = gram
             moved = lengths > 0  # a model that did not move has no direction: it neither pulls nor is pulled
             graph, sizes = trade.graph * (moved[:, None] & moved[None, :]), trade.market.sizes
             inner = centre_weights(graph, sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
             if self.bounded:
-                inner = within_reach(inner, cosines * lengths[:, None] * lengths[None, :], reach)
+                inner = self._limited(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
         # with squared L2 the weights sum to 1, so that a reference which all share cancels
         if self.of == "models" or (self.of != "updates" and gram is None):
             return Replace(rows, inner)
@@ -693,6 +694,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         models = np.zeros((S, view.table.size))
         np.add.at(models.T, reference, -(inner - np.eye(S)).T)
         return Replace(rows, inner, models)
+
+    def _limited(self, W: Floats, gram: Floats, graph: Graph | Floats) -> Floats:
+        """Return weights of centres ``[m, m]`` within reach of what is imported, by weight as far as it is imported."""
+        if self.by != "weight":
+            return within_reach(W, gram, graph != 0)
+        return within_reach(within_shares(W, gram, graph, self.distance), gram, graph)
 
     # SETTLE
 
@@ -831,7 +838,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 _SAMPLES = {"size": "of its samples", "weight": "samples as which the buyer takes it"}
 _ASKED = {
     "size": "it is not asked for its cost or its eagerness",
-    "weight": "it says the least that it sells for, which no buyer is told, and is not asked for its eagerness",
+    "weight": "it says the least that it sells for, which buyers are shown, and is not asked for its eagerness",
 }
 
 

@@ -1,4 +1,4 @@
-"""Who judges contributions where a mechanism leaves it open, and what a run tells of it."""
+"""Who judges contributions if a mechanism leaves it open, and what a run says about it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
 
 
 def judged(table: Mapping[str, Any], mechanism: Mechanism, validation: Sized | None) -> dict[str, Any] | None:
-    """Return a ``[mechanism]`` table that says who judges contributions; None if it is said already.
+    """Return a ``[mechanism]`` table that says who judges contributions; None if the given table already does.
 
-    A mechanism's own part "first_order_clients" becomes "first_order" where the server has a validation set. One that
-    the table names or gives other options to stays at the clients, with ``judges = "others"``.
+    A mechanism's own part "first_order_clients" becomes "first_order" where the server has a validation set. If the
+    table names that part or gives it other options, it stays at the clients, with ``judges = "others"``.
 
     Args:
         table: the table as it was given.
-        mechanism: what was made of it.
-        validation: the server's validation samples, if it has any.
+        mechanism: the mechanism that was made from the table.
+        validation: the server's validation samples; None: it has none.
     """
     value, said = mechanism.value, table.get("value", {})
     if not isinstance(value, FirstOrderAtClients) or value.judges != "auto":
@@ -31,11 +31,11 @@ def judged(table: Mapping[str, Any], mechanism: Mechanism, validation: Sized | N
 
 
 def who_judges(asked: Mechanism, mechanism: Mechanism) -> list[str]:
-    """Return who judges contributions that are paid, and a warning where clients judge their own.
+    """Return who judges contributions that are paid for, and a warning if clients judge their own.
 
     Args:
         asked: the mechanism as it was asked for.
-        mechanism: the one that is played.
+        mechanism: the mechanism that is played.
     """
     value = mechanism.value
     if getattr(value, "judges", None) == "all":

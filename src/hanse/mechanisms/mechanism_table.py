@@ -1,8 +1,8 @@
 """Writes a mechanism that was put together in Python as an experiment's ``[mechanism]`` table.
 
 With that table in ``config.toml``, its run can be resumed and repeated like one that came from a file. The table names
-the published mechanism that it was made from (or the nearest one), its options, and the parts that differ, each by its
-name or, if it is the user's own, by its import path. :func:`table_of` is the inverse of
+the published mechanism that this one was made from (or the nearest one), its options, and the parts that differ. A part
+is given by name or, if it is the user's own, by import path. :func:`table_of` is the inverse of
 :func:`hanse.mechanisms.registry.build_mechanism`.
 """
 
@@ -27,8 +27,8 @@ def table_of(mechanism: Mechanism) -> dict[str, Any]:
     """Return the ``[mechanism]`` table from which the registry builds this mechanism again.
 
     Raises:
-        UserError: with a line for each part that no file can name: one whose class is defined inside a function, or
-            with an option that is not a plain value.
+        UserError: with a line for each part that no file can name, because its class is defined inside a function or an
+            option is not a plain value.
 
     Examples:
         >>> from dataclasses import replace

@@ -1,9 +1,9 @@
 """pFedGraph (Ye et al. 2023): every client starts from its own mix of models, by a graph of who helps whom.
 
-In each round client i starts from its row "centre" a_i, with the term ``-lam cos(theta, a_i)`` in its loss, and what it
-has trained becomes its row "own", which it holds. The server then makes the next centres from the collaboration graph.
-Row i of the graph minimises ``sum_j w_j d_ij + alpha |w - p|^2`` on the probability simplex, where ``d_ij`` is minus
-the cosine between the changes of models i and j from the initial one, and p are the sample shares.
+In each round client i starts from its row "centre" a_i, with the term ``-lam cos(theta, a_i)`` in its loss. The trained
+model becomes its row "own", which it holds. The server then makes the next centres from the collaboration graph. Row i
+of the graph minimises ``sum_j w_j d_ij + alpha |w - p|^2`` on the probability simplex, where ``d_ij`` is minus the
+cosine between the changes of models i and j from the initial one, and p are the sample shares.
 
 :class:`FromCentres` is the train part, :class:`PFedGraph` the weigh part, and :func:`collaboration` the graph.
 """
@@ -66,15 +66,16 @@ def collaboration(shares: Floats, difference: Floats, alpha: float) -> Floats:
 class FromCentres(TrainPart):
     """pFedGraph (Ye et al. 2023): clients start from their centres, with ``-lam cos(theta, a_i)`` in the loss.
 
-    A seat's loss cannot have a cosine, but a pull that agrees with it to second order. Near a_i the cosine is ``1 -
-    |d|^2 / (2 |a_i|^2)``, where d is the part of ``theta - a_i`` that is orthogonal to a_i. So the term acts as the
-    pull ``mu/2 |theta - a_i|^2`` with ``mu = lam / |a_i|^2``, except that the pull also opposes changes of length.
+    A seat's loss cannot have a cosine, so it has a pull that agrees with the cosine to second order. Near a_i the
+    cosine is ``1 - |d|^2 / (2 |a_i|^2)``, where d is the part of ``theta - a_i`` that is orthogonal to a_i. So the term
+    acts as the pull ``mu/2 |theta - a_i|^2`` with ``mu = lam / |a_i|^2``, except that the pull also opposes changes of
+    length.
 
     Attributes:
         cosine: the paper's lam, the weight of the term.
         sign: "attract" as in the paper; "repel" for the term ``+lam cos(theta, a_i)``, a push with ``-mu``, as in the
             public code of pFedGraph and of iPFL's comparison.
-        term_from: the first round with the term; 1 in that code.
+        term_from: the first round with the term; 1 in the public code.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -128,7 +129,7 @@ class PFedGraph(WeighPart):
     snap: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def init(self, context: Context) -> State:
-        """Return the initial model as the state, since every cosine is taken from there."""
+        """Return the initial model as the state; cosines are taken between changes from it."""
         return {"origin": context.initial(0).clone()}
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:

@@ -1,4 +1,4 @@
-"""PI-FL (Khan et al. 2023): clients bid tokens for tiers that suit their data. And TIFF.
+"""PI-FL (Khan et al. 2023), in which clients bid tokens for tiers that suit their data; and TIFF.
 
 A round of PI-FL: every client bids for tiers by its importance weights (Alg. 1, eq. 3). The round before is settled
 (eqs 6-14). Each tier trains the bidders that were worth most to it and a few clients at random (Alg. 3), and its model
@@ -15,6 +15,7 @@ with values, can use the tokens without the tiers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -68,7 +69,7 @@ class Bids:
 
     Attributes:
         escrowed: the bids whose tokens are in escrow, ``[N, K]``, by client and row of the table.
-        wanted: the tiers that each client named, its favourite first. These are a client's words, and untrusted.
+        wanted: the tiers that each client named, its favourite first. They are untrusted.
     """
 
     escrowed: NDArray[np.bool_]
@@ -80,9 +81,9 @@ class SettledRound:
     """Tells later parts how the previous round was settled.
 
     Attributes:
-        accuracies: the accuracy of each tier in that round, by row.
+        accuracies: the accuracy of each tier in the previous round, by row.
         paid: what each tier paid each client, net of the client's own payments, ``[N, K]`` in units.
-        rewards: that round's rewards by eqs (12)-(14), ``[N, K]`` in units.
+        rewards: the previous round's rewards by eqs (12)-(14), ``[N, K]`` in units.
     """
 
     accuracies: Mapping[int, float]
@@ -109,8 +110,8 @@ def _widened(array: Floats, columns: int) -> Floats:
 class TierModels(TrainPart):
     """PI-FL's models: a shared model for each tier, as the rows "tier".
 
-    All start from one initial model. Personal models need that, because averages of models with different initial
-    values are useless.
+    All start from the same initial model, as personal models require: averages of models with different initial values
+    are useless.
 
     Attributes:
         tiers: the number of tiers, K.
@@ -149,7 +150,7 @@ class TierModels(TrainPart):
 
         Args:
             view: the round; ``home`` and ``choice`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         return chosen_seats(view), state
 
@@ -167,10 +168,10 @@ class Tiers(SelectPart):
     clients are dealt out to the tiers at random.
 
     Attributes:
-        by_contribution: how many bidders of a tier are chosen to train for their past contribution, N_p.
-        at_random: how many of all other present clients train it, N_r.
-        contribution: what a client was worth to a tier: its "last" value there, or the "mean" of all; 0 before the
-            first (the values of PI-FL eq. 2 sum to 0).
+        by_contribution: how many bidders of a tier train it because of their past contributions, N_p.
+        at_random: how many of the other present clients, drawn at random, train it, N_r.
+        contribution: what a client was worth to a tier: its "last" value there, or the "mean" of all its values there;
+            0 before the first (the values of PI-FL eq. 2 sum to 0).
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -207,7 +208,7 @@ class Tiers(SelectPart):
         Args:
             view: the round.
             label: the tier of each client, ``[N]``; None: in turn.
-            start: the row from which all of them train; None: their tier's.
+            start: the row from which all of them train; None: their tier's row.
         """
         rows = view.table.shared
         order = view.draw("first tiers").permutation(view.present)
@@ -256,7 +257,7 @@ class Tiers(SelectPart):
 
 
 def tier_choice(rows: Ints, groups: Sequence[Ints], metrics: dict[str, float]) -> Choice:
-    """Return the choice of ``groups`` of clients, one for each of ``rows``, which they start from and train."""
+    """Return the choice of ``groups`` of clients; each group starts from and trains one of ``rows``."""
     clients = np.concatenate([*groups, np.zeros(0, np.int64)]).astype(np.int64)
     tier = np.repeat(rows, [len(g) for g in groups])
     order = np.lexsort((tier, clients))  # seats by client, as everywhere
@@ -268,8 +269,8 @@ class PretrainedTiers(SelectPart):
     """Like "tiers", after rounds of pre-training from which the first tiers are formed (PI-FL sec. 3.1, eq. 5).
 
     In pre-training, everybody who is present trains one model. Then clients whose local models are alike form a tier.
-    K-means finds them by the models' F1 scores, on the server's validation set, of the ``rho`` classes in which they
-    differ most. Clients without an update in the last of these rounds are dealt out at random.
+    K-means finds these tiers from the models' F1 scores on the server's validation set, for the ``rho`` classes in
+    which the scores differ most. Clients without an update in the last of these rounds are dealt out at random.
 
     Attributes:
         rounds: how many rounds of pre-training.
@@ -353,30 +354,31 @@ _STEPS = {
 class TokenManager(SettlePart):
     """The auction and the settlement of PI-FL and TIFF, which differ in where a tier's accuracy comes from.
 
-    A bid puts ``price`` tokens into escrow. Selected bidders pay them into their tier's pool. They get back up to the
-    share ``eta`` of the pool; the more the tier improved, the less (nothing from a relative improvement of ``gamma``
-    on). The rest is shared by the clients that trained, by their ranks in contribution and participation. All other
-    bids are returned.
+    A bid puts ``price`` tokens into escrow. Selected bidders pay these tokens into their tier's pool. Up to the share
+    ``eta`` of the pool is returned to them: the more the tier improved, the less (nothing from a relative improvement
+    of ``gamma`` on). The rest is shared by the clients that trained, by their ranks in contribution and participation.
+    All other bids are returned.
 
     Bidders are told what each tier has paid them per seat so far; see ``tell``.
 
     The state holds the seats of the last round, which is still to be settled: ``client``, ``tier``, ``bidder`` (it bid
     and paid), ``worked`` (its update was mixed) and ``worth``, each ``[S]``. Over all rounds it holds how often each
-    client ``sat [N, K]``, what each tier has ``paid [N, K]`` it (units, as ``tell`` says), and each tier's ``best [K]``
-    accuracy.
+    client ``sat [N, K]``, what each tier has ``paid [N, K]`` each client (in units, as ``tell`` says), and each tier's
+    ``best [K]`` accuracy.
 
     Attributes:
-        price: of a seat, in tokens, from 1e-6 to 1e9.
+        price: the price of a seat, in tokens, from 1e-6 to 1e9.
         eta: the most that is returned, as a share of the pool; eq. (9).
         gamma: the relative improvement from which nothing is returned; eq. (9).
         score_samples: on how many samples clients score models for bids and for eq. (8), at most; None: on all.
         first: the round of the first auction. Earlier models are untrained, and the clients that train are invited.
         score_on: the share of their data on which clients score models.
-        tell: "net": what a client got minus the prices that it paid. A tier that only invited a client, which never
-            paid there, then looks better than it is. "rewards": only those of eqs (12)-(14) (PI-FL sec. 3.1 speaks of
-            "received rewards").
+        tell: what clients are told that tiers paid them. "net": what a client got minus the prices that it paid; a tier
+            that only invited a client, which then never paid, looks better than it is. "rewards": only the rewards of
+            eqs (12)-(14) (PI-FL sec. 3.1 speaks of "received rewards").
         invited: whether clients that train without a bid share in what the bidders paid: "earn", as published, which
-            makes never bidding the best strategy, or "unpaid".
+            makes never bidding the best strategy, or "unpaid". Then a client's rewards of a round are also divided by
+            the number of seats that it paid for, since bidding for all tiers would pay; the rest stays in the pools.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -398,7 +400,7 @@ class TokenManager(SettlePart):
     invited: Literal["earn", "unpaid"] = "earn"
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
-        """Return the present accuracy of each tier of the round before, by its row."""
+        """Return the present accuracy of each tier of the previous round, by row."""
         raise NotImplementedError
 
     @property
@@ -407,11 +409,24 @@ class TokenManager(SettlePart):
         return round(self.price * TOKEN)
 
     def providers(self, clients: Sequence[int], worked: Iterable[bool], bidder: Iterable[bool]) -> list[int]:
-        """Return who of the ``clients`` of a tier's seats shares in its pool: who trained and, if the invited go
-        unpaid, bid.
+        """Return which ``clients`` of a tier's seats share in its pool: those that trained and, if the invited are not
+        paid, that also bid.
         """
         all_earn = self.invited == "earn"
         return [c for c, did, bid in zip(clients, worked, bidder, strict=True) if did and (bid or all_earn)]
+
+    def shared(self, moved: Iterable[tokens.Movement], seats: Mapping[str, NDArray[Any]]) -> list[tokens.Movement]:
+        """Return a tier's movements; if the invited go unpaid, each reward (eq. 14) divided by its client's paid seats.
+
+        Args:
+            moved: the tier's movements by eqs (6)-(14).
+            seats: all seats of the round: "client", "bidder" and "worked", ``[S]``.
+        """
+        if self.invited == "earn":
+            return list(moved)
+        paid = Counter(seats["client"][(seats["bidder"] != 0) & (seats["worked"] != 0)].tolist())
+        divided = ((eq, a, b, units // paid[int(b)] if eq == "14" else units) for eq, a, b, units in moved)
+        return [movement for movement in divided if movement[3]]
 
     def init(self, context: Context) -> State:
         """Return the state in which there is nothing to settle."""
@@ -428,7 +443,7 @@ class TokenManager(SettlePart):
         }
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask every present client for bids; it is told the price, its balance, and what tiers have paid it.
+        """Ask every present client for bids. A client is told the price, its balance, and what tiers have paid it.
 
         Args:
             view: the round; ``stage``, ``round``, ``present``, ``table`` and ``book`` are read.
@@ -453,8 +468,8 @@ class TokenManager(SettlePart):
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         """Return the transactions of one of three moments in a round.
 
-        At "open" the round before is settled and the bids are taken. At "close" the bids that won no seat go back. At
-        "end", after the last round, that round is settled.
+        At "open" the previous round is settled and the bids are taken. At "close" the bids that won no seat are
+        returned. At "end", the last round is settled.
 
         Args:
             view: the round; ``stage``, ``round``, ``present``, ``answers``, ``said``, ``table``, ``judge``,
@@ -494,6 +509,7 @@ class TokenManager(SettlePart):
                 participations={c: float(state["sat"][c, k]) for c in providers},
                 pool=view.book.balance(pool(f"tier {k}")),
             )
+            moved = self.shared(moved, state)
             for equation, _, target, amount in moved:
                 if equation != "6":  # out of the pool, to a client
                     paid[int(target), k] += amount
@@ -632,8 +648,8 @@ class TokenManager(SettlePart):
 class Tokens(TokenManager):
     """PI-FL's token manager (eqs 6-14; papers.md P7-P17): an auction for the seats of each tier, in every round.
 
-    A tier's accuracy (eq. 8) is that of its model on the data of the clients that trained it. They report it with their
-    next bids, so a round is settled in the next one, and the last round after a final exchange.
+    A tier's accuracy (eq. 8) is the accuracy of its model on the data of the clients that trained it. These report it
+    with their next bids, so a round is settled in the next one, and the last round after a final exchange.
     """
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
@@ -652,7 +668,7 @@ class Tokens(TokenManager):
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return each tier's accuracy on the data of the clients that trained it; 0 if none of them answers.
 
-        It is the mean over these clients, weighted by their numbers of samples.
+        The accuracy is the mean over these clients, weighted by their numbers of samples.
         """
         place = {int(row): i for i, row in enumerate(view.table.shared)}
         found = {}
@@ -694,7 +710,7 @@ def _bids(view: View, book: Book, price: int) -> Bids:
     Args:
         view: the round, with the answers.
         book: the balances to pay from.
-        price: of a bid, in units.
+        price: the price of a bid, in units.
     """
     rows = view.table.shared.tolist()
     held = np.zeros((view.context.num_clients, view.table.size), bool)
@@ -739,7 +755,7 @@ def _kept_bids(view: View, bids: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def tier_transactions(tier: int, moved: Sequence[tokens.Movement]) -> list[Transaction]:
-    """Return a transaction for each equation by which a tier's settlement moved anything."""
+    """Return one transaction for each equation that moves units in a tier's settlement."""
     found, purse = [], pool(f"tier {tier}")
     for equation, (kind, memo) in _STEPS.items():
         here = [(source, target, units) for eq, source, target, units in moved if eq == equation]
@@ -794,13 +810,14 @@ def _pairs(seats: Seats) -> list[tuple[int, int]]:
 class OneShot(DeployPart):
     """PI-FL's personal models: each client mixes the tiers' models by its own importance weights, once (eqs 3, 4).
 
-    The client computes the weights and never sends them. Besides the mix, it holds the tier that it bids for first.
+    The client computes the weights and never sends them. Besides the mix, it holds the model of the tier that it bids
+    for first.
 
     Attributes:
-        share: the share of its data on which a client weighs the tiers. "validation" is drawn like its test data. With
-            "train", a client whose test data differ from its training data mixes in the wrong tier (papers.md P23).
-            "test" is what the authors' code uses, which fits the personal model to its test data. A client without a
-            validation share uses its train share.
+        share: which share of its data a client uses to weigh the tiers. "validation" is drawn like its test data; a
+            client without one uses its train share. With "train", a client whose test data differ from its training
+            data mixes in the wrong tier (papers.md P23). With "test", as in the authors' code, the personal model is
+            fitted to its test data.
         normalised: whether weights are scaled to sum to 1; otherwise they are as printed (papers.md P4).
     """
 
@@ -811,11 +828,11 @@ class OneShot(DeployPart):
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return for each client the row of the tier that it bids for first, or its home row if its bid names no tier.
 
-        It also tells the client to mix the tiers' models.
+        The decision also tells each client to mix the tiers' models.
 
         Args:
             view: the round; ``table``, ``mixed`` and ``get(Bids)`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         rows, held, bids = view.table.shared, view.mixed.home.copy(), view.get(Bids)
         for c, wanted in ({} if bids is None else bids.wanted).items():
@@ -842,20 +859,21 @@ def pifl(
 
     The option ``judges`` of the value part says who judges contributions. With "all", as in the paper, clients judge
     their own. By default the server's validation samples judge or, if there are none, "others"
-    (:class:`hanse.mechanisms.value.FirstOrderAtClients`). Only clients that paid for their seats are paid, because
-    otherwise it would pay never to bid.
+    (:class:`hanse.mechanisms.value.FirstOrderAtClients`). Only clients that paid for their seats are paid; otherwise
+    never bidding would be the best strategy.
 
     Args:
         tiers: the number of tiers, K.
         by_contribution: how many clients train a tier by their contribution, N_p.
-        at_random: how many train it at random, N_r.
-        price: of a bid, in tokens.
+        at_random: how many more train it, drawn at random, N_r.
+        price: the price of a bid, in tokens.
         eta: the largest share returned to those who paid; eq. (9).
         gamma: the relative improvement from which nothing is returned; eq. (9).
         score_samples: on how many samples clients score models and compute gradients, at most; None: on all.
         personal_from: the share of its data on which a client weighs the tiers for its personal model.
         pretraining: rounds of pre-training before the first tiers.
-        invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid".
+        invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid"; then
+            several seats in a round also earn a client no more than one.
     """
     chosen = PretrainedTiers(pretraining, None, by_contribution, at_random) if pretraining else None
     return Mechanism(
@@ -882,7 +900,7 @@ def tiff(
     Args:
         by_contribution: how many clients are chosen to train for their past contribution.
         at_random: how many train at random.
-        price: of a bid, in tokens.
+        price: the price of a bid, in tokens.
         eta: the largest share returned to those who paid.
         gamma: the relative improvement from which nothing is returned.
         score_samples: on how many samples clients score models for their bids, at most; None: on all.

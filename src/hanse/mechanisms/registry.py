@@ -168,9 +168,9 @@ def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable
     ``clients_per_round``. No other default carries over, because the same name need not mean the same thing.
 
     Args:
-        make: makes the mechanism.
-        options: the options that were given to it.
-        part: makes the part.
+        make: the function or class that makes the mechanism.
+        options: the options that were given to the mechanism.
+        part: the class that makes the part.
     """
     standard = {k: v for k, v in defaults(make).items() if k == "clients_per_round" and v is not None}
     known = standard | dict(options)
@@ -202,11 +202,11 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     own part in this slot. ``"none"`` leaves the slot value or settle empty.
 
     Options of the mechanism that a replaced part also has, such as ``clients_per_round``, carry over to it. A part that
-    is named in two slots is one part, and its options may be given under either; so is a mechanism's part that fills
-    several slots.
+    is named in two slots is one part, and its options may be given under either slot. The same holds for a mechanism's
+    part that fills several slots.
 
     Raises:
-        UserError: with a line for each key that is wrong.
+        UserError: keys are wrong; with a line for each.
 
     Examples:
         GreedyFed with another rule for the average, and a table with two mistakes:
@@ -346,7 +346,7 @@ def _made(make: Callable[..., Any], options: Mapping[str, Any], where: str, slot
 
 
 def is_rule(option: Any) -> bool:
-    """Say whether an option of a part is itself a part that makes aggregates. (The option ``of`` of iPFL is a word.)"""
+    """Say whether an option of a part is itself a part that makes aggregates. (iPFL's option ``of`` is only a word.)"""
     return hasattr(option, "aggregate")
 
 
@@ -417,7 +417,7 @@ class Unmet:
     Attributes:
         slot: the slot.
         part: the name of the part's class.
-        reason: what it needs, in words that follow "... needs".
+        reason: what the part needs, in words that follow "... needs".
     """
 
     slot: str
@@ -426,14 +426,14 @@ class Unmet:
 
     @property
     def line(self) -> str:
-        """The whole line for a user."""
+        """The whole line, as a user sees it."""
         return f"mechanism.{self.slot}: {self.part} needs {self.reason}"
 
 
 def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
     """Return what the parts of a mechanism need and do not get.
 
-    That is: needs that neither the experiment nor another part gives; rows that a part reads or fills and that the
+    These are needs that neither the experiment nor another part gives; rows that a part reads or fills and that the
     train part does not lay out; rows that the train part reads and nobody fills; and a value part that cannot judge the
     rule in weigh.
 
@@ -489,8 +489,7 @@ def refuse_late(mechanism: Mechanism) -> list[str]:
     """Return a line for each part that cannot take updates of earlier rounds.
 
     These are parts that pay for updates, systems that compute rows from what they sent in the same round, and weights
-    by the probabilities of this round's draw, which late clients do not have. A part that ``gives`` "late" is not
-    refused.
+    by this round's drawing probabilities, which late clients do not have. A part that ``gives`` "late" is not refused.
     """
     found = []
     for slot, part in mechanism.parts().items():
@@ -508,7 +507,7 @@ def refuse_late(mechanism: Mechanism) -> list[str]:
 def refuse_sums(mechanism: Mechanism) -> list[str]:
     """Return a line for each part that needs single updates, where the server sees only sums of groups of them.
 
-    A part that does not need them ``gives`` "sums".
+    A part that does not need single updates ``gives`` "sums".
     """
     found = []
     for slot, part in mechanism.parts().items():

@@ -3,10 +3,10 @@
 To use one, name it in the slot weigh (``weigh = "median"``), or replace the part in Python:
 ``dataclasses.replace(fedavg(), weigh=Krum(f=2))``. :class:`Clipped` shortens updates before another rule averages them.
 
-All are of the kind "again": they are applied again to the updates of each coalition whose value is estimated. Therefore
-the docstrings say what a rule does with few members. All updates count equally, because numbers of samples are only
-reported (:class:`GeometricMedian` may use them). Distances use only the parameters. Rules that work column by column
-also change buffers.
+All rules are of the kind "again": they are applied again to the updates of each coalition whose value is estimated.
+Their docstrings therefore say what a rule does with few members. All updates count equally, because numbers of samples
+are only reported (:class:`GeometricMedian` may use them). Distances use only the parameters. Rules that work column by
+column also change buffers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def by_column(group: Group, middle: Callable[[Tensor], Tensor]) -> Tensor:
 
     Args:
         group: the group.
-        middle: makes ``[n]`` numbers of ``[m, n]`` updates, whose columns are sorted in ascending order.
+        middle: a function from updates ``[m, n]``, with sorted columns, to ``[n]`` numbers.
     """
     size = group.view.context.layout.size
     row = torch.empty(size, dtype=torch.float32, device=group.old.device)
@@ -112,11 +112,11 @@ class GeometricMedian(AggregatePart):
     """The geometric median (RFA, Pillutla et al. 2022): the model with the least sum of distances to the updates.
 
     It is a mean with weights ``~ q_k / |z - U_k|``, found by Weiszfeld's algorithm. All steps work on the ``m x m``
-    distances between updates, so their number hardly affects the time. For two members with equal weights it is their
-    mean, for one its update.
+    distances between updates, so the number of steps hardly affects the time. For two members with equal weights the
+    result is their mean, for a single member its update.
 
     Attributes:
-        by: "uniform": all updates count equally. "samples": each counts in proportion to its reported samples.
+        by: how updates count: "uniform" for all equally, "samples" in proportion to their reported samples.
         steps: the most steps to take.
     """
 
@@ -142,7 +142,7 @@ class GeometricMedian(AggregatePart):
 
 
 def krum_scores(squared: Floats, attackers: int) -> Floats:
-    """Return Krum's scores ``[m]``: summed squared distances to the ``m - attackers - 2`` nearest others.
+    """Return Krum's scores ``[m]``: summed squared distances to the ``m - attackers - 2`` nearest other updates.
 
     At least one other update is counted (Blanchard et al. 2017).
 
@@ -164,8 +164,8 @@ def krum_scores(squared: Floats, attackers: int) -> Floats:
 def tolerated(members: int, f: int | None) -> int:
     """Return how many bad updates Krum is asked to withstand among ``members``.
 
-    It is ``f``, or as many as possible if ``f`` is None. To withstand f takes 2f + 3 members; with fewer members, the
-    number is smaller.
+    The number is ``f``, or as many as possible if ``f`` is None. To withstand f bad updates takes 2f + 3 members; with
+    fewer members, the number is smaller.
     """
     most = max(0, (members - 3) // 2)
     return most if f is None else min(f, most)
@@ -173,7 +173,7 @@ def tolerated(members: int, f: int | None) -> int:
 
 @dataclass(frozen=True)
 class Krum(AggregatePart):
-    """Krum (Blanchard et al. 2017): the single update that is nearest to its neighbours; if several are, the first.
+    """Krum (Blanchard et al. 2017): the single update that is nearest to its neighbours; among equals, the first.
 
     Its neighbours are the nearest ``m - f - 2`` of m updates. A group needs ``2f + 3`` members to withstand ``f`` bad
     ones. With fewer members, as in a coalition, the rule withstands as many as they allow; with two or one it is the
@@ -207,7 +207,7 @@ class Krum(AggregatePart):
 class MultiKrum(Krum):
     """Multi-Krum (Blanchard et al. 2017): the plain mean of the ``keep`` updates with the best scores of Krum.
 
-    It needs as many members as Krum does.
+    The rule needs as many members as Krum does.
 
     Attributes:
         f: how many bad updates to withstand; None: as many as the members allow.
@@ -248,7 +248,7 @@ def borrowed(part: AggregatePart, of: AggregatePart) -> None:
     """Add the needs of the rule ``of`` to those of ``part``, which wraps it.
 
     Raises:
-        UserError: ``of`` makes no aggregate, or has state or rows of its own, which nothing would keep.
+        UserError: ``of`` does not make an aggregate, or has state or rows of its own, which nothing would keep.
     """
     name = type(of).__name__
     if not callable(getattr(of, "aggregate", None)):
@@ -262,13 +262,13 @@ def borrowed(part: AggregatePart, of: AggregatePart) -> None:
 
 @dataclass(frozen=True)
 class Clipped(AggregatePart):
-    """Applies another rule to updates that are clipped (Sun et al. 2019): none goes farther than ``norm``.
+    """Applies another rule to updates whose change is clipped to the length ``norm`` (Sun et al. 2019).
 
     Lengths are measured over the parameters; clipping shortens the change in all columns, buffers included.
 
     Attributes:
         of: the rule that averages the clipped updates.
-        norm: the longest allowed change; None: the median of the group, which a coalition computes for itself.
+        norm: the longest allowed change; None: the group's median length, computed anew for each coalition.
     """
 
     kind = "again"
@@ -287,8 +287,8 @@ class Clipped(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the other rule's decision on the clipped updates.
 
-        Its weights are converted to the unclipped updates: a clipped update is partly the old row, which gets the rest
-        of the weight. Recorded: ``weigh/clipped``, the share of updates that were clipped, and ``weigh/norm``.
+        The rule's weights are converted to the unclipped updates: a clipped update is partly the old row, which gets
+        the rest of the weight. Recorded: ``weigh/clipped``, the share of updates that were clipped, and ``weigh/norm``.
         """
         length = lengths(group)
         norm = float(np.median(length)) if self.norm is None else self.norm
@@ -324,9 +324,9 @@ class FLTrust(AggregatePart):
     """FLTrust (Cao et al. 2021): the server trains on a root set, and trusts updates that go in the same direction.
 
     The server trains the old row on its root set (``data.root``). Its trust in an update is ``TS_k = max(0, cos)``,
-    from the cosine between the update's change and its own. Every change is scaled to the length of the server's: ``w'
-    = w + sum_k TS_k |g_0| / |g_k| g_k / sum_k TS_k`` (eqs 2 to 4). If no update is trusted, the row stays. If only one
-    is, the row makes its change, at the server's length.
+    from the cosine between the update's change and the server's own change. Every change is scaled to the length of the
+    server's: ``w' = w + sum_k TS_k |g_0| / |g_k| g_k / sum_k TS_k`` (eqs 2 to 4). If no update is trusted, the row
+    stays. If only one is trusted, the row makes that update's change, at the server's length.
     """
 
     kind = "again"

@@ -40,9 +40,10 @@ VARIATES = frozenset({"control", "own_control"})
 class Scaffold(TrainPart, AggregatePart, WeighPart):
     """SCAFFOLD, in the slots train and weigh: steps corrected by control variates, which are rows of the table.
 
-    A client's next variate follows from the update that it sends, so the variate need not be sent as well: P numbers go
-    up, x and ``c - c_i`` come down. With momentum, the divisor K counts how much each gradient moved the model
-    (:func:`step_sum`). Another part may take the slot weigh and aggregate the model; the variates work as here.
+    A client's next variate follows from the update that it sends, so the variate need not be sent as well: a client
+    sends P numbers, and receives x and ``c - c_i``. With momentum, the divisor K counts how much each gradient moved
+    the model (:func:`step_sum`). Another part may take the slot weigh and aggregate the model; the variates work in the
+    same way.
 
     Attributes:
         global_lr: the server's learning rate, eta_g.

@@ -1,8 +1,8 @@
 """SELECT: which clients train in a round.
 
-Four groups of selectors: those that use no values (everyone, uniform, round-robin); those by cumulative Shapley value
-(:class:`Greedy`, :class:`UCB`); one that draws by values (:class:`SFedAvg`); and those by clients' losses
-(:class:`PowerOfChoice` asks for them, :class:`Oort` remembers reported ones).
+There are four groups of selectors: those that use no values (everyone, uniform, round-robin); those by cumulative
+Shapley value (:class:`Greedy`, :class:`UCB`); one that draws by values (:class:`SFedAvg`); and those by clients' losses
+(:class:`PowerOfChoice` asks for losses, :class:`Oort` remembers reported ones).
 
 To write your own selector by value, subclass :class:`ByValue` and rank the clients in ``ranked``. The functions are the
 published formulas; ``set_aware.py``, ``gtflat.py`` and ``pifl.py`` have further selectors.
@@ -82,7 +82,7 @@ def count_sat(outcome: View, sat: Ints) -> Ints:
 
     Args:
         outcome: the finished round.
-        sat: the counts before it, ``[N]``.
+        sat: the counts before the round, ``[N]``.
     """
     if outcome.choice is None:
         return sat
@@ -158,7 +158,7 @@ class RoundRobin(SelectPart):
 
 
 def who(clients_per_round: int | None) -> SelectPart:
-    """Return the selector of ``clients_per_round`` clients at random, or of everyone for None.
+    """Return a selector of ``clients_per_round`` random clients; for None, of everyone.
 
     Everyone is the default of the personalised systems, as in their published comparisons.
     """
@@ -237,8 +237,8 @@ def meet_all(view: View, state: State, m: int, order: Order = "random") -> Choic
         view: the round, before selection.
         state: has the key ``sat``.
         m: how many clients a block has.
-        order: "random" is the run's random order. "id" is the order of ids, with the last block filled at random, as in
-            the authors' code. "never" skips the phase.
+        order: the order in which clients train. "random" is the run's random order. "id" is the order of ids, with the
+            last block filled at random, as in the authors' code. "never" skips the phase.
     """
     if order == "never" or (state["sat"][view.present] > 0).all():
         return None
@@ -284,7 +284,7 @@ class ByValue(SelectPart):
             zero, as printed ("zero").
         meets: in which order every client trains once at first (:func:`meet_all`). With "never" there is no such phase,
             and clients that have never trained rank as with the value 0 (:class:`Greedy`) or first (:class:`UCB`).
-        ties: go to the lower "id" or are broken at "random".
+        ties: how ties are broken: in favour of the lower "id", or at "random".
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -364,8 +364,8 @@ class UCB(ByValue):
     """Like GreedyFed, with a bonus for clients that rarely trained: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al.
     2023).
 
-    A client that has never trained ranks first, because its bonus is infinite; that matters only if ``meets`` is
-    "never". One that trained but was never valued ranks last.
+    A client that has never trained ranks first, because its bonus is infinite; this matters only if ``meets`` is
+    "never". A client that trained but was never valued ranks last.
 
     Attributes:
         beta: weight of the bonus.
@@ -384,7 +384,7 @@ class UCB(ByValue):
 
 @dataclass(frozen=True)
 class Probabilities:
-    """Tells later parts the probability with which a random selector draws each client first.
+    """Tells later parts each client's probability of being drawn first by a random selector.
 
     Attributes:
         by_client: ``[N]``; 0 for clients that are not present.
@@ -404,7 +404,7 @@ class SFedAvg(SelectPart):
         clients_per_round: how many clients train in a round.
         alpha: weight of the old phi.
         beta: weight of the new value.
-        temperature: of the softmax, above 0; the lower, the more the best clients are preferred.
+        temperature: the softmax's temperature, above 0; the lower, the more the best clients are preferred.
         start: phi before the first value; None: 1/N.
         averages: what is used as SV_k: "round", the client's value in the round, or "mean", its mean value so far
             (GreedyFed section III-A: "of the cumulative Shapley Values").
@@ -427,8 +427,8 @@ class SFedAvg(SelectPart):
     averages: Literal["round", "mean"] = "round"
 
     def init(self, context: Context) -> State:
-        """Return the same phi for every client, ``[N]``; with ``averages = "mean"`` its mean value and their number,
-        too.
+        """Return the same phi for every client, ``[N]``; with ``averages = "mean"``, also each client's mean value and
+        number of values.
         """
         n = context.num_clients
         means = {"cumulative": np.zeros(n), "counts": np.zeros(n, np.int64)} if self.averages == "mean" else {}
@@ -483,14 +483,14 @@ def next_query_size(size: int, m: int, decay: float) -> int:
 
 @dataclass(frozen=True)
 class PowerOfChoice(SelectPart):
-    """Power-of-Choice (Cho et al. 2022): asks some clients for the model's loss and selects those with the largest.
+    """Power-of-Choice (Cho et al. 2022): asks some clients for the model's loss; those with the largest losses train.
 
     Round t asks ``d_t = max(M, ceil(decay d_{t-1}))`` clients, starting from ``d_{-1} = N``, drawn in proportion to
     their reported samples. Ties go to the lower id.
 
     Attributes:
         clients_per_round: M, how many clients train in a round.
-        decay: factor per round for how many are asked.
+        decay: the factor by which the number of clients asked shrinks per round.
         score_samples: how many training samples a client uses to measure the loss at most; None: all.
 
     Examples:
@@ -507,7 +507,7 @@ class PowerOfChoice(SelectPart):
     score_samples: Positive | None = None
 
     def init(self, context: Context) -> State:
-        """Return the number of all clients, from which the number asked decays."""
+        """Return the number of all clients, from which the number of clients asked decays."""
         return {"size": context.num_clients}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
@@ -558,9 +558,10 @@ class PowerOfChoice(SelectPart):
 class Oort(SelectPart):
     """Oort's selection (Lai et al. 2021, sec. 4): clients with high statistical utility, and some new ones.
 
-    The utility is ``n_k loss_k + sqrt(0.1 ln t / t_k)``, where t_k is the round in which client k last trained. Its
-    first term is clipped at the 95th percentile and divided by the largest. A share of the seats goes to clients that
-    have never trained. The others are drawn by utility from the clients within ``cutoff`` of the last one in the top M.
+    The utility is ``n_k loss_k + sqrt(0.1 ln t / t_k)``, where t_k is the round in which client k last trained. The
+    first term is clipped at the 95th percentile and divided by its largest value. A share of the seats goes to clients
+    that have never trained. The other seats are drawn by utility from the clients within ``cutoff`` of the last client
+    in the top M.
 
     Two differences from the paper: there is no term for system speed, because hanse's clients report no durations, and
     the loss is the reported mean, not a root mean square.

@@ -82,7 +82,7 @@ class ServerStep(AggregatePart):
         raise NotImplementedError
 
     def scale(self, after: Mapping[str, Tensor]) -> Tensor | float:
-        """Return by how much the step scales the change, ``[size]`` or one number, given the moments after the step.
+        """Return the factor by which the step scales the change, ``[size]`` or one number, given the moments after it.
 
         The step must be ``scale * change`` plus something independent of the change. Path values use the scale to
         attribute the step to updates (:class:`hanse.mechanisms.value.Path`). Without this method, nothing is
@@ -132,7 +132,7 @@ class ServerStep(AggregatePart):
         return Aggregate(row=row, metrics=said.metrics, keeps=after, along=along)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep the moments of final rows, and give each new row those of the row that it comes from.
+        """Keep the moments of final rows, and give each new row the moments of the row that it comes from.
 
         Args:
             outcome: the finished round; ``table``, ``mixed``, ``settlement`` and ``get(Aggregated)`` are read.
@@ -170,11 +170,11 @@ def _parent(outcome: View, row: int) -> int:
 class FedAvgM(ServerStep):
     """FedAvgM (Hsu, Qi, Brown 2019): momentum at the server, ``v = momentum v + change``; the row moves by ``lr v``.
 
-    Without momentum and with a learning rate of 1, it equals the other rule.
+    Without momentum and with a learning rate of 1, the result equals the other rule's.
 
     Attributes:
         lr: the server's learning rate, above 0.
-        momentum: at least 0 and below 1.
+        momentum: the weight of the old velocity, at least 0 and below 1.
     """
 
     lr: Rate = 1.0
@@ -198,13 +198,13 @@ class FedAvgM(ServerStep):
 class Adaptive(ServerStep):
     """Adaptive server optimisers (Reddi et al. 2021, Alg. 2): the row moves by ``lr m / (sqrt(v) + tau)``.
 
-    The first moment is ``m = beta1 m + (1 - beta1) change``. Subclasses say how ``v`` follows the squared change; it
+    The first moment is ``m = beta1 m + (1 - beta1) change``. Subclasses say how ``v`` follows the squared change; ``v``
     starts as ``tau^2``. There is no bias correction.
 
     Attributes:
         lr: the server's learning rate, above 0.
         beta1: decay of the first moment, at least 0 and below 1.
-        tau: bounds the step where v is small; at least 1e-12.
+        tau: a number of at least 1e-12 that bounds the step where v is small.
     """
 
     lr: Rate = 0.03
@@ -253,7 +253,7 @@ class FedYogi(Adaptive):
     """FedYogi (Reddi et al. 2021): like FedAdam, with ``v = v - (1 - beta2) change^2 sign(v - change^2)``.
 
     Attributes:
-        beta2: 1 minus the largest share of the square by which v changes, at least 0 and below 1.
+        beta2: decay of the second moment, at least 0 and below 1: v changes by at most ``1 - beta2`` of the square.
     """
 
     beta2: Decay = 0.99
@@ -304,10 +304,10 @@ class QFedAvg(AggregatePart):
 
     With ``F_k`` the loss of the start model on client k's data and ``Dw_k = L (w - U_k)`` the new row is ``w' = w -
     sum_k F_k^q Dw_k / sum_k h_k``, where ``h_k = q F_k^(q-1) |Dw_k|^2 + L F_k^q``. Clients are asked for ``F_k`` with
-    their training. If one does not answer with a finite number, its training loss is used.
+    their training. If a client does not answer with a finite number, its training loss is used.
 
     Attributes:
-        q: how much more large losses count; with 0 it is the plain mean.
+        q: how much more large losses count; with 0 the result is the plain mean.
         lipschitz: L; None: 1 divided by the clients' learning rate.
     """
 

@@ -1,7 +1,7 @@
 """hanse's own selector: it chooses the best combination of clients, not the best individuals.
 
-If every client holds a single class, no client is valuable alone, and greedy choice by value fails. If some clients
-hold all classes, choice by value finds them. This selector estimates what data each client has, and chooses clients
+If every client holds a single class, no client is valuable alone, and greedy choice by value fails. (If some clients
+hold all classes, choice by value finds them.) This selector estimates what data each client has, and chooses clients
 whose data *together* are what the model lacks.
 
 The estimate works as follows (:func:`mixtures`). A client's update is nearly a combination of the directions in which
@@ -11,8 +11,8 @@ mixture stays valid when the model changes, so only a few numbers per client are
 
 The part of an update that no class explains is either the detail of the client's own samples, which is short, or noise.
 Noise may be longer than anything learnt in a round, and then the best combination of mixtures is useless. So noise
-counts as a distance (:func:`noise_of`), and an update that does not move, a free rider's, counts as no mixture.
-:func:`best_set` makes the choice, and :class:`SetAware` is the part.
+counts as a distance (:func:`noise_of`), and an update that does not move, such as a free rider's, does not count as a
+mixture. :func:`best_set` makes the choice, and :class:`SetAware` is the part.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
     """Return what clients hold, estimated from their updates.
 
     ``p >= 0`` minimises ``|moves + p (gradients, scaled to length 1)|``. A client's mixture is ``p`` divided by its
-    sum, and that sum is how far the client went. A move that descends for no class counts as an even mixture that went
-    nowhere.
+    sum, and that sum is how far the client went. A move along which no class's loss falls counts as an even mixture
+    that went nowhere.
 
     Args:
         moves: the change of the model by each update, ``[S, P]``.
         gradients: the loss gradient of each class, ``[G, P]``.
 
     Returns:
-        the mixtures ``[S, G]`` with rows summing to 1, how far each client went ``[S]``, and the squared length of the
-            part of its move that no class explains ``[S]``.
+        The mixtures ``[S, G]`` with rows summing to 1, how far each client went ``[S]``, and the squared length of the
+        part of its move that no class explains ``[S]``.
 
     Examples:
         Two classes with orthogonal gradients. The first client descends for both, the second does nothing:
@@ -100,8 +100,9 @@ def noise_of(unexplained: Floats, went: Floats) -> Floats:
 def best_set(mixture: Floats, samples: Floats, target: Floats, bonus: Floats, m: int, noise: Floats) -> Ints:
     """Return ``m`` rows of ``mixture [n, G]`` whose weighted mean is nearest to a target.
 
-    They minimise ``|mean - target|^2 + sum w^2 noise`` minus the mean of their bonus, where w are their weights in the
-    mean. Clients are added one by one, and then replaced one by one while that helps. Ties go to the lower position.
+    The rows minimise ``|mean - target|^2 + sum w^2 noise`` minus the mean of their bonus, where w are their weights in
+    the mean. Clients are added one by one, and then replaced one by one while that helps. Ties go to the lower
+    position.
 
     Args:
         mixture: what each client holds, ``[n, G]``.
@@ -148,22 +149,22 @@ class SetAware(SelectPart):
     """Every client once, then the clients whose data together are nearest to what the model needs.
 
     The model needs classes in proportion to its validation losses on them, to the power ``emphasis``. The part of a
-    client's update that classes do not explain counts as noise if it is longer than the distance that the median client
-    moved: ``caution`` times its square, in squares of that distance, is what the client alone would add to the squared
-    distance from the target. A client that moves less than a hundredth of that distance is not chosen again.
+    client's update that classes do not explain counts as noise if it is longer than the median client's move. The
+    client alone would then add ``caution`` times the noise's square, in squares of that median, to the squared distance
+    from the target. A client that moves less than a hundredth of the median is not chosen again.
 
-    Two bonuses decide between sets that are about equally near. They are in units of the squared distance, in which 0
-    is a perfect match and 2 the worst. In regression, deciles of the target replace classes.
+    Two bonuses decide between sets that are about equally near. Their unit is the squared distance: 0 is a perfect
+    match, 2 the worst. In regression, deciles of the target replace classes.
 
     Attributes:
         clients_per_round: how many clients train in a round.
         emphasis: with 0 all classes count equally; the larger, the more the classes with large losses count.
-        rest: the bonus of a client that has not trained for N / M rounds; less for one that trained later.
+        rest: the bonus of a client that has not trained for N / M rounds; less for a client that trained more recently.
         worth: the bonus for a large cumulative Shapley value, and the penalty for a small one, which excludes clients
             that send noise.
         memory: the weight of the old estimate when a client trains again, below 1.
         caution: weight of the noise; 0: noise does not count.
-        class_samples: how many validation samples of a class are used to compute its direction at most.
+        class_samples: the most validation samples of a class that are used to compute its direction.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse

@@ -19,7 +19,7 @@ from hanse.mechanisms.weigh import GROUPED
 
 @dataclass(frozen=True)
 class ByStaleness(AggregatePart):
-    """The row moves by ``rate`` times the mean change; each change shrinks the later its update is.
+    """The row moves by ``rate`` times the mean change; the later an update, the more its change shrinks.
 
     With m updates of staleness tau (in rounds) the new row is ``M' = M + rate / m sum_s s(tau_s) (U_s - M)``. Late
     updates are rebased: their change is applied to the present row.
@@ -34,9 +34,9 @@ class ByStaleness(AggregatePart):
             The others are FedAsync's (Xie, Koyejo and Gupta 2019, "Asynchronous federated optimization", section 5.2).
             "constant": 1. "polynomial": ``(1 + tau) ** -a``. "hinge": 1 up to ``tau = b``, then ``1 / (a (tau - b) +
             1)``.
-        rate: FedBuff's server learning rate, FedAsync's alpha.
-        a: for "polynomial" and "hinge", above 0.
-        b: for "hinge": the staleness in rounds up to which an update counts in full.
+        rate: the server's learning rate (FedAsync's alpha).
+        a: the constant a of "polynomial" and "hinge", above 0.
+        b: the constant b of "hinge": the staleness in rounds up to which an update counts in full.
     """
 
     needs = GROUPED

@@ -35,10 +35,10 @@ def chosen_seats(view: View) -> Seats:
 
 
 def units(rows: Ints, size: int) -> Floats:
-    """Return unit rows ``[S, size]``, each with a 1 in one column: pulls to, or tilts by, one row of the table each.
+    """Return unit rows ``[S, size]``, each with a 1 in one column: each pulls to, or tilts by, one row of the table.
 
     Args:
-        rows: the column of each 1, ``[S]``.
+        rows: the column of the 1 in each row, ``[S]``.
         size: the number of rows of the table.
     """
     found = np.zeros((len(rows), size))

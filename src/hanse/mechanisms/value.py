@@ -37,7 +37,8 @@ from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
 from hanse.learning.coalitions import WEIGHED, WORSE, WORST
 from hanse.learning.metrics import METRICS
-from hanse.mechanisms.weigh import noise_of, sample_shares
+from hanse.mechanisms.value_noise import Curved, left_out, length, noise_of, together
+from hanse.mechanisms.weigh import sample_shares
 
 
 def _utility(name: str) -> str:
@@ -60,13 +61,13 @@ class Solved:
     """The solution of one group's game, with m players.
 
     Attributes:
-        values: ``[m]``.
+        values: ``[m]``, one value per player.
         without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``.
         errors: standard errors ``[m]``; None for exact values.
         exact: exact values ``[m]``, if they were also computed.
         metrics: what to record; summed over the groups of a round.
         interactions: how much pairs of players complement each other, and the standard errors, ``[m, m]`` each.
-        beside: by smaller budget, the values and errors ``[2, m]`` that it would have given.
+        beside: the values and errors ``[2, m]`` that smaller budgets would have given, by budget.
     """
 
     values: Floats
@@ -99,8 +100,10 @@ BANZHAF = Measure(
 )
 LEAVE_ONE_OUT = Measure(
     "leave-one-out value",
-    "A leave-one-out value is what the round would have lost without the update. Updates that can stand in for each "
-    "other are worth little by it.",
+    "A leave-one-out value is what would be lost if this client alone left. Clients with similar data can stand in for "
+    "each other, so each gets about 0, and which of them are below 0 is mostly chance.",
+    marginal=True,
+    scatters=True,
 )
 FIRST_ORDER = Measure(
     "first-order value",
@@ -140,7 +143,8 @@ class GameValue(ValuePart):
     """Sets up each group's game in units of ``utility``; subclasses solve it in ``solve``.
 
     Attributes:
-        utility: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or import path.
+        utility: what models are judged by: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or
+            import path.
         game: a coalition's model: the "average" of its members' updates, or, in the "increment" game, the old row plus
             only its members' weighted steps.
 
@@ -158,7 +162,7 @@ class GameValue(ValuePart):
     game: mixture.Game = field(default="average", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is no sum."""
+        """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is not a sum."""
         if self.game == "increment":
             object.__setattr__(self, "gives", GIVES)
 
@@ -167,8 +171,12 @@ class GameValue(ValuePart):
         return SHAPLEY
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with this part's measure."""
-        return Telling(measures=self.measure())
+        """Return the telling with this part's measure.
+
+        In the game of averages a client with data unlike the others' makes small coalitions' models worse.
+        """
+        measure = self.measure()
+        return Telling(measures=replace(measure, scatters=measure.scatters or self.game == "average"))
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return the values of a game with ``n`` players.
@@ -180,6 +188,17 @@ class GameValue(ValuePart):
         """
         raise NotImplementedError
 
+    def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
+        """Return the standard errors ``[m]`` of a group's values due to noise in updates; NaN: not known.
+
+        Args:
+            view: the round.
+            row: the table's row that the group trains.
+            group: ``[m]``, the seats.
+            noise: ``[m]``, the noise in each number of their updates.
+        """
+        return np.full(len(group), np.nan)
+
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return the value of every seat, ``[S]``; metrics are summed over the groups.
 
@@ -189,14 +208,14 @@ class GameValue(ValuePart):
 
         Args:
             view: the round; ``table``, ``judge``, ``trained``, ``mixed``, ``get`` and ``draw`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         updates = view.trained
         per_seat = np.zeros(len(updates))
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
         without, estimated = list[Floats](), False
-        S, pairs = len(updates), None
+        S, pairs, noise = len(updates), None, noise_of(updates)
         beside: dict[int, Floats] = {}
         for row, group in updates.seats.groups().items():
             game = _game(view, row, group, self.utility, self.game)
@@ -205,6 +224,11 @@ class GameValue(ValuePart):
             without.append(solved.without_block)
             if solved.errors is not None:
                 errors[group], estimated = solved.errors, True
+            if noise[group].any():
+                errors[group] = np.hypot(
+                    0.0 if solved.errors is None else solved.errors, self.noise_errors(view, row, group, noise[group])
+                )
+                estimated = True
             if solved.exact is not None:
                 exact[group] = solved.exact
             if solved.interactions is not None:
@@ -308,9 +332,9 @@ class GTG(GameValue):
 
     Attributes:
         eps: the truncation threshold in units of the utility. If a round changes the utility by less, all values are 0
-            and nothing is sampled. A permutation ends once its coalition's utility is closer than this to that of all
-            seats.
-        max_permutations: None: 50 for each seat (papers.md G4).
+            and nothing is sampled. A permutation ends once its coalition's utility is within ``eps`` of the utility of
+            all seats.
+        max_permutations: the most permutations to draw; None: 50 for each seat (papers.md G4).
         check: also compute the exact values, for groups of at most 8 seats.
         stop: sampling ends when "every" seat's estimate has converged, or only their "mean", as in the authors' code
             (after about 20 permutations).
@@ -375,12 +399,12 @@ class Mixture(GameValue):
             coalitions fit, the values are exact. A budget that is too small for the number of seats is raised to the
             least that works.
         semivalue: "shapley", "banzhaf", or "beta" (beta-Shapley).
-        alpha: of the beta-Shapley value; None: 4.
-        beta: of the beta-Shapley value; None: 1.
+        alpha: the beta-Shapley value's alpha; None: 4.
+        beta: the beta-Shapley value's beta; None: 1.
         stop: "budget" uses all models. "top" stops early, when the intervals separate the ``top`` best seats from the
             others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
-        top: how many best seats for "top"; None: 1.
-        precision: for "payout"; None: 0.01.
+        top: for ``stop = "top"``, how many best seats to find; None: 1.
+        precision: for ``stop = "payout"``, the precision of the intervals; None: 0.01.
         sure: stop as soon as the ranking of the seats is right with this probability, such as 0.95; None: as ``stop``
             says. Seats that differ by less than a hundredth of the sum of the positive values need not be ranked.
         interactions: record which seats complement each other and which duplicate each other.
@@ -541,7 +565,7 @@ class Exact(GameValue):
 
 @dataclass(frozen=True)
 class LeaveOneOut(GameValue):
-    """The leave-one-out value: what the group loses without the seat. It evaluates m + 1 models."""
+    """The leave-one-out value: what the group loses without the seat. Takes m + 1 evaluated models."""
 
     def measure(self) -> Measure:
         """Return what a leave-one-out value is."""
@@ -557,6 +581,24 @@ class LeaveOneOut(GameValue):
         """
         values = shapley.leave_one_out(game, n)
         return Solved(values, _by_block(lambda worth: worth[0] - worth[1:], game))
+
+    def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
+        """Return the errors ``[m]`` by the loss's slope at the row before and after; NaN for another utility."""
+        if self.utility != "loss" or row in view.mixed.made:
+            return super().noise_errors(view, row, group, noise)
+        weights, P = view.mixed.W[row, group], view.context.layout.num_parameters
+        ends = torch.stack([view.table.rows[row], _new_row(view, row)])
+        before, after = view.judge.score(ends).loss.tolist()
+        shares = torch.from_numpy(view.judge.block_shares)
+        first, last = (shares.to(g) @ g for g in map(view.judge.block_gradients, ends))
+        bends = Curved.of(after - before, first, ends[1] - ends[0])
+        if self.game == "increment":
+            raised, moved = P * np.square(weights * noise), np.abs(weights) * noise * length(last)
+        else:
+            total = float(weights.sum())
+            raised, moved = left_out(sample_shares(weights), noise, total, length(last), P)
+        worse = bends.by(np.maximum(raised, 0.0), P * float(np.square(weights * noise).sum()))
+        return together(moved, worse, view.round)
 
 
 @dataclass(frozen=True)
@@ -583,7 +625,7 @@ class Banzhaf(GameValue):
 class FirstOrder(ValuePart):
     """PI-FL's first-order Shapley value: the validation gradient at the mixed model times each update's change.
 
-    It needs one gradient instead of 2^m models.
+    This needs one gradient instead of 2^m models.
 
     Attributes:
         normalised: True for eq. (2), whose values sum to zero and rank well. False for eq. (1), whose values depend on
@@ -595,17 +637,17 @@ class FirstOrder(ValuePart):
     normalised: bool = True
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with what a first-order value is."""
+        """Return the part's description, with what a first-order value is."""
         return Telling(measures=FIRST_ORDER)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values ``[S]``, over the parameters only, since buffers have no gradient.
 
-        They are 0 in a group whose mixed model has no finite gradient.
+        Values are 0 in a group whose mixed model has no finite gradient.
 
         Args:
             view: the round; ``judge``, ``trained`` and ``mixed`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, without_block = np.zeros(len(updates)), np.zeros((len(updates), 0))
@@ -630,15 +672,15 @@ class FirstOrderAtClients(ValuePart):
     """PI-FL's first-order Shapley values (Alg. 2) on the data of the clients that trained.
 
     Each client sends the loss gradient of its group's mean update on its own data. The gradient of a group is the mean
-    over its clients, weighted by samples. It is taken at the mean of the updates weighted by reported samples, which is
-    the new model itself unless another part averages.
+    over its clients, weighted by samples. It is taken at the sample-weighted mean of the updates, which is the new
+    model itself unless the mechanism averages in another way.
 
     Attributes:
         normalised: True for eq. (2), False for eq. (1).
         share: the share of their data on which clients compute the gradient.
-        samples: on how many samples at most; None: on all.
-        judges: whose gradients determine a client's value. "all", as in the paper: those of all clients in its group,
-            including its own. Clients are believed, so one that sends a false gradient can get the highest value.
+        samples: the most samples to compute it on; None: all of that share.
+        judges: the clients whose gradients determine a client's value. "all", as in the paper: all clients in its
+            group, including itself. Clients are believed, so one that sends a false gradient can get the highest value.
             "others": the clients of a group are divided at random into two halves in each round, and each half is
             judged by the other. A value is then a rank (:func:`hanse.games.impartial.impartial_places`), and nothing
             that a client sends about others changes its own. No gradient counts as longer than the median of its half.
@@ -654,7 +696,9 @@ class FirstOrderAtClients(ValuePart):
     judges: Literal["auto", "others", "all"] = "auto"
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with what a value is, and what is wrong with values that clients compute themselves."""
+        """Return the part's description, with what a value is, and what is wrong with values that clients compute
+        themselves.
+        """
         if self.judges != "all":
             return Telling(measures=PLACE)
         return Telling(warning=SELF_JUDGED, measures=FIRST_ORDER)
@@ -664,7 +708,7 @@ class FirstOrderAtClients(ValuePart):
 
         Args:
             view: the round; ``stage`` and ``trained`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         if view.stage != "close":
             return ()
@@ -684,7 +728,7 @@ class FirstOrderAtClients(ValuePart):
 
         Args:
             view: the round; ``answers``, ``trained``, ``mixed`` and ``draw`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard, unjudged = np.zeros(len(updates)), 0, 0
@@ -806,18 +850,18 @@ class Path(ValuePart):
 
     The Aumann-Shapley value of the increment game (:mod:`hanse.games.path`): update i is worth the integral of the
     loss's slope from the old row w to the new one, in the direction of its weighted step ``W_i (U_i - w_i)``, where w_i
-    is the row that it started from (w, except in pFedGraph). This takes ``points`` gradients for any number of updates.
-    With a server optimiser, an update's part is its weighted step as scaled by the optimiser in this round.
+    is the row that it started from (w, except in pFedGraph). This takes ``points`` gradients, however many updates
+    there are. With a server optimiser, an update's part is its weighted step as scaled by the optimiser in this round.
 
     Whatever else changes the loss belongs to nobody and is recorded as ``value/residual``: the round's gain,
     ``value/gain``, minus the sum of the values, ``value/sum``, over ``value/rows`` rows. Of this, ``value/carried``
     comes from the part of the step that is in no update (momentum, other rows mixed in) or, with ``novel``, is not new.
-    The rest is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
+    The remainder is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
     PyTorch's batch norms).
 
-    A value is linear in the update. So declared noise (``[federation] private``) gives the value a known standard
-    error: the weight times the noise times the length of the mean gradient. It measures how far the value may be from
-    that of the update without noise on the same path.
+    A value is linear in the update. So declared noise (``[federation] private``) moves the value by a known standard
+    deviation: the weight times the noise times the length of the mean gradient. What noise costs by making the path
+    itself worse is estimated, and the standard error contains both (:mod:`hanse.mechanisms.value_noise`).
 
     Attributes:
         points: Gauss-Legendre points on the path, 1 to 24; doubled while the integral differs from the gain by more
@@ -871,8 +915,8 @@ class Path(ValuePart):
             mine = -self._along(replace(found, gradients=gradients), weights, view, row, group, state)
             if math.isfinite(gain) and np.isfinite(mine).all():
                 by_block[group], per_seat[group] = mine, mine @ shares
-                slope = torch.linalg.vector_norm(torch.from_numpy(shares).to(gradients) @ gradients)
-                errors[group] = np.abs(weights) * noise[group] * float(slope)
+                if noise[group].any():
+                    errors[group] = self._noise_errors(view, row, group, gradients, weights * noise[group], -gain)
                 carried = -found.total - float(per_seat[group].sum())
             else:
                 metrics["value/not_finite"] += 1
@@ -886,6 +930,26 @@ class Path(ValuePart):
             without = (per_seat[:, None] - by_block * shares) / (1 - shares)
         known = errors if noise.any() else None
         return Values(per_seat, known, metrics=metrics, without_block=without, by_row=by_row), state
+
+    def _noise_errors(self, view: View, row: int, group: Ints, gradients: Tensor, noise: Floats, rise: float) -> Floats:
+        """Return the standard errors ``[m]`` of a group's values due to noise.
+
+        Args:
+            view: the round.
+            row: the row that the group trains.
+            group: ``[m]``, the seats.
+            gradients: ``[B, P]``, the mean gradients of the path, as :func:`_scaled` returns them.
+            noise: ``[m]``, the noise in each number of each weighted update.
+            rise: of the loss along the path.
+        """
+        shares, old = torch.from_numpy(view.judge.block_shares), view.table.rows[row]
+        first = view.judge.block_gradients(old)
+        bends = Curved.of(rise, shares.to(first) @ first, _new_row(view, row) - old)
+        # a server's step scales what it is given, so the noise in its row has the squared length |scale|^2
+        scale, _ = _scaled(torch.ones_like(gradients[:1]), view, row, group)
+        squares = float(scale.square().sum()) * np.square(noise)
+        chance = np.abs(noise) * length(shares.to(gradients) @ gradients)
+        return together(chance, bends.by(squares, float(squares.sum())), view.round)
 
     def _along(
         self, found: path.PathIntegral, weights: Floats, view: View, row: int, group: Ints, state: State

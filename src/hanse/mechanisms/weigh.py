@@ -1,11 +1,11 @@
 """WEIGH: how the updates of a group of seats become the server row that they train, or rows for single clients.
 
-Here are averages: by samples, uniform, by inverse distance. Robust rules are in ``robust.py``, server optimisers in
-``server_steps.py``.
+This module has the averages: by samples, uniform, by inverse distance. Robust rules are in ``robust.py``, server
+optimisers in ``server_steps.py``.
 
 Several personalised systems give each client a *centre*, a row "centre" that mixes the models of others.
-:func:`mixed_centres` returns such rows. A part that fills them hands on :class:`Centres`, which says whose centre is
-new; :class:`Received` says which models were sent to whom.
+:func:`mixed_centres` returns such rows. A part that fills these rows hands on :class:`Centres`, which says whose centre
+is new; :class:`Received` says which models were sent to whom.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch import Tensor
 
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
-from hanse.core.table import Floats, Ints, Replace, Updates
-from hanse.federation.privacy import NOISE
+from hanse.core.table import Floats, Ints, Replace
 from hanse.games.gram import cosines, distances_to_mean
 from hanse.mechanisms.select import CLIENTS, Probabilities
+from hanse.mechanisms.value_noise import noise_of
 
 # the needs of rules that average the updates of a group of seats
 GROUPED = CLIENTS | {"groups"}
@@ -66,8 +66,8 @@ class BySamples(AggregatePart):
 class SamplesOverProbability(AggregatePart):
     """Weights in proportion to the reported samples over the probability with which the client was drawn.
 
-    The code of GreedyFed's authors weights the models of S-FedAvg in this way, also in coalitions. It needs a selector
-    that draws at random and hands on its :class:`hanse.mechanisms.select.Probabilities`.
+    The code of GreedyFed's authors weights the models of S-FedAvg in this way, also in coalitions. The rule needs a
+    selector that draws at random and hands on its :class:`hanse.mechanisms.select.Probabilities`.
     """
 
     kind = "average"
@@ -95,7 +95,7 @@ class UniformWeights(AggregatePart):
 
 @dataclass(frozen=True)
 class Centres:
-    """Tells later parts whose centre is new in this round.
+    """Tells later parts which clients have a new centre in this round.
 
     Attributes:
         clients: the clients, ``[m]``.
@@ -108,7 +108,7 @@ class Centres:
 
 @dataclass(frozen=True)
 class Received:
-    """Tells later parts who was sent whose model in this round.
+    """Tells later parts which clients were sent which clients' models in this round.
 
     Attributes:
         clients: the clients, ``[m]``.
@@ -119,7 +119,9 @@ class Received:
     sent: NDArray[np.int8]
 
     def among(self, clients: Ints) -> NDArray[np.int8]:
-        """Return the same for other clients ``[n]``, as ``[n, n]``: 0 where nothing is known, and on the diagonal."""
+        """Return the array ``sent`` for other clients ``[n]``, as ``[n, n]``: 0 where nothing is known, and on the
+        diagonal.
+        """
         found = np.zeros((len(clients), len(clients)), np.int8)
         at = {c: i for i, c in enumerate(self.clients.tolist())}
         known = [k for k, c in enumerate(clients.tolist()) if c in at]
@@ -135,7 +137,7 @@ def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:
     Args:
         view: the round, after training.
         A: the weights ``[S, S]``; row s makes the centre of seat s's client.
-        metrics: recorded with ``weigh/self_weight``, the mean weight of a client's own update.
+        metrics: numbers to record along with ``weigh/self_weight``, the mean weight of a client's own update.
     """
     client = view.trained.seats.client
     own = float(np.diag(A).mean())
@@ -185,24 +187,18 @@ class InverseDistance(AggregatePart):
         return Aggregate(np.asarray(trust / trust.sum()), metrics=recorded)
 
 
-def noise_of(updates: Updates) -> Floats:
-    """Return the standard deviation of the noise at each number of each update, ``[S]``, as clients say; 0: none."""
-    said = updates.metrics or [{}] * len(updates)
-    return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
-
-
 @dataclass(frozen=True)
 class InverseVariance(AggregatePart):
-    """Weights in proportion to ``1 / (T tau^2 / n_k + s_k^2)``: the less, the more noise an update has.
+    """Weights in proportion to ``1 / (T tau^2 / n_k + s_k^2)``: the more noise an update has, the less it counts.
 
-    s_k is the noise on each number of the update, n_k its samples, and tau^2 the variance that one sample makes, which
-    is estimated from how the updates differ beyond their noise: random effects of meta-analysis, by the method of
-    moments (DerSimonian, Laird 1986). What makes a client differ stays, while noise is drawn anew each time: over the T
-    rounds in which a client trains, the one adds up by T^2 and the other by T.
+    s_k is the noise on each number of the update, n_k its samples, and tau^2 the variance that one sample makes. It is
+    estimated from how much the updates differ beyond their noise, as random effects are in meta-analysis, by the method
+    of moments (DerSimonian, Laird 1986). A client's own difference persists, while noise is drawn anew each time: over
+    the T rounds in which a client trains, the variance of the first grows as T^2, that of the noise as T.
 
     Where noise is all there is, these are Robust-HDP's weights ``1 / s_k^2`` (Malekmohammadi, Yu, Cao 2024), which
-    leave the least noise in the mean; where there is little, the sample shares. The noise is what clients say with a
-    privacy account, as far as the server believes it (:class:`hanse.federation.privacy.Believed`).
+    leave the least noise in the mean; where there is little, the sample shares. The noise is what clients with a
+    privacy account state, as far as the server believes it (:class:`hanse.federation.privacy.Believed`).
     """
 
     kind = "average"

@@ -30,10 +30,10 @@ def parameters_of(model: Any, where: str) -> Parameters:
 
     Args:
         model: an estimator.
-        where: its name in messages.
+        where: the estimator's name in messages.
 
     Raises:
-        UserError: it is not fitted, or has no coefficients that can be averaged.
+        UserError: the estimator is not fitted, or has no coefficients that can be averaged.
 
     Examples:
         >>> from sklearn.linear_model import LinearRegression
@@ -66,7 +66,7 @@ def check_alike(model: Any, first: Any, where: str, as_first: str) -> None:
         model: the estimator to check.
         first: the estimator to compare with.
         where: the model's name in messages.
-        as_first: the other's name in messages.
+        as_first: the name of ``first`` in messages.
     """
     if type(model) is not type(first):
         raise UserError(f"{where}: a {type(model).__name__}: must be a {type(first).__name__}, as {as_first} is")

@@ -1,4 +1,4 @@
-"""Caches, counts and shows the evaluations of the user's function, which may take seconds each."""
+"""Caches and counts the calls of the user's function, which may take seconds each, and shows their progress."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hanse.base.errors import UserError
+from hanse.core.table import Floats, Ints
 from hanse.games.coalitions import Coalition
+from hanse.learning.blocks import sample_blocks
 
 if TYPE_CHECKING:
     from hanse.runs.observers import Told
 
-Asked = tuple[Callable[[], str], Callable[[], float] | float]
+Answer = float | Floats
+"""What the user's function returns: a worth, or one number for each test sample ``[m]``, whose mean is the worth."""
+Asked = tuple[Callable[[], str], Callable[[], Answer] | float]
 """A question to the user's function: its cache key, and a call that returns the answer."""
-Cache = MutableMapping[str, float]
+Cache = MutableMapping[str, Any]
 
 
 class Evaluations:
@@ -30,8 +37,10 @@ class Evaluations:
 
     Attributes:
         evaluated: number of calls of the user's function.
-        seconds: the time that they took.
+        seconds: the time that these calls took.
         expected: the largest possible number of evaluations; None: not known.
+        samples: how many numbers the user's function returns, one for each test sample; 0: only their mean, or another
+            worth.
         raised: the exception of the user's function, to distinguish it from the caller's mistakes.
     """
 
@@ -44,6 +53,8 @@ class Evaluations:
         self._ask, self._cache, self._told = ask, cache, told
         self.evaluated, self.seconds = 0, 0.0
         self.expected: float | None = None
+        self.samples: int | None = None
+        self._worths: list[tuple[float, Floats]] = []
         self.raised: Exception | None = None
 
     def __call__(self, coalition: Coalition) -> float:
@@ -52,17 +63,40 @@ class Evaluations:
 
     def many(self, coalitions: Sequence[Coalition]) -> list[float]:
         """Return the worth of each coalition, from the cache if possible."""
-        worths = [self._answer(*asked) for asked in self._ask(coalitions)]
+        found = []
+        for called, worth in self._ask(coalitions):
+            answer = self._same(self._answer(called, worth)) if callable(worth) else worth
+            found.append((float(np.mean(answer)), _without_block(answer)))
+        self._worths += found
         if self.evaluated and self.expected is not None and self.evaluated >= self.expected:
             self._told(self.evaluated, self.expected, "solving")
-        return worths
+        return [worth for worth, _ in found]
 
-    def _answer(self, called: Callable[[], str], worth: Callable[[], float] | float) -> float:
-        if not callable(worth):
-            return worth
+    @property
+    def without_block(self) -> Floats:
+        """The worths with each of B blocks of test samples left out, ``[evaluated, B]``, in the order of evaluation.
+
+        A worth that was given as one number is the same without any block. B is 0 if all were.
+        """
+        blocks = max((len(without) for _, without in self._worths), default=0)
+        return np.array([without if len(without) else np.full(blocks, worth) for worth, without in self._worths])
+
+    def _same(self, answer: Answer) -> Answer:
+        """Return an answer. Raises UserError if it has another number of samples than those before."""
+        samples = 0 if np.ndim(answer) == 0 else len(np.asarray(answer))
+        if self.samples not in (None, samples):
+            raise UserError(
+                f"evaluate: returned {samples or 1} numbers, and {self.samples or 1} before: must be one number, or "
+                "one for each test sample, always of the same samples"
+            )
+        self.samples = samples
+        return answer
+
+    def _answer(self, called: Callable[[], str], worth: Callable[[], Answer]) -> Answer:
         key = called() if self._cache is not None else ""
         if self._cache is not None and key in self._cache:
-            return float(self._cache[key])
+            known = self._cache[key]
+            return np.asarray(known, np.float64) if isinstance(known, list) else float(known)
         began = time.perf_counter()
         try:
             answer = worth()
@@ -72,9 +106,23 @@ class Evaluations:
         self.seconds += time.perf_counter() - began
         self.evaluated += 1
         if self._cache is not None:
-            self._cache[key] = answer
+            self._cache[key] = answer if isinstance(answer, float) else answer.tolist()
         self._told(self.evaluated, self.expected)
         return answer
+
+
+def _without_block(answer: Answer) -> Floats:
+    """Return the mean of the numbers of samples with each block left out, ``[B]``; B is 0 for a single number."""
+    if isinstance(answer, float):
+        return np.zeros(0)
+    scores = np.asarray(answer)
+    sums = np.array([[scores[block].sum(), len(block)] for block in _blocks(len(scores))])
+    return np.asarray((scores.sum() - sums[:, 0]) / (len(scores) - sums[:, 1]))
+
+
+@lru_cache(maxsize=1)
+def _blocks(samples: int) -> list[Ints]:
+    return [block.numpy() for block in sample_blocks(samples)]
 
 
 @dataclass(frozen=True)
@@ -99,7 +147,7 @@ class Limit:
         return max(0.0, self.seconds - self.spent) / self.each
 
     def fits(self, least: float, what: str) -> None:
-        """Raise UserError if fewer than ``least`` more evaluations fit; ``what`` needs them."""
+        """Raise UserError if fewer than ``least`` more evaluations fit; ``what`` is the method that needs so many."""
         if self.most < least:
             need = self.spent + least * self.each
             raise UserError(

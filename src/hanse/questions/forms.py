@@ -27,7 +27,7 @@ class Form:
 
     Attributes:
         first: the first update, whose names and shapes all others must have.
-        names: the tensors that make up a row: those that are averaged.
+        names: the tensors that are averaged and so make up a row.
         called: the first update's name in messages.
     """
 
@@ -39,8 +39,8 @@ class Form:
         """Return an update as a row ``[P]`` float64.
 
         Raises:
-            UserError: it does not have this form, or contains numbers that are not finite; the message begins with
-                ``where``.
+            UserError: the update does not have this form, or contains numbers that are not finite; the message begins
+                with ``where``.
         """
         parts = parts_of(update, where)
         mine = parts_of(self.first, where)
@@ -72,7 +72,7 @@ class Form:
         entries of integers, which are not averaged, are ignored.
 
         Raises:
-            UserError: it is not of this form.
+            UserError: the gradient does not have this form.
         """
         mine, plain = parts_of(self.first, self.called), _plain(given)
         if isinstance(plain, list | tuple):
@@ -154,10 +154,10 @@ class Given:
     """The given updates.
 
     Attributes:
-        names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
-        keys: ``[n]``, the keys themselves; None: they were a list.
+        names: ``[n]``, the updates' names: the dictionary's keys, or 0, 1, ...
+        keys: ``[n]``, the keys themselves; None: the updates were given as a list.
         updates: ``[n]``, each as a state dict, list, array or tensor.
-        form: their form.
+        form: the form of the updates.
         rows: ``[n, P]`` float64 on the CPU, one model per row.
         get: converts a user's model to the form of ``updates``; its second argument is the name for messages.
         put: converts a model in the form of ``updates`` back to the user's form.
@@ -259,7 +259,7 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
     """Return the weights ``[n]`` as float64, ones if there are none given.
 
     Raises:
-        UserError: they are not n finite numbers of at least 0, are all 0, or have other names than the updates.
+        UserError: the weights are not n finite numbers of at least 0, are all 0, or have other names than the updates.
     """
     n = len(given.rows)
     if weights is None:
@@ -291,7 +291,7 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
 
 
 def start_of(start: Any, given: Given) -> Tensor | float:
-    """Return the row ``[P]`` of the model before, or the worth of no update.
+    """Return the row ``[P]`` of the model before the updates, or the worth of no update.
 
     Raises:
         UserError: neither a finite number nor a model in the form of the updates.

@@ -38,7 +38,7 @@ from hanse.reports.chart import Chart, Line, Lines, slug
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.runs import experiment as running
 from hanse.runs.chance import NEAR_ALL
-from hanse.runs.config import Experiment
+from hanse.runs.config import Experiment, RunSection
 from hanse.runs.observers import Told
 from hanse.runs.run_record import RunRecord, load_run
 
@@ -55,14 +55,14 @@ class Gain:
     """The effect of joining on one client. Gains above 0 are better, also for metrics where less is better.
 
     Attributes:
-        client: its name.
+        client: the client's name.
         mechanism: the mechanism's name.
-        joined: the metric of its model after joining, on its own test rows.
-        alone: that of the model that it trained alone.
+        joined: the metric of the client's model after joining, on its own test rows.
+        alone: the metric of the model that the client trained alone.
         gain: the improvement by joining; NaN: not known.
         low: the lower end of the 95 % interval of ``gain``; NaN: not known.
-        high: its upper end.
-        samples: how many test rows it has; None: not recorded.
+        high: the upper end of that interval.
+        samples: how many test rows the client has; None: not recorded.
     """
 
     client: str
@@ -81,9 +81,9 @@ class Joining(Shown):
 
     Attributes:
         gains: a :class:`Gain` for each mechanism and client.
-        reading: the metric: its name and how it is shown.
-        splits: over how many splits of the data they are means.
-        played: sentences on the settings that were played, since other settings give other gains.
+        reading: the metric's name and how it is shown.
+        splits: the number of splits of the data over which gains are averaged.
+        played: sentences on the settings used, since other settings give other gains.
     """
 
     gains: tuple[Gain, ...]
@@ -104,7 +104,7 @@ class Joining(Shown):
     def sign(self, gain: Gain) -> int:
         """Return 1 if joining is better over the whole interval, -1 if it is worse, else 0.
 
-        Also 0 if the displayed digits show no difference.
+        The result is also 0 if the displayed digits show no difference.
         """
         nothing = self.reading.show_difference(0.0)
         if all(self.reading.show_difference(abs(end)) == nothing for end in (gain.low, gain.high)):
@@ -112,14 +112,14 @@ class Joining(Shown):
         return 1 if gain.low > 0 else -1 if gain.high < 0 else 0
 
     def of(self, mechanism: str) -> tuple[Gain, ...]:
-        """Return the gains by one mechanism. Raises UserError if it is not there."""
+        """Return the gains by one mechanism. Raises UserError if that mechanism was not played."""
         gains = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
         if not gains:
             raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
         return gains
 
     def sentences(self) -> Sequence[str]:
-        """Return which mechanism is best, and for each who gains, who loses, and for whom that is open."""
+        """Return which mechanism is best, and for each mechanism who gains, who loses, and for whom that is open."""
         counts = {name: [sum(self.sign(g) == s for g in self.of(name)) for s in (1, -1, 0)] for name in self.mechanisms}
         mean = {name: float(np.nanmean([g.gain for g in self.of(name)])) for name in self.mechanisms}
         best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]))
@@ -146,7 +146,7 @@ class Joining(Shown):
         return [first, *each, *self.played]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return a row for each client: alone, and the gain by each mechanism with its interval."""
+        """Return a row for each client: its metric alone, and its gain by each mechanism with the interval."""
         rows = []
         for i, client in enumerate(self.clients):
             own = [self.of(name)[i] for name in self.mechanisms]
@@ -197,12 +197,12 @@ def who_gains(
     target: str | None = None,
     client: str | None = None,
     features: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
-    model: nn.Module | Factory | str | Mapping[str, Any] = "logistic",
+    model: nn.Module | Factory | str | Mapping[str, Any] | None = None,
     mechanisms: Sequence[Any] | Mapping[str, Any] = (ALONE, "fedavg", "ditto"),
     metric: str | None = None,
     train: Mapping[str, Any] | None = None,
     alone: Mapping[str, Any] | None = None,
-    rounds: int = 20,
+    rounds: int | None = None,
     test: float = 0.3,
     splits: int = 1,
     seed: int = 0,
@@ -214,14 +214,17 @@ def who_gains(
     """Return who gains by joining a federation: how much better each client's model is than one that it trains alone.
 
     Every client holds out a share of its rows for tests. Each mechanism, and every client alone, trains on the same
-    rows, and both models of a client are tested on its own test rows.
+    rows, and both models of a client are tested on its own test rows. Whatever is not given here is as in
+    :func:`hanse.run`, except for the shares of rows: nobody needs a server's test set for this question, so the
+    clients keep these rows (unless a mechanism judges updates on them).
 
     Args:
         data: whatever :func:`hanse.run` takes, such as a pandas DataFrame.
-        target: of a table, the column to be predicted.
-        client: of a table, the column with the client of each row.
-        features: of a table, the columns of features; None: all others.
+        target: the column to be predicted, if the data are a table.
+        client: the column that names the client of each row, if the data are a table.
+        features: the columns of features, if the data are a table; None: all other columns.
         model: a module or a function that makes one, as for :func:`hanse.run`, or the name of a model of hanse.
+            None: the default of ``[model]``.
         mechanisms: names, tables with options, or mechanisms put together in Python; a dictionary names them. "local",
             every client alone, is always played.
         metric: the metric of the tests, such as "accuracy", "auc" or "rmse" (``[eval] metrics``). None: accuracy, or,
@@ -229,13 +232,13 @@ def who_gains(
         train: settings of ``[train]`` for all, such as ``{"lr": 0.05, "epochs": 2}``.
         alone: settings of ``[train]`` that differ for clients that train alone. Without its own weight decay a small
             client may overfit, and joining looks better than it is.
-        rounds: how many rounds are played.
+        rounds: how many rounds are played; None: the default of ``[run]``.
         test: the share of each client's rows that is kept for tests, above 0 and below 1.
         splits: how often to repeat everything with different test rows. Gains and interval ends are averaged over the
             splits; since these reuse the same rows, the intervals do not get narrower.
-        seed: of the first split; the others follow.
-        prepare: of a table, how columns become numbers: "auto" fills gaps, scales numbers and makes columns of words
-            and dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: they are numbers.
+        seed: the seed of the first split, from which those of the others follow.
+        prepare: how a table's columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and
+            dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: the columns are numbers already.
         statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
         out: a folder for the runs, for :func:`hanse.load` and ``hanse report``; None: they are not kept.
         progress: show a bar on standard error; None: after 2 seconds, in a terminal or notebook.
@@ -245,7 +248,7 @@ def who_gains(
 
     Raises:
         UserError: the errors of :func:`hanse.run`, ``test`` or ``splits`` out of range, or data that do not say which
-            client a row belongs to: whether joining pays clients that were made up means nothing.
+            client each row belongs to (asking whether joining pays made-up clients is meaningless).
 
     Examples:
         Three shops. Bremen has few customers, and Kiel's are the opposite of the others':
@@ -255,14 +258,13 @@ def who_gains(
         >>> shops = np.array(["Bremen"] * 150 + ["Visby"] * 700 + ["Kiel"] * 180)
         >>> x = draw.normal(size=(len(shops), 30))
         >>> y = (np.where(shops == "Kiel", -1, 1) * x.sum(axis=1) > 0).astype(int)
-        >>> found = who_gains((x, y, shops), mechanisms=["fedavg"], rounds=10)
+        >>> found = who_gains((x, y, shops), mechanisms=["fedavg"], model="logistic", rounds=10)
         >>> [(gain.client, found.sign(gain)) for gain in found.gains]
         [('Bremen', 1), ('Kiel', -1), ('Visby', 0)]
     """
-    if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
-        raise UserError(f"test: {test!r}: must be a share above 0 and below 1: without test rows nobody can compare")
-    if isinstance(splits, bool) or not isinstance(splits, int) or splits < 1:
-        raise UserError(f"splits: {splits!r}: must be a whole number, at least 1")
+    rounds = RunSection().rounds if rounds is None else rounds
+    _check_numbers(test, splits=(splits, 1), rounds=(rounds, 1), seed=(seed, 0))
+    _check_kinds({"target": target, "client": client}, {"train": train, "alone": alone}, out)
     called = _called(mechanisms)
     given = {"target": target, "client_column": client, "features": features, "statistics": statistics}
     source: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -297,6 +299,28 @@ def who_gains(
     return Joining(tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told)
 
 
+def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
+    """Raise UserError for a share of test rows that leaves nothing, or a count that is none or below its least."""
+    if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
+        raise UserError(f"test: {test!r}: must be a share above 0 and below 1: without test rows nobody can compare")
+    for name, (count, least) in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < least:
+            raise UserError(f"{name}: {count!r}: must be a whole number, at least {least}")
+
+
+def _check_kinds(columns: Mapping[str, Any], settings: Mapping[str, Any], out: Any) -> None:
+    """Raise UserError for a column that is not named by a text, settings that are no dictionary, or no path."""
+    for name, column in columns.items():
+        if not isinstance(column, str | None):
+            made = "; frame.rename(columns=str) makes texts of all names" if isinstance(column, int) else ""
+            raise UserError(f"{name}: {column!r:.80}: must be the name of one column, a text{made}")
+    for name, given in settings.items():
+        if not isinstance(given, Mapping | None):
+            raise UserError(f"{name}: {given!r:.80}: must be a dictionary of settings of [train], as {{'lr': 0.05}}")
+    if not isinstance(out, str | Path | None):
+        raise UserError(f"out: {out!r:.80}: must be the path of a folder, or None")
+
+
 def _owned(read: _Source, target: str | None, client: str | None, seed: int) -> Dataset:
     """Return the data set. Raises UserError if it does not say which client a row belongs to."""
     if client is None and is_frame(read.data):
@@ -323,8 +347,10 @@ def _called(mechanisms: Any) -> dict[str, Any]:
         mechanisms = [mechanisms]
     if isinstance(mechanisms, Mapping):
         pairs = [(str(name), one) for name, one in mechanisms.items()]
-    else:
+    elif isinstance(mechanisms, list | tuple):
         pairs = [(_name(one), one) for one in mechanisms]
+    else:
+        raise UserError(f"mechanisms: {mechanisms!r:.80}: must be a list of mechanisms, or a dictionary by name")
     named_mechanisms = {name: one for name, one in pairs if _name(one) != ALONE}
     if len(named_mechanisms) < sum(_name(one) != ALONE for _, one in pairs):
         raise UserError("mechanisms: two are called alike: give a dictionary, by what each is to be called")
@@ -373,8 +399,8 @@ class _Source:
         return {**self.options, **({} if self.prepare is None else {"prepare": self.prepare})}
 
     def spec(self) -> DataSpec:
-        """Return ``[data]`` with this source and nothing else."""
-        return DataSpec.model_validate({"source": self.table()})
+        """Return ``[data]`` with this source and nothing else. Raises UserError for options of wrong types."""
+        return Experiment(data={"source": self.table()}, mechanism=ALONE).data
 
     def at(self, seed: int) -> Any:
         """Return the data, as they are or with their columns prepared; the seed draws the server's rows."""

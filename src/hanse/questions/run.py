@@ -132,13 +132,14 @@ class Run(PlainRun, Shown):
         """Return who gained by joining: each client's model compared with one trained alone, with 95 % intervals.
 
         Args:
-            alone: the run of :meth:`alone`; None: the one in the run directory's folder ``alone``.
+            alone: the run of :meth:`alone`; None: the one in the run directory's folder ``alone``, or next to it.
 
         Raises:
             UserError: a run has no directory, or there is no run alone.
         """
         from hanse.questions.joining import ALONE, Joining, gains_of, settings_of
         from hanse.reports.statement_alone import HERE
+        from hanse.reports.statement_fit import find_alone
 
         if self.path is None and alone is not None:
             raise UserError(
@@ -146,10 +147,9 @@ class Run(PlainRun, Shown):
                 "whose run.alone() is kept in it"
             )
         path = self._path("joining")
-        found = path / HERE if alone is None else alone._path("joining: alone")
-        if not (found / "config.toml").is_file():
-            raise UserError(f"joining: {found}: there is no run of clients alone yet: run.alone() plays it")
-        by_itself = load_run(found)
+        by_itself = find_alone(self.record) if alone is None else load_run(alone._path("joining: alone"))
+        if by_itself is None:
+            raise UserError(f"joining: {path / HERE}: there is no run of clients alone yet: run.alone() plays it")
         if by_itself.mechanism != ALONE:
             raise UserError(f"joining: alone: its mechanism is '{by_itself.mechanism}'; it must be '{ALONE}'")
         gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))
@@ -162,7 +162,7 @@ class Run(PlainRun, Shown):
             others: the other runs, one at least.
 
         Raises:
-            UserError: there is none, or one is not a run.
+            UserError: no other run is given, or one is not a run.
         """
         if not others or not all(isinstance(other, PlainRun) for other in others):
             raise UserError("compare: must be given other runs, as in run.compare(other)")
@@ -175,7 +175,7 @@ class Run(PlainRun, Shown):
         """Return one participant's statement: what it gave, what it gained, whether joining paid.
 
         Args:
-            client: its number or its name.
+            client: the participant's number or name.
 
         Raises:
             UserError: there is no such client, or the run has no directory.
@@ -251,12 +251,12 @@ class Contributions(Worths):
     Attributes:
         values: ``[n]``, the sums over the rounds, the highest first.
         standard_errors: ``[n]``, from the sampling of coalitions and the draw of the validation samples; NaN: unknown.
-        names: ``[n]``, what the clients are called.
-        updates: ``[n]``, how many of their updates were valued.
+        names: ``[n]``, the clients' names.
+        updates: ``[n]``, how many of each client's updates were valued.
         standings: the sums for clients with more than one update, for comparing them.
         called: the clients' names by number.
         told: sentences that explain the values.
-        doubts: what must be said before them, such as that the model is at chance.
+        doubts: sentences to show before the values, such as that the model is no better than chance.
     """
 
     updates: NDArray[np.int64]
@@ -346,11 +346,11 @@ class Page:
     """An HTML page, displayed in a notebook.
 
     Attributes:
-        headline: its first sentence.
+        headline: the page's first sentence.
         lines: further sentences.
         text: the page (HTML); None: it is at ``path``.
         statement: the figures of a statement.
-        path: its file; None: :meth:`save` writes it.
+        path: the page's file; None: :meth:`save` writes it.
     """
 
     headline: str

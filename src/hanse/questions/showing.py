@@ -33,7 +33,7 @@ class Picture:
     """A chart that a notebook displays, and that can be saved.
 
     Attributes:
-        chart: its description.
+        chart: the chart's description.
 
     Examples:
         >>> import hanse, numpy as np
@@ -61,7 +61,7 @@ class Picture:
 
         Raises:
             UserError: the name has another ending.
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         from hanse.reports.chart import to_csv
 
@@ -102,15 +102,15 @@ class Shown:
         raise NotImplementedError
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the headings and the rows of its table, as texts; the first column is a name."""
+        """Return the headings and the rows of the answer's table, as texts; the first column is a name."""
         raise NotImplementedError
 
     def plot(self) -> Picture:
-        """Return its picture, which a notebook displays and ``.save("chart.svg")`` writes."""
+        """Return the answer's picture, which a notebook displays and ``.save("chart.svg")`` writes."""
         raise NotImplementedError
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return it as a pandas DataFrame. Raises UserError if pandas is not installed."""
+        """Return the answer as a pandas DataFrame. Raises UserError if pandas is not installed."""
         raise NotImplementedError
 
     def __str__(self) -> str:

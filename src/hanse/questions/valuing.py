@@ -1,8 +1,8 @@
 """Values of contributions in one call, outside any run, by :mod:`hanse.games`.
 
 :func:`value` (``hanse.value``) takes several clients' models and a function that evaluates a model, and solves the game
-in which a coalition's model is the weighted average of its members'. :func:`shapley` (``hanse.shapley``) takes any
-function of a set of names, for models that cannot be averaged: for example, one that trains a model on the members'
+in which a coalition's model is the weighted average of its members' models. :func:`shapley` (``hanse.shapley``) takes
+any function of a set of names, for models that cannot be averaged: for example, one that trains a model on the members'
 data. Both return a :class:`Valuation`, and need no client or run of hanse.
 """
 
@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
@@ -26,9 +26,10 @@ from hanse.core.table import Floats
 from hanse.games import mixture, path
 from hanse.games import shapley as games
 from hanse.games.gram import inner_products
+from hanse.games.jackknife import interval_errors
 from hanse.games.mixture import BUDGET
 from hanse.learning.threads import intra_op
-from hanse.questions.evaluations import Asked, Cache, Evaluations, Limit, progress, seconds_of
+from hanse.questions.evaluations import Answer, Asked, Cache, Evaluations, Limit, progress, seconds_of
 from hanse.questions.forms import Given, Parameters, given_updates, start_of, weights_of
 from hanse.questions.showing import number
 from hanse.questions.worths import Worths
@@ -50,18 +51,22 @@ class Valuation(Worths):
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, due to coalitions that were not evaluated; 0 if all relevant ones were, NaN if not
-            known. They exclude uncertainty of ``evaluate`` itself (other test samples, other seeds).
+        standard_errors: ``[n]``, of ``sampling`` and ``drawn`` together; 0 if the values are exact, NaN if not known.
+            They do not say what other training, with other seeds, would give.
         names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
         method: the method used.
         evaluated: how many different coalitions were used.
-        all_together: the worth of all together.
+        all_together: the worth of all updates together.
         nothing: the worth of no update: that of ``start``, or 0.
-        residual: for path values, the change of the worth minus their sum: the error of the integral, and any other
-            change (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
+        residual: for path values, the change of the worth minus the sum of the values: the error of the integral, and
+            any other change (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
         calls: how often ``evaluate`` was called; fewer than ``evaluated`` if a cache had the rest.
         seconds: how long it took.
         hints: sentences on what the values mean where that is easily missed.
+        sampling: ``[n]``, the standard errors due to coalitions that were not evaluated; 0 if all relevant ones were,
+            NaN if not known.
+        drawn: ``[n]``, those due to the draw of the test samples; NaN unless ``evaluate`` returns one number a sample.
+        samples: how many test samples these are; 0: not known.
     """
 
     method: str
@@ -72,6 +77,9 @@ class Valuation(Worths):
     calls: int = 0
     seconds: float = 0.0
     hints: tuple[str, ...] = ()
+    sampling: Floats = field(default_factory=lambda: np.zeros(0))
+    drawn: Floats = field(default_factory=lambda: np.zeros(0))
+    samples: int = 0
 
     def notes(self) -> Sequence[str]:
         """Return how the values were computed, and what they sum to."""
@@ -83,12 +91,24 @@ class Valuation(Worths):
             line += f", of which {self.evaluated - self.calls:,} were known"
         if abs(self.residual) > path.TOLERANCE * abs(self.all_together - self.nothing):
             line += f"; the gradient leaves {self.residual:.4g} of the change unexplained"
-        return [f"{line}.", *self.hints]
+        return [f"{line}.", self._errors_told(), *self.hints]
+
+    def _errors_told(self) -> str:
+        """Return in a sentence which errors the intervals are for, or why there are none."""
+        found = ["coalitions that were not tried"] if (self.sampling > 0).any() else []
+        if self.samples:
+            return f"Intervals: 95 %, for {' and '.join([*found, f'the draw of the {self.samples:,} test samples'])}."
+        if self.method == "path":
+            return "No intervals: path values sample nothing, and what other test samples would give is not known."
+        other = "what other test samples would give is not known, unless evaluate returns one number for each sample"
+        if found:
+            return f"Intervals: 95 %, for {found[0]}; {other}."
+        return f"Exact: all coalitions that count were tried, so there is no estimation error to show; {other}."
 
 
 def value(
     updates: Any,
-    evaluate: Callable[[Any], float],
+    evaluate: Callable[[Any], Any],
     weights: Sequence[float] | Mapping[Any, float] | None = None,
     method: Method | None = None,
     *,
@@ -113,15 +133,16 @@ def value(
             with ``coef_`` or ``coefs_``; or one array or tensor ``[n, P]``, one model per row.
         evaluate: takes the average of some updates, in the form of one update (state dicts have the first one's types
             and devices, estimators are copies of the first one), and returns its worth (higher is better), such as an
-            accuracy or a negative loss.
+            accuracy or a negative loss: one number, or an array ``[m]`` of one number for each test sample, whose mean
+            is the worth. With the array, intervals also cover the draw of the test samples.
         weights: ``[n]``, or by name: each update's weight in the average, such as its number of samples; None: equal
             weights.
-        method: "mixture" (the Shapley value from few evaluations, 10 an update), "exact" (from all 2^n averages), "gtg"
-            or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
+        method: "mixture" (the Shapley value from few evaluations, 10 per update), "exact" (from all 2^n averages),
+            "gtg" or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
             ``docs/mechanisms/values.md``. "path" follows ``gradient`` along the step from ``start`` to the average.
             None: "path" if there is a ``gradient``, else "mixture".
-        start: the model before, in the form of one update, which gives the worth of no update; or that worth as a
-            number. None: 0. Shapley values sum to the worth of all updates minus that of none.
+        start: the model before the updates, in the form of one update, whose worth is that of the empty coalition; or
+            that worth as a number. None: 0. Shapley values sum to the worth of all updates minus that of none.
         gradient: for "path", takes a model in the form of one update and returns the gradient of ``evaluate`` in the
             same form: ``jax.grad(worth)``, or ``torch.func.grad(worth)`` of a ``worth(state)`` that uses
             ``torch.func.functional_call``. Missing entries, such as buffers, have gradient 0.
@@ -187,7 +208,7 @@ def _without_start(found: Valuation) -> str:
     if found.all_together < 0:
         return (
             "No start was given, so no update at all counts as 0, which is better than all together: give start= (the "
-            "model before, or its worth), or nearly all updates seem to harm."
+            "model before, or its worth), or nearly all values come out below 0."
         )
     return (
         f"No start was given, so no update at all counts as 0: the values share out the whole "
@@ -197,7 +218,7 @@ def _without_start(found: Valuation) -> str:
 
 
 def shapley(
-    worth: Callable[[frozenset[Any]], float],
+    worth: Callable[[frozenset[Any]], Any],
     names: Sequence[Hashable],
     method: Literal["exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf"] | None = None,
     *,
@@ -211,19 +232,20 @@ def shapley(
     """Return the value of each name in any game, for models that cannot be averaged, such as trees and pipelines.
 
     Args:
-        worth: takes a set of names and returns their joint worth (higher is better). To value data, train a model on
-            these names' data and test it. Iterating over the set follows the order of ``names``.
+        worth: takes a set of names and returns their joint worth (higher is better), as ``evaluate`` of :func:`value`
+            does. To value data, train a model on these names' data and test it. Iterating over the set
+            follows the order of ``names``.
         names: ``[n]``, all different.
         method: "exact" (from all 2^n sets), "monte_carlo" or "gtg" (from sampled orders), "leave_one_out" or "banzhaf".
             None: "exact" up to seven names, else "monte_carlo".
-        nothing: the worth of the empty set, if ``worth`` cannot compute it, such as that of guessing. None: ``worth``
+        nothing: the worth of the empty set, such as that of guessing, if ``worth`` cannot compute it. None: ``worth``
             is called.
         permutations: for "monte_carlo" and "gtg", the most orders to draw; None: 100 for "monte_carlo", and for "gtg"
             50 per player.
         seed: all random draws follow from it.
         seconds: as in :func:`value`.
         progress: as in :func:`value`.
-        cache: as in :func:`value`, by the names; it belongs to one ``worth``.
+        cache: as in :func:`value`, with names as keys; use one cache for one ``worth`` only.
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -281,7 +303,7 @@ class _Plan:
         n: of how many players.
         budget: the option of "mixture".
         permutations: the option of "monte_carlo" and "gtg".
-        seed: of the draws.
+        seed: the seed of the random draws.
         weights: ``[n]``, of games of averages; None: another game.
         grams: returns which updates are alike.
         game: of averages, or of steps.
@@ -328,23 +350,53 @@ class _Plan:
         orders = fitting if wanted is None else min(wanted, fitting)
         return _changed(self, permutations=orders), min(2.0**n, orders * n + 2.0)
 
-    def solved(self, memo: games.Memo) -> tuple[Floats, Floats]:
-        """Return the values ``[n]`` and their standard errors ``[n]``. Raises ValueError for a method that cannot."""
+    def solved(self, memo: games.Memo) -> _Solved:
+        """Return the values ``[n]``, their standard errors ``[n]``, and how other games of the same players are valued
+        from their worths ``[evaluated, B]`` of the same coalitions: ``[n, B]``.
+
+        Raises:
+            ValueError: the method cannot.
+        """
         n = self.n
         if self.method in _EXACT:
-            return _EXACT[self.method](memo, n), np.zeros(n)
+            rule = _EXACT[self.method]
+            return rule(memo, n), np.zeros(n), partial(_by_rule, rule, memo, n)
         if self.method == "mixture":
             assert self.weights is not None
             mixed = games.mixture(memo, n, self.weights, self.grams(), self.budget, self.seed, game=self.game)
-            return mixed.values, mixed.standard_errors
+            design = mixed.fit.design.coalitions()
+            return (
+                mixed.values,
+                mixed.standard_errors,
+                lambda worth: mixed.fit.values(None, worth[memo.places(design)]),
+            )
         if self.method == "gtg":
             truncated = games.gtg(memo, n, max_permutations=self.permutations, seed=self.seed)
             if truncated.truncated_between:  # its rule: a change below 1e-4 is none; in whose units, nobody was asked
                 truncated = games.gtg(memo, n, eps=0.0, max_permutations=self.permutations, seed=self.seed)
-            return truncated.values, truncated.standard_errors
+            return truncated.values, truncated.standard_errors, partial(_by_walks, truncated)
         assert self.permutations is not None
         sampled = games.monte_carlo_result(memo, n, self.permutations, self.seed)
-        return sampled.values, sampled.standard_errors
+        return sampled.values, sampled.standard_errors, partial(_by_walks, sampled)
+
+
+_Solved = tuple[Floats, Floats, Callable[[Floats], Floats]]
+
+
+def _by_rule(rule: Callable[[games.Utility, int], Floats], memo: games.Memo, n: int, worth: Floats) -> Floats:
+    """Return the values ``[n, B]`` of other games by a rule that asks for the same coalitions of each."""
+
+    def others(column: Floats) -> Floats:
+        return rule(lambda coalition: float(column[memo.places([coalition])[0]]), n)
+
+    return np.stack([others(column) for column in worth.T], axis=1)
+
+
+def _by_walks(found: games.Estimate, worth: Floats) -> Floats:
+    """Return the values ``[n, B]`` of other games along the same orders; NaN if none was drawn."""
+    if found.walks is None:
+        return np.full((len(found.values), worth.shape[1]), np.nan)
+    return found.walks.values(worth)
 
 
 def _changed(plan: _Plan, **options: Any) -> _Plan:
@@ -376,16 +428,34 @@ def _valued(
             each = asked.seconds / max(1, asked.evaluated)
             limit = Limit(seconds, time.perf_counter() - began, each)
             limited, asked.expected = plan.limited(limit)
-            values, errors = limited.solved(memo)
+            values, sampling, others = limited.solved(memo)
         except ValueError as wrong:  # too many players for all coalitions, or too small a budget
             if isinstance(wrong, UserError) or wrong is asked.raised:
                 raise
             raise UserError(f"method = '{plan.method}': {wrong}") from None
-    took = time.perf_counter() - began
-    found = Valuation(
-        values, errors, names, plan.method, memo.distinct, together, nothing, calls=asked.evaluated, seconds=took
+        drawn = interval_errors(others(asked.without_block)) if asked.samples else np.full(plan.n, np.nan)
+    hints = _near_all([worth for members, worth in memo.worths.items() if members])
+    return Valuation(
+        values,
+        np.hypot(sampling, np.nan_to_num(drawn)),
+        names,
+        plan.method,
+        memo.distinct,
+        together,
+        nothing,
+        calls=asked.evaluated,
+        seconds=time.perf_counter() - began,
+        hints=(*hints, _ALONE) if plan.method == "leave_one_out" else hints,
+        sampling=sampling,
+        drawn=drawn,
+        samples=asked.samples or 0,
     )
-    return replace(found, hints=_near_all([worth for members, worth in memo.worths.items() if members]))
+
+
+_ALONE = (
+    "A leave-one-out value is what would be lost if this one alone left: those that can stand in for each other get "
+    "about 0, and which of them are below 0 is mostly chance."
+)
 
 
 def _near_all(worths: Sequence[float]) -> tuple[str, ...]:
@@ -434,21 +504,34 @@ def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, show
         )
     unknown = np.full(len(values), np.nan)
     took = time.perf_counter() - began
-    return Valuation(values, unknown, given.names, "path", 2, together, nothing, gain - total, calls=2, seconds=took)
+    return Valuation(
+        values,
+        unknown,
+        given.names,
+        "path",
+        2,
+        together,
+        nothing,
+        gain - total,
+        calls=2,
+        seconds=took,
+        sampling=unknown,
+        drawn=unknown,
+    )
 
 
 # ---- the games
 
 
 def _asked_of_sets(
-    worth: Callable[[frozenset[Any]], float],
+    worth: Callable[[frozenset[Any]], Any],
     names: tuple[Hashable, ...],
     nothing: float | None,
     coalitions: Sequence[games.Coalition],
 ) -> Iterator[Asked]:
     """Yield a question for each coalition: what the set of its names is worth."""
 
-    def answer(members: Sequence[Hashable]) -> float:
+    def answer(members: Sequence[Hashable]) -> Answer:
         try:
             found = worth(_Ordered(members))
         except Exception as wrong:
@@ -479,15 +562,25 @@ class _Ordered(frozenset[Any]):
         return iter(self._listed)
 
 
-def _number(worth: Any, function: str, of: str) -> float:
-    """Return what the user's function said as a number. Raises UserError unless it is one finite number."""
+def _number(worth: Any, function: str, of: str) -> Answer:
+    """Return what the user's function said: a number, or an array of one for each sample.
+
+    Raises:
+        UserError: it is neither, or not finite.
+    """
+    plain = worth.detach().cpu() if isinstance(worth, Tensor) else worth
+    several = hasattr(plain, "__array__") and np.ndim(plain) == 1 and len(plain) > 1
     try:
-        real = float(worth)
+        found = np.asarray(plain, np.float64) if several else float(plain)
     except (TypeError, ValueError):
-        raise UserError(f"{function}: returned {worth!r} for {of}: must be one number, the more the better") from None
-    if not math.isfinite(real):
-        raise UserError(f"{function}: returned {real} for {of}: must be a finite number")
-    return real
+        raise UserError(
+            f"{function}: returned {worth!r:.80} for {of}: must be one number, the more the better, or an array of one "
+            "for each test sample"
+        ) from None
+    if not np.isfinite(found).all():
+        shown = "a number that is not finite" if several else found
+        raise UserError(f"{function}: returned {shown} for {of}: must be finite")
+    return found
 
 
 class _Coalitions:
@@ -500,7 +593,7 @@ class _Coalitions:
         self,
         given: Given,
         weights: Floats,
-        evaluate: Callable[[Any], float],
+        evaluate: Callable[[Any], Any],
         start: Tensor | float,
         kind: mixture.Game = "average",
     ) -> None:
@@ -556,7 +649,7 @@ class _Coalitions:
         parts += [self._content[-1]] if not members or self._kind == "increment" else []
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
-    def _worth(self, row: Tensor, members: Sequence[int]) -> float:
+    def _worth(self, row: Tensor, members: Sequence[int]) -> Answer:
         given = self._given
         model = given.put(given.form.made(row, given.updates[members[0] if members else 0]))
         if given.keys is None:

@@ -29,7 +29,7 @@ class Worths(Shown):
     Attributes:
         values: ``[n]`` float64.
         standard_errors: ``[n]``; 0 if exact, NaN if not known.
-        names: ``[n]``, what they are called.
+        names: ``[n]``, the names of the values.
     """
 
     values: Floats
@@ -41,8 +41,11 @@ class Worths(Shown):
 
     @property
     def intervals(self) -> Floats:
-        """The 95 % intervals of the values, ``[n, 2]``: the value minus and plus 1.96 standard errors."""
-        half = SURE * self.standard_errors
+        """The 95 % intervals of the values, ``[n, 2]``: the value minus and plus 1.96 standard errors.
+
+        NaN where the error is not known, and for exact values, which have no error of their own.
+        """
+        half = np.where(self.standard_errors > 0, SURE * self.standard_errors, np.nan)
         return np.stack([self.values - half, self.values + half], axis=1)
 
     @property
@@ -52,7 +55,7 @@ class Worths(Shown):
 
     @property
     def ranked(self) -> list[int]:
-        """The positions of those of whom the highest and the lowest are named, from the highest value to the lowest."""
+        """The positions of the values among which sentences name the highest and the lowest, from highest to lowest."""
         return self.order
 
     def notes(self) -> Sequence[str]:

@@ -18,6 +18,7 @@ import numpy as np
 from markupsafe import escape
 from scipy import stats
 
+from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE
 from hanse.learning.metrics import Reading
 from hanse.reports.accuracy import utilities
@@ -39,6 +40,7 @@ _MOST_NAMED = 4  # clients in a sentence
 _HIGHEST, _LOWEST = 12, 8  # clients of the picture, where there are more than that
 _MOST_GROUPS = 6  # that are drawn apart
 _LETTERS = "ABCDEF"
+_LIKE = "Clients with similar data get about 0"  # by leave-one-out
 _SINGLE, _ASIDE = "one update only", 9  # its name in the picture, and the look of its bars
 
 
@@ -83,7 +85,7 @@ def answers_of(*folders: str | Path) -> Answers:
         folders: their run directories, at least one.
 
     Raises:
-        UserError: one is no run directory, or has no finished round.
+        UserError: a path is not a run directory, or has no finished round.
     """
     groups = group_runs(load_runs(folders))
     return answers(groups, books_of(groups)[0])
@@ -316,28 +318,34 @@ def _contributed(found: Contribution | None) -> str:
     """Return who contributed most, as far as the errors allow, and who did harm."""
     if found is None:
         return "What each contributed is not known: nobody's updates were valued."
-    ranked = found.ranked
-    if len(ranked.clients) < 2:
+    if len(found.ranked.clients) < 2:
         return TOO_FEW
+    like = f" {_LIKE}: each value is what is lost if that client alone leaves." if found.measure.marginal else ""
+    return f"{_most(found)}.{_harmed(found)}{like}"
+
+
+def _most(found: Contribution) -> str:
+    """Return who contributed most, as far as the errors allow, without a full stop."""
+    ranked = found.ranked
     labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
     order = [c for c in found.clients.tolist() if c in set(ranked.clients.tolist())]
     if not ranked.known:
-        return f"{_called(labels[order[0]])} has the highest value; certainty not recorded.{_harmed(found)}"
+        return f"{_called(labels[order[0]])} has the highest value; certainty not recorded"
     tied = ranked.tied(order[0]).tolist()
     if len(tied) == len(order) - 1:
-        return f"No client clearly contributed most.{_harmed(found)}"
+        return "No client clearly contributed most"
     top = [order[0], *tied]
     share = _share(found, top)
     if not tied:
-        return f"{_called(labels[order[0]])} contributed most{share}.{_harmed(found)}"
+        return f"{_called(labels[order[0]])} contributed most{share}"
     if len(top) > _MOST_NAMED:
-        return f"{len(top)} of {len(order)} clients share the lead{share}.{_harmed(found)}"
+        return f"{len(top)} of {len(order)} clients share the lead{share}"
     names = [labels[c] for c in top]
     if order[: len(top)] != top:  # a lower sum that is less certain than those above it
         low = [labels[c] for c in tied]
         told = f"{_called(names[0])} contributed most{_share(found, top[:1])}, or perhaps {' or '.join(low)}"
-        return f"{told} (lower, but less certain).{_harmed(found)}"
-    return f"{_called(', '.join(names[:-1]))} or {names[-1]} contributed most{share}.{_harmed(found)}"
+        return f"{told} (lower, but less certain)"
+    return f"{_called(', '.join(names[:-1]))} or {names[-1]} contributed most{share}"
 
 
 def _share(found: Contribution, top: Sequence[int]) -> str:
@@ -356,7 +364,7 @@ def _harmed(found: Contribution) -> str:
     who = _called(_list(names), many=len(names) > 1)
     if len(names) > _MOST_NAMED:
         who = f"{len(names)} of {len(found.clients)} clients"
-    return f" {who} clearly did harm." if found.ranked.known else f" {who} did harm on the validation samples."
+    return f" {who} clearly did harm."
 
 
 # ---- the picture
@@ -383,7 +391,7 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
         series.append(Series(name, values, errors, look=_ASIDE if name == _SINGLE else look))
     labels = tuple(label if _named(label) else f"client {label}" for label in (found.labels[i] for i in kept))
     groups = any(name.startswith("group ") for name in names)
-    caption = _how_to_read(found.measure.ranks, known, groups, count - len(kept))
+    caption = _how_to_read(found.measure, known, groups, count - len(kept))
     title = f"What each client contributed: {group.label}{group.seeds_text}"
     marks = Bars(labels, tuple(series), stacked=True)
     return Chart("answer", "", title, caption, marks, x=f"sum of its {found.measure.plural}")
@@ -410,10 +418,15 @@ def _parts(found: Contribution) -> list[str]:
     return [told.get(client, _SINGLE) for client in found.clients.tolist()]
 
 
-def _how_to_read(ranks: bool, known: bool, drawn: bool, left_out: int) -> str:
+def _how_to_read(measure: Measure, known: bool, drawn: bool, left_out: int) -> str:
     """Return the picture's caption."""
     told = "Right of zero, a client's updates made the model better; left of it, worse."
-    if ranks:
+    if measure.scatters:
+        told = "Right of zero, groups with this client made better models on the mean; left of it, worse ones, which "
+        told += "data unlike the others' can do as well as harm."
+    if measure.marginal:
+        told = f"What would be lost if this client alone left. {_LIKE}, and a little left of it is chance."
+    if measure.ranks:
         told = "Right of zero, a client mostly stood above the middle of those who trained with it; left of it, below."
         told += " Below does not mean harm."
     if known:

@@ -126,7 +126,7 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
 
     Args:
         ours: a number by key, usually the seed.
-        theirs: the same for the other side.
+        theirs: the other side's figures, in the same form.
 
     Returns:
         The comparison over the keys that both have; None if these are fewer than two.
@@ -224,7 +224,7 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     Pairing by seed removes the seed's effect on both experiments, which is often larger than their difference.
 
     Args:
-        groups: the experiments, the first of which all others are compared with.
+        groups: the experiments; all others are compared with the first.
 
     Returns:
         One row for each other experiment and each figure that both have, unless they share fewer than two seeds. It has

@@ -141,7 +141,7 @@ def how_sure(errors: Errors, before: str) -> str:
     """Return a sentence on the 95 % intervals that are shown, or on why none is: the values are exact.
 
     Args:
-        errors: those of everything that is shown.
+        errors: the standard errors of all figures shown.
         before: what shows them, such as "Whiskers".
     """
     if errors.exact:
@@ -505,28 +505,50 @@ ENDS_OF_BUDGETS = (8, 6)  # of more clients than that, so many of the highest an
 _SECTION = "Who contributed"
 
 
-def clearly_harmful(totals: Floats, errors: Floats, updates: Ints) -> NDArray[np.bool_]:
+def clearly_harmful(totals: Floats, errors: Floats, updates: Ints, chance: float = 0.0) -> NDArray[np.bool_]:
     """Return whose updates clearly did harm, ``[n]``: several were valued, and the 95 % interval of the sum is below 0.
 
     Args:
         totals: ``[n]``, the sums of their values.
-        errors: ``[n]``, their standard errors; 0: exact; NaN: not known, so nobody is accused.
+        errors: ``[n]``, their standard errors; NaN: not known; 0: exact, and nothing is known of other validation
+            samples. Nobody is accused by these two.
         updates: ``[n]``, how many updates were valued. One says too little.
+        chance: from :func:`by_chance`.
 
     Example:
-        >>> clearly_harmful(np.array([-1.0, -1.0, -1.0]), np.array([0.1, 0.9, 0.1]), np.array([2, 2, 1])).tolist()
-        [True, False, False]
+        >>> totals, errors, updates = np.array([-1.0] * 4), np.array([0.1, 0.9, 0.1, 0.0]), np.array([2, 2, 1, 2])
+        >>> clearly_harmful(totals, errors, updates).tolist()
+        [True, False, False, False]
+        >>> clearly_harmful(totals, errors, updates, chance=0.6).any()
+        np.False_
     """
-    return np.asarray((totals + SURE * errors < 0) & (updates > 1))
+    return np.asarray((errors > 0) & (totals + SURE * np.hypot(errors, chance) < 0) & (updates > 1))
+
+
+def by_chance(totals: Floats, measure: Measure) -> float:
+    """Return the standard error of sums by the chance of which samples each client has; 0 where that is no question.
+
+    It is one for leave-one-out, by which of clients with similar data about half are below 0, and in the game of
+    averages, in which those with data unlike the others' often are, on any validation samples. The sums' own spread
+    measures it (the median distance from the median, 1.48 of which are a standard deviation), as long as fewer than
+    half the clients are harmful.
+
+    Args:
+        totals: ``[n]``, the sums of all clients' values.
+        measure: what a value is.
+    """
+    if not measure.scatters:
+        return 0.0
+    return 1.4826 * float(np.median(np.abs(totals - np.median(totals))))
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the clients of one experiment were worth, the highest sum first. Over several seeds, means.
+    """What each client of one experiment was worth, highest sum first; means if there are several seeds.
 
     Attributes:
-        clients: ``[n]``, the numbers of the clients of whom any update was valued.
-        labels: what they are called.
+        clients: ``[n]``, the numbers of the clients with at least one valued update.
+        labels: the clients' names.
         seats: ``[n]``, how many of their updates were valued, over all seeds.
         rounds: ``[C]``, numbers of rounds played.
         running: ``[n, C]``, the sum of each client's values until then.
@@ -580,7 +602,7 @@ class Contribution:
         """The clients that clearly did harm (:func:`clearly_harmful`), by name; none by values that only rank."""
         if self.measure.ranks:
             return []
-        bad = clearly_harmful(self.totals, self.errors, self.seats)
+        bad = clearly_harmful(self.totals, self.errors, self.seats, by_chance(self.totals, self.measure))
         return [label for label, one in zip(self.labels, bad.tolist(), strict=True) if one]
 
 

@@ -46,7 +46,7 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
         license: an address or a name; None names none.
 
     Raises:
-        UserError: it is no run directory, the file cannot be written, or the library ``rocrate`` is not installed.
+        UserError: it is not a run directory, the file cannot be written, or the library ``rocrate`` is not installed.
     """
     made = library("rocrate.rocrate", "hanse crate: needs rocrate; pip install '.[crate]' in a clone of hanse")
     entity = library("rocrate.model.contextentity", "hanse crate: needs rocrate").ContextEntity

@@ -128,7 +128,7 @@ def read_books(run: RunRecord) -> Books | None:
 
 
 def _client_of(account: str) -> int | None:
-    """Return the client whose account or escrow this is; None for a pool, or any name that is no client's.
+    """Return the client whose account or escrow this is; None for a pool, or any name that is not a client's.
 
     A stranger's ledger may have any names. A number of 19 digits or more would not fit an array.
     """

@@ -24,6 +24,7 @@ from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import at_round, build_profiles
+from hanse.mechanisms.weigh import BySamples
 from hanse.reports.statement_privacy import before
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_of
@@ -213,10 +214,13 @@ def _gives(
             f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
         )
         if (rules := private_of(experiment, np.asarray(data.sizes))) is not None:
-            rule = rules.of(client)
-            one = rule.release(int(data.sizes[client]), experiment.train.recipe)
-            found.append(before(rule, row.numel(), seats, experiment.run.rounds, one))
-            found += [f"{line.removeprefix('warning: ')}." for line in warn_of_budgets(rule, np.asarray(data.sizes))]
+            sizes, recipe = np.asarray(data.sizes), experiment.train.recipe
+            costs = before(
+                rules, client, sizes, row.numel(), seats=seats, rounds=experiment.run.rounds, recipe=recipe,
+                by_samples=isinstance(mechanism.weigh, BySamples),
+            )  # fmt: skip
+            found.append(costs)
+            found += [f"{line.removeprefix('warning: ')}." for line in warn_of_budgets(rules.of(client), sizes)]
     return tuple(found)
 
 

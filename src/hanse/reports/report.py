@@ -41,6 +41,7 @@ from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
 from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
+from hanse.reports.statement_privacy import sitting_out
 from hanse.reports.vega import DrawingError, save, script, to_vegalite
 from hanse.runs.run_record import RunRecord, load_runs
 
@@ -122,7 +123,8 @@ def results(groups: Sequence[SeedGroup], figure: str, *, ascending: bool = False
 
 def summary(groups: Sequence[SeedGroup]) -> list[str]:
     """Return sentences: who won and by how much, who contributed, what was refused."""
-    return [*_outcome(groups), *_value(groups), *_refused(groups), *_late(groups)]
+    out = dict.fromkeys(line for group in groups for run in group.runs for line in sitting_out(run))
+    return [*_outcome(groups), *_value(groups), *_refused(groups), *out, *_late(groups)]
 
 
 def _outcome(groups: Sequence[SeedGroup]) -> list[str]:
@@ -259,12 +261,12 @@ def _tied_with(found: Contribution, at: int) -> str:
 
 
 def _harm(found: Contribution) -> str:
-    """Say how many clients have a negative sum, and how many of these clearly did harm."""
+    """Say how many sums are below zero, and how many of these clients clearly did harm."""
     below = found.totals < 0
     if not below.any():
         return ""
     clearly = f", {len(found.harmful) or 'none'} of them clearly" if found.ranked.known else ""
-    return f"; {int(below.sum())} of {len(below)} clients have a negative sum{clearly}"
+    return f"; {int(below.sum())} of {len(below)} sums {'are' if below.sum() > 1 else 'is'} below zero{clearly}"
 
 
 def _sure(value: float, error: float, unit: str = "") -> str:

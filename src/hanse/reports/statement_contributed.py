@@ -12,6 +12,7 @@ from hanse.reports.chart import Floats
 from hanse.reports.contributions import (
     Errors,
     Standings,
+    by_chance,
     clearly_harmful,
     errors_of,
     fallen,
@@ -83,6 +84,8 @@ class Contributed:
         above: the sum of all clients' sums above zero.
         below: the sum of those below zero.
         relative: whether values only rank (:class:`hanse.core.telling.Measure`).
+        chance: the standard error of all clients' sums by the chance of which samples each has
+            (:func:`hanse.reports.contributions.by_chance`).
     """
 
     rounds: tuple[Round, ...]
@@ -106,6 +109,7 @@ class Contributed:
     above: float = 0.0
     below: float = 0.0
     relative: bool = False
+    chance: float = 0.0
 
     @property
     def part(self) -> str:
@@ -191,7 +195,7 @@ class Contributed:
         if self.value is None or self.error is None or not self.sure or self.relative:  # the last place is no harm
             return False
         one = (np.array([self.value]), np.array([self.error]), np.array([self.updates]))
-        return bool(clearly_harmful(*one).item())
+        return bool(clearly_harmful(*one, self.chance).item())
 
 
 def contributed(run: RunRecord, client: int) -> Contributed:
@@ -245,6 +249,7 @@ def contributed(run: RunRecord, client: int) -> Contributed:
         above=above,
         below=float(np.minimum(totals, 0.0).sum()),
         relative=measure.ranks,
+        chance=by_chance(np.asarray(totals, np.float64), measure),
     )
 
 

@@ -37,10 +37,10 @@ class MainFit:
             :meth:`hanse.learning.metrics.Metric.interval`); None: there is none.
         gap: why there is no value at the end; "" if there is one.
         alone: the value of the model that the client trained by itself.
-        alone_gap: why there is none.
+        alone_gap: why there is no value of that model.
         alone_recorded: that value's 95 % interval, as the client computed it; None: there is none.
         difference_error: the standard error of the difference of the two, measured on the same samples.
-        correlation: of the two values over draws of the samples, by the same jackknife; 0: not known.
+        correlation: the two values' correlation over draws of the samples, by the same jackknife; 0: not known.
         blocks: the jackknife's number of blocks of test samples.
     """
 
@@ -168,7 +168,7 @@ class Fit:
 
 
 def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
-    """Return a client's tests in a run, with those of ``alone`` (or of a run that :func:`_find_alone` finds).
+    """Return a client's tests in a run, with those of ``alone`` (or of a run that :func:`find_alone` finds).
 
     Raises UserError if ``alone`` is not a run of clients alone on the same data with the same training.
     """
@@ -179,7 +179,7 @@ def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
         return Fit(how=f"its test after round {after[-1]} is lost: {run.lost[after[-1]]}")
     if not tests:
         return Fit(how=_why_untested(run))
-    other = _find_alone(run) if named is None else named
+    other = find_alone(run) if named is None else named
     fit = _fit(run, client, tests)
     if other is None:
         return replace(fit, how=_how(run, client))
@@ -197,7 +197,7 @@ def fits_at_end(run: RunRecord, alone: RunRecord | None = None) -> dict[int, Fit
         alone: a run of clients alone, used if it has the same data, model and training; otherwise, one is looked for in
             the run's folder or next to it. Clients that it did not test have no comparison.
     """
-    other = alone if alone is not None and not _differences(run.config, alone.config) else _find_alone(run)
+    other = alone if alone is not None and not _differences(run.config, alone.config) else find_alone(run)
     theirs = {} if other is None else _last_tests(other)
     found = {}
     for client, test in _last_tests(run).items():
@@ -327,7 +327,7 @@ def finite_or_none(number: float) -> float | None:
     return float(number) if np.isfinite(number) else None
 
 
-def _find_alone(run: RunRecord) -> RunRecord | None:
+def find_alone(run: RunRecord) -> RunRecord | None:
     """Return a finished run of the same clients by themselves: in the run directory's folder "alone", or next to it.
 
     It must have the same data, model and training, at least one finished round and, next to the run, also the same
@@ -351,7 +351,7 @@ def _find_alone(run: RunRecord) -> RunRecord | None:
 
 
 def _checked(run: RunRecord, other: RunRecord) -> RunRecord:
-    """Return ``other``, or raise UserError if it is no run of single clients that can be compared with ``run``."""
+    """Return ``other``, or raise UserError if it is not a run of single clients that can be compared with ``run``."""
     if other.mechanism != "local":
         raise UserError(
             f"--alone {other.path}: its mechanism is '{other.mechanism}'; it must be 'local', every client by itself"

@@ -193,8 +193,8 @@ def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str]
 def _figures(lines: Sequence[Posting], kinds: Mapping[str, str]) -> tuple[PostingSum, ...]:
     """Return the sums of postings by kind, in order of appearance.
 
-    Units that only move between the client's two accounts, as a bid does before it wins a seat, are no expense: such a
-    kind is marked as ``within`` and shows what moved on the account itself.
+    Units that only move between the client's two accounts, as a bid does before it wins a seat, are not an expense:
+    such a kind is marked as ``within`` and shows what moved on the account itself.
     """
     net = Counter[int]()  # what each transaction changes of both accounts together
     for line in lines:

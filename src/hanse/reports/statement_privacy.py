@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
 
 from hanse.base.files import table
-from hanse.federation.account import Release
+from hanse.core.port import Train
+from hanse.core.recipe import Recipe
+from hanse.core.table import Floats, Ints
+from hanse.federation.account import SAT_OUT
 from hanse.federation.privacy import Privacy
 from hanse.games.jackknife import SURE
 from hanse.reports.statement_contributed import Contributed
 from hanse.runs.run_record import RunRecord
 
-SAT_OUT = "its privacy budget is used up"
 HIDES = {"client": "the client as a whole", "sample": "each single sample"}
 
 
 def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
     """Return in a few words what a client has spent of its privacy budget, and what noise did to its value.
+
+    All of it is what the client's account said with its answers and refusals: budgets may be lowered in the course of a
+    run, and a participant may have one of its own.
 
     Args:
         run: the run, as :func:`hanse.runs.run_record.load_run` reads it.
@@ -28,61 +36,137 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
     Returns:
         "" if updates left the clients as they were.
     """
-    rule = table(run.config, "federation").get("private")
-    if not isinstance(rule, Mapping):
+    if not isinstance(table(run.config, "federation").get("private"), Mapping):
         return ""
-    rule = {**rule, **_own(rule.get("stricter"), client)}
     mine = [seat for seat in run.clients if seat.client == client]
-    said = [seat.epsilon for seat in mine if seat.epsilon is not None]
-    out = sum(seat.refused is not None and seat.refused.startswith(SAT_OUT) for seat in mine)
-    told = f"epsilon {max(said, default=0.0):.3g} of {_number(rule, 'epsilon'):g} spent in {len(said)} answers"
-    told += f", as the client says, at delta {_number(rule, 'delta'):g}"
-    told += f"; then it sat out {out} round{'s' * (out != 1)}." if out else "."
+    said = [seat for seat in mine if seat.epsilon is not None and seat.budget is not None and seat.delta is not None]
+    out = {seat.round: seat.refused for seat in mine if seat.refused is not None and seat.refused.startswith(SAT_OUT)}
+    if out:
+        many = f"{len(out)} of {len({seat.round for seat in mine})} rounds"
+        told = f"{out[max(out)]}. So it sat out {many}, as it says."
+    elif said:
+        last = said[-1]
+        told = f"epsilon {last.epsilon:.3g} of {last.budget:g} spent in {len(said)} answers, as the client says, "
+        told += f"at delta {last.delta:g}."
+    else:
+        return "only the client's own account knows what it has spent."
     if given.value and given.sampling and given.drawn is not None and given.error is not None and not given.sure:
-        valued = sum(seat.value is not None for seat in mine)
-        times = (SURE * given.error / abs(given.value)) ** 2
-        if valued and times < 1000:
-            more = math.ceil(valued * (times - 1))
+        valued = [seat for seat in mine if seat.value is not None]
+        needed = rounds_to_tell(given.value, given.error, [(s.round, s.error or 0.0) for s in valued])
+        if needed < 1000 * len(valued):
             lacks = ", for which its budget has nothing left" if out else ""
+            more = max(1, math.ceil(needed) - len(valued))
             told += f" With noise its value is not told from 0; about {more} more rounds would tell it{lacks}."
+        elif math.isinf(needed):
+            told += (
+                " Its value is not told from 0, since noise alone may lower it as much; more rounds would not tell it."
+            )
     return told
 
 
-def _own(stricter: Any, client: int) -> Mapping[str, Any]:
-    """Return what an experiment says of one client's budget; a stranger's file may say anything."""
-    given = [one for one in stricter if isinstance(one, Mapping)] if isinstance(stricter, list) else []
-    return next((one for one in given if isinstance(one.get("clients"), list) and client in one["clients"]), {})
+def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float]]) -> float:
+    """Return in how many rounds a client's sum of values would be told from 0; infinity: never.
+
+    Sums, and what noise lowers them by, grow with the rounds t, and chance as their root
+    (:func:`hanse.mechanisms.value_noise.together`): ``t^2 v^2 > 1.96^2 (t chance^2 + t^2 worse^2)``.
+
+    Args:
+        value: the sum of its values.
+        error: the standard error of that sum, from all sources.
+        errors: of each valued round its number r and the error of its value, whose square is
+            ``chance^2 + (2 r + 1) worse^2``.
+
+    Examples:
+        >>> rounds_to_tell(2.0, 2.0, [(r, 1.0) for r in range(4)]).__round__(1)  # chance alone: 1.96^2 / .5^2
+        15.4
+        >>> rounds_to_tell(2.0, 2.0, [(r, (0.25 * (2 * r + 1)) ** 0.5) for r in range(4)])
+        inf
+    """
+    many, odd = len(errors), np.array([2.0 * r + 1 for r, _ in errors])
+    squares = np.square([e for _, e in errors])
+    varies = float(np.square(odd - odd.mean()).sum()) if many > 1 else 0.0
+    worse = max(0.0, float((odd - odd.mean()) @ squares) / varies) if varies else 0.0
+    chance = max(0.0, error**2 - worse * float(odd.sum())) / many
+    left = (value / many) ** 2 - SURE**2 * worse
+    return SURE**2 * chance / left if left > 0 else math.inf
 
 
-def _number(rule: Mapping[str, Any], key: str) -> float:
-    """Return a number of the experiment's; NaN if a stranger's file has none there."""
-    value = rule.get(key)
-    return float(value) if isinstance(value, int | float) else math.nan
+def sitting_out(run: RunRecord) -> list[str]:
+    """Return a sentence for each reason why a privacy account kept clients out of every round."""
+    asked, out = Counter(seat.client for seat in run.clients), Counter[int]()
+    why: dict[int, str] = {}
+    for seat in run.clients:
+        if seat.refused is not None and seat.refused.startswith(SAT_OUT):
+            out[seat.client] += 1
+            why[seat.client] = seat.refused
+    named: dict[str, list[str]] = {}
+    for client in sorted(why):
+        if out[client] == asked[client]:
+            named.setdefault(why[client], []).append(run.client_label(client))
+    return [
+        f"Sat out every round: {_few(who)}, each because {reason}."
+        if len(who) > 1
+        else f"Client {who[0]} sat out every round: {reason}."
+        for reason, who in named.items()
+    ]
 
 
-def before(rule: Privacy, size: int, seats: int, rounds: int, one: Release) -> str:
+def _few(names: Sequence[str], most: int = 5) -> str:
+    """Return some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"clients {', '.join(names[:most])}{more}"
+
+
+def before(
+    rule: Privacy, client: int, sizes: Ints, size: int, *, seats: int, rounds: int, recipe: Recipe, by_samples: bool
+) -> str:
     """Return what privacy costs a client, said before it joins.
 
     Args:
         rule: what clients let out, with the noise.
-        size: how many numbers a model has.
+        client: the client's number.
+        sizes: ``[N]``, how many samples each client has.
+        size: P, how many numbers a model has.
         seats: how many clients train in a round.
         rounds: of the run.
-        one: what one of its updates gives out.
+        recipe: how clients train.
+        by_samples: whether updates weigh by samples; else it is said what they leave with equal weights.
     """
-    hides = f"Its updates have noise that hides {HIDES[rule.unit]}, up to epsilon {rule.epsilon:g} at delta"
-    told = f"{hides} {rule.delta:g}; then it sits out."
-    if rule.noise is None:
+    mine = rule.of(client)
+    hides = f"Its updates have noise that hides {HIDES[rule.unit]}, up to epsilon {mine.epsilon:g} at delta"
+    told = f"{hides} {mine.delta:g}; then it sits out."
+    if mine.noise is None:
         return told
-    lasts = max(n for n in range(rounds + 1) if rule.opened().affords([one] * n))
+    one = mine.update(int(sizes[client]), recipe)
+    lasts = max(n for n in range(rounds + 1) if mine.opened().affords(one * n))
     told += f" The budget lasts for {lasts} of {rounds} rounds."
-    if rule.unit == "sample":
-        return (
-            f"{told} It trains with the noise inside: at each of its {one.steps} steps a round, noise {rule.noise:.3g} "
-            "times as long as what one sample may add at most."
-        )
-    times = rule.noise * math.sqrt(size)
+    own, mean = noise_lengths(rule, client, sizes, size, seats, recipe, by_samples)
+    if not math.isfinite(own):
+        return told
+    weights = "weighted by samples" if by_samples else "if all weigh the same"
     return (
-        f"{told} In an update the noise is {times:.3g} times as long "
-        f"as what is learned at most, in the mean of {seats} updates {times / math.sqrt(seats):.3g} times."
+        f"{told} In an update the noise is {own:.3g} times as long as what is learned at most, in the mean of {seats} "
+        f"updates, {weights}, {mean:.3g} times."
     )
+
+
+def noise_lengths(
+    rule: Privacy, client: int, sizes: Ints, size: int, seats: int, recipe: Recipe, by_samples: bool
+) -> tuple[float, float]:
+    """Return how long the noise is in a client's update, and in the mean of a round's updates.
+
+    Both are over the greatest length without noise; NaN if that has no bound. Noise of the standard deviation s at each
+    of P numbers has about the length ``s sqrt(P)``. In a mean with weights w_i it has ``sqrt(P sum w_i^2 s_i^2)``; of a
+    round that draws m of N clients the mean square is taken, N / m of that of all clients' shares. Arguments as of
+    :func:`before`.
+    """
+    task, lr = Train(0, 0, torch.zeros(0)), recipe.lr_at(0)
+    given = [(rule.of(c), (int(n), recipe, lr, task)) for c, n in enumerate(sizes)]
+    noise: Floats = np.array([terms.level(*one) for terms, one in given])
+    learned: Floats = np.array([terms.longest(*one) for terms, one in given])
+    counts = sizes if by_samples and sizes.sum() else np.ones(len(sizes))
+    shares = counts / counts.sum()
+    left = float((shares**2 * noise**2).sum()) * len(sizes) / seats
+    own, mean = noise[client] / learned[client], math.sqrt(left) / float(shares @ learned)
+    longer = math.sqrt(size) if np.isfinite(learned).all() else math.nan
+    return float(own) * longer, mean * longer

@@ -24,8 +24,8 @@ _UNSURE = "How much of the difference is chance is not known, so that it does no
 class JoiningVerdict:
     """Whether joining paid.
 
-    Two things are judged: the client's model against the one that it trains alone, and its tokens (in a market its
-    utility, which has the payments in it).
+    Two things are judged: the client's model against the one that it trains alone, and its tokens. In a market the
+    model alone is: the headline names its formula, which measures nothing, and the answer does not count it.
 
     Attributes:
         answer: "yes" if at least one of the two gained and none lost; "no" the other way round; "mixed" if one gained
@@ -73,12 +73,12 @@ def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
         Yes, joining paid
         Not known whether joining paid: the difference may be chance
     """
-    judged = (_model(fit), _economy(money, models))
-    answer = answer_of(judged[0][0], judged[1][0])
-    reasons = [reason for _, reason in judged if reason]
-    if answer == "mixed":
-        reasons += filter(None, [_rate(fit, money, models)])
-    return JoiningVerdict(answer, _headline(answer, judged[0][0], judged[1][0], money, models), tuple(reasons))
+    (model, of_model), (economy, of_economy) = _model(fit), _economy(money, models)
+    named = answer_of(model, economy)
+    reasons = [of_model, of_economy, _rate(fit, money, models) if named == "mixed" else ""]
+    answer = named if models.utility is None else answer_of(model, None)
+    headline = _headline(named, model, economy, money, models)
+    return JoiningVerdict(answer, headline, tuple(filter(None, reasons)))
 
 
 def answer_of(model: int | None, economy: int | None) -> Answer:
@@ -87,7 +87,7 @@ def answer_of(model: int | None, economy: int | None) -> Answer:
     Args:
         model: 1 if the client's model is better than the one alone, -1 if it is worse, 0 if that cannot be told, None
             if there is nothing to compare.
-        economy: the same for its tokens, or its utility in a market.
+        economy: the same for its tokens; None in a market, whose formula is no money.
 
     Example:
         >>> answer_of(0, 1), answer_of(-1, 1), answer_of(None, None)
@@ -113,20 +113,23 @@ def sign_of(fit: Fit) -> int | None:
     return _model(fit)[0]
 
 
-def _headline(answer: Answer, model: int | None, economy: int | None, money: Money | None, models: Models) -> str:
-    """Return the answer in a sentence. Where the model does not decide it says so, and first what moved in a market."""
-    if answer == "mixed":
+def _headline(named: Answer, model: int | None, economy: int | None, money: Money | None, models: Models) -> str:
+    """Return the answer in a sentence. Where the model does not decide it says so, and first what moved in a market.
+
+    ``named`` is the answer with a market's formula counted, as the sentence names it.
+    """
+    if named == "mixed":
         clear = f"Its model is clearly {'better' if model == 1 else 'worse'}"
         if models.utility is not None:
             return f"{clear}; by the market's formula {_FORMULA['yes' if economy == 1 else 'no']}"
         return f"{clear}; it {'earned' if economy == 1 else 'paid'} {about(abs(money.net) if money else 0)} tokens"
-    undecided = economy is not None and answer in _TOKENS and (model is None or (model == 0 and answer != "even"))
+    undecided = economy is not None and named in _TOKENS and (model is None or (model == 0 and named != "even"))
     if not undecided:
-        return _HEADLINES[answer]
+        return _HEADLINES[named]
     rest = _UNKNOWN if model is None else _EVEN
     if models.utility is None:
-        return f"In tokens {_TOKENS[answer]}; {rest}"
-    formula = f"by the market's formula {_FORMULA[answer]}; {rest}"
+        return f"In tokens {_TOKENS[named]}; {rest}"
+    formula = f"by the market's formula {_FORMULA[named]}; {rest}"
     if money is None:
         return f"{formula[0].upper()}{formula[1:]}"
     more, less = ("received", "paid") if money.net > 0 else ("paid", "received")

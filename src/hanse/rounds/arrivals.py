@@ -48,7 +48,7 @@ class Waiting:
 
     Attributes:
         enough: TRAIN ends once this many valid replies are in; None: it waits for all.
-        late: "drop" forgets late updates; "next" mixes them into the round in which they arrive.
+        late: "drop" discards late updates; "next" mixes them into the round in which they arrive.
         max_staleness: with "next", the most rounds by which an update may be late; None: any number.
         replay: replay the order of arrival of another run instead; None: do not.
 
@@ -89,11 +89,11 @@ class Flight:
     Attributes:
         round: the round in which the client was asked.
         seats: the client's seats, ``m`` of them.
-        start: ``[m, P]``, the models that it was sent.
-        due: the virtual time in seconds at which it answers; None: not known, as on a network.
-        updates: its ``m`` updates, if they are sound and may still count.
-        refused: why it has none.
-        request: what it was asked, on a network.
+        start: ``[m, P]``, the models that the client was sent.
+        due: the virtual time in seconds at which the client answers; None: not known, as on a network.
+        updates: the client's ``m`` updates, if they are sound and may still count.
+        refused: why there are no updates.
+        request: what the client was asked, on a network.
     """
 
     round: int
@@ -111,7 +111,7 @@ class Flight:
 
     @property
     def lost(self) -> bool:
-        """Whether it can no longer be accepted because the server was restarted."""
+        """Whether the answer can no longer be accepted because the server was restarted."""
         return self.due is None and self.updates is None and self.request is None
 
 
@@ -121,7 +121,7 @@ class Underway:
 
     Attributes:
         clock: the virtual time in seconds.
-        flights: what clients still train, by client id.
+        flights: the training that clients have not finished, by client id.
 
     Examples:
         At the start of a run, nobody:
@@ -176,7 +176,7 @@ class Landed:
 
     Attributes:
         replies: the valid replies that came in time, by client.
-        refusals: ``(client, reason)`` of the others.
+        refusals: ``(client, reason)`` for each of the other clients.
         late: updates of earlier rounds that arrived in this one and count.
         underway: what is still outstanding, and the clock at the end.
     """
@@ -195,7 +195,7 @@ class Training:
         round: the round's number.
         requests: what clients were asked, one request each.
         seats: the seats that these requests train.
-        table: the models that they start from.
+        table: the models that the seats start from.
         roster: who is present.
         before: what was under way when the round began.
         waiting: when TRAIN ends, and what becomes of late updates.
@@ -264,7 +264,7 @@ class Training:
 
         Args:
             due: when each client that was asked in this round answers.
-            sound: those of them whose answers are sound; only these count towards ``enough``.
+            sound: the clients among them whose answers are sound; only these count towards ``enough``.
             old: what was under way from earlier rounds.
         """
         begun, enough = self.before.clock, self.waiting.enough

@@ -72,7 +72,7 @@ class Judge:
         engine: scores models, such as :class:`hanse.learning.sequential.SequentialEngine`.
         validation: the server's validation set; None: it holds none, and methods that need it raise RuntimeError.
         workers: threads that score coalitions at the same time; the last bits of a utility depend on their number.
-        num_classes: of the targets; None: regression.
+        num_classes: the number of classes of the targets; None: regression.
         root: what the server trains on itself; None: nothing.
         device: where the rows lie.
 

@@ -34,6 +34,7 @@ from hanse.federation.account import Account
 from hanse.federation.privacy import InState
 from hanse.learning.job import Engine, Problem
 from hanse.mechanisms.feedback import Feedback, gone
+from hanse.mechanisms.value_noise import unknown_without
 from hanse.rounds.arrivals import Underway, Waiting, joined
 from hanse.rounds.clipping import AdaptiveClip
 from hanse.rounds.exchange import Exchange, accepted, continued, merge, sent, training
@@ -159,7 +160,8 @@ class LoopState:
         on_server: ``[2, K]``, loss and accuracy on the server's test set of rows that have not changed since they were
             tested (NaN: all others). Checkpoints keep it because scoring a row again in another batch may change its
             last bits.
-        accounts: what each client of a simulation has spent of its privacy budget, by client.
+        accounts: what each client of a simulation has spent of its privacy budget, by client; None: there are no
+            budgets, or clients keep them themselves.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -183,7 +185,7 @@ class LoopState:
     held: Ints | None = None
     underway: Underway = field(default_factory=Underway)
     on_server: Floats | None = None
-    accounts: Mapping[int, Account] = field(default_factory=dict)
+    accounts: Mapping[int, Account] | None = None
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,8 @@ def first_state(setup: Setup) -> LoopState:
         check_rows("rows", home, (context.num_clients,), table.size)
     recipe, first = context.recipe, context.initial(0)
     history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
-    return LoopState(0, table, home, states, Book(floor=setup.floor), history=history)
+    accounts = None if setup.accounts is None else dict[int, Account]()
+    return LoopState(0, table, home, states, Book(floor=setup.floor), history=history, accounts=accounts)
 
 
 def play_round(setup: Setup, state: LoopState) -> Played:
@@ -273,7 +276,7 @@ def play_round(setup: Setup, state: LoopState) -> Played:
         LedgerError: a settlement that does not sum to zero or overdraws an account; nothing of it is posted.
     """
     if setup.accounts is not None:
-        setup.accounts.accounts = state.accounts
+        setup.accounts.accounts = state.accounts or {}
     now = _begin(setup, state, "open")
     now = _ask_at_the_start(setup, now)
     now = _settled(setup, now)
@@ -296,7 +299,7 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     after = LoopState(
         state.round + 1, table, view.mixed.home, learned, view.book, personal,
         moved=moved, history=history, held=_held(view), underway=now.underway,
-        accounts={} if setup.accounts is None else setup.accounts.accounts,
+        accounts=None if setup.accounts is None else setup.accounts.accounts,
     )  # fmt: skip
     waited = _waited(setup, now.underway, view.trained)
     return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned), waited)
@@ -499,6 +502,7 @@ def _value(setup: Setup, now: _Now) -> _Now:
         return now
     with now.port.clock("value"):
         values, states = decide("value", value.value, now.view, now.states, setup.key("value"))
+        values = unknown_without(values, now.view.trained)
     return replace(now, states=states).knowing(values=values).handing_on(values.found)
 
 

@@ -41,7 +41,7 @@ class RecordedRound:
     """A round that was played.
 
     Attributes:
-        state: the loop's state after it.
+        state: the loop's state after the round.
         record: the round's record.
     """
 
@@ -135,8 +135,8 @@ def _test(setup: Setup, experiment: Experiment, played: Played, known: Floats | 
 def telling(setup: Setup, state: LoopState) -> Setup:
     """Return the setup for playing a round: on a network, its requests say which updates were accepted.
 
-    Owners of private rows need that. It is derived from the loop's state, so it is right after a failed round and in a
-    resumed run.
+    Owners of private rows need to know this. It is derived from the loop's state, so it is also right after a failed
+    round and in a resumed run.
     """
     if not setup.remote:
         return setup
@@ -144,8 +144,8 @@ def telling(setup: Setup, state: LoopState) -> Setup:
 
 
 def settled(setup: Setup, state: LoopState) -> tuple[LoopState, tuple[Transaction, ...], Answers | None]:
-    """Settle what the last round left open and close the books; return the state after it, what was posted, and what
-    clients answered, if it is kept.
+    """Settle what the last round left open and close the books. Return the state after that, what was posted, and the
+    clients' answers, if answers are kept.
     """
     keeping = Keeping(setup.federation) if setup.kept else None
     last = finish(setup if keeping is None else replace(setup, federation=keeping), state)
@@ -171,10 +171,10 @@ class Watched(Federation):
     Attributes:
         federation: the federation that is wrapped.
         roster: who was present at the first exchange.
-        sat: (client, start row) of everybody who was asked to train.
-        bytes_down: sent to the clients.
-        bytes_up: received from them.
-        down: whether the federation itself raised: the network is lost, and no part has failed.
+        sat: ``(client, start row)`` of each seat that was asked to train.
+        bytes_down: bytes sent to the clients.
+        bytes_up: bytes received from the clients.
+        down: whether the federation itself raised: then the network is lost, and no part is to blame.
     """
 
     federation: Federation

@@ -50,7 +50,7 @@ class BackgroundWriter:
 
         Args:
             record: the round.
-            state: the state after it, for a checkpoint; None: no checkpoint is due.
+            state: the state after the round, for a checkpoint; None: no checkpoint is due.
         """
         if self._folder is None:
             self._under_way = record, None
@@ -70,7 +70,7 @@ class BackgroundWriter:
         """Wait until the round being written is on the disk, and report it. Does nothing if there is none.
 
         Raises:
-            MachineError: it could not be written.
+            MachineError: the round could not be written.
         """
         if self._under_way is None:
             return

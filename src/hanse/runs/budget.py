@@ -17,8 +17,8 @@ class Budget:
         limits: ``[run]``, with ``target_accuracy`` (a share of the server's test set), ``max_seconds`` (of all rounds,
             by the wall clock) and ``max_megabytes`` (10^6 bytes, up and down together). Each may be None: no such
             limit.
-        seconds: used so far.
-        megabytes: used so far.
+        seconds: the seconds used so far.
+        megabytes: the megabytes used so far.
         accuracy: the best test accuracy so far, 0 to 1.
         rounds: how many rounds were counted.
     """

@@ -27,12 +27,13 @@ LEAST_R2 = 0.01
 
 @dataclass(frozen=True)
 class Guess:
-    """The scores of guessing, without a model, on the server's test set.
+    """What guessing without a model scores on the server's test set.
 
     Attributes:
         samples: how many labels are tested (of texts: positions).
         most: the share of the most common class, the accuracy of always naming it.
-        entropy: of the classes' shares, in nats: the cross-entropy of predicting these shares for every sample.
+        entropy: the entropy of the classes' shares, in nats: the cross-entropy of predicting these shares for every
+            sample.
 
     Examples:
         >>> Guess.of(Samples(torch.zeros(4, 1), torch.tensor([0, 1, 0, 0]))).most
@@ -45,7 +46,7 @@ class Guess:
 
     @staticmethod
     def of(samples: Samples | None) -> Guess | None:
-        """Return what a guess scores on these samples; None for no samples, or targets that are no classes."""
+        """Return what a guess scores on these samples; None for no samples, or targets that are not classes."""
         if samples is None or samples.y.is_floating_point():
             return None
         counts = torch.bincount(samples.y[samples.y >= 0].flatten())  # below 0: positions that are not predicted
@@ -64,12 +65,12 @@ class Guess:
     def beaten(self, accuracy: float, loss: float | None) -> bool:
         """Say whether a model is better than guessing.
 
-        It is if its accuracy is above :attr:`bar`, or if its loss explains :data:`LEAST_R2` of the entropy, as for a
-        model of rare events that never predicts the rare class.
+        A model is better if its accuracy is above :attr:`bar`, or if its loss explains the share :data:`LEAST_R2` of
+        the entropy, as for a model of rare events that never predicts the rare class.
 
         Args:
-            accuracy: on these samples.
-            loss: its mean cross-entropy on them; None: another loss was trained, or none is known.
+            accuracy: the model's accuracy on these samples.
+            loss: the model's mean cross-entropy on these samples; None: another loss was trained, or none is known.
         """
         explains = loss is not None and math.isfinite(loss) and loss < (1 - LEAST_R2) * self.entropy
         return accuracy > self.bar or explains
@@ -80,7 +81,7 @@ def doubts(
 ) -> list[str]:
     """Return the sentences to show before a run's other results; none if there is nothing to doubt.
 
-    There are two: that the model was no better than chance at the last test (:meth:`Guess.beaten`), and that in more
+    There are two such doubts: the model was no better than chance at the last test (:meth:`Guess.beaten`); or in more
     than half of the later valued rounds some coalition's loss was above ln C, so values by the loss rank a useless
     update above skewed ones.
 
@@ -98,8 +99,9 @@ def doubts(
         at_home = several and own is not None and _number(own) and own > guess.bar
         if not at_home and not guess.beaten(accuracy, loss if cross_entropy and _number(loss) else None):
             sentences.append(
-                f"The model is at chance: its test accuracy is {accuracy:.3f}, and always naming the most common class "
-                f"gives {guess.most:.3f} ({guess.bar:.3f} with {MARGIN:g} standard errors)."
+                f"The model is no better than guessing: it gets {100 * accuracy:.1f} % of the test data right, and "
+                f"always naming the most common class {100 * guess.most:.1f} %; up to {100 * guess.bar:.1f} % may be "
+                "chance."
             )
     valued = [line for line in metrics if _number(line.get(WORSE))]
     late = valued[len(valued) // 2 :]

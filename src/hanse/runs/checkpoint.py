@@ -27,7 +27,7 @@ from hanse.core.entry import Transaction
 from hanse.core.history import History
 from hanse.core.part import State
 from hanse.core.table import Block, Seats, Table, Updates
-from hanse.federation.account import account_from
+from hanse.federation.account import Account, account_from
 from hanse.rounds.arrivals import Flight, Underway
 from hanse.rounds.round import LoopState
 
@@ -51,6 +51,7 @@ class Snapshot:
         state: the loop's state.
         lengths: how many bytes of each line file belong to earlier rounds.
         pending: (round, transaction) since the previous checkpoint, which may not be in the ledger yet.
+        settings: the experiment that was played, as ``config.toml`` had it; "": an earlier version did not keep it.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -61,12 +62,14 @@ class Snapshot:
     state: LoopState
     lengths: Mapping[str, int]
     pending: tuple[tuple[int, Transaction], ...] = ()
+    settings: str = ""
 
 
 def own_copy(state: LoopState) -> LoopState:
     """Return a copy of a state that parts cannot change by writing into arrays that they keep.
 
-    Another thread writes it while the next round is played. Models are shared, because every round makes a new table.
+    Another thread writes the copy while the next round is played. Models are shared, because every round makes a new
+    table.
     """
     states = {slot: {name: _copied(value) for name, value in of.items()} for slot, of in state.states.items()}
     arrays = {name: _copied(getattr(state, name)) for name in ("home", "held", "moved", "personal")}
@@ -217,8 +220,9 @@ def store(path: Path, snapshot: Snapshot) -> None:
             **{name: getattr(book, name) for name in ("count", "floor", "round", "balances")},
         },
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
+        "settings": snapshot.settings,
     }
-    if state.accounts:
+    if state.accounts is not None:
         known["accounts"] = {client: asdict(account) for client, account in sorted(state.accounts.items())}
     if underway or state.underway.clock:
         known |= {"clock": state.underway.clock, "flights": underway}
@@ -236,8 +240,8 @@ def load(path: Path, device: torch.device) -> Snapshot:
         device: where models and the parts' tensors are put.
 
     Raises:
-        CorruptCheckpointError: its checksum or its form is wrong.
-        UserError: another version of hanse wrote it.
+        CorruptCheckpointError: the file's checksum or form is wrong.
+        UserError: another version of hanse wrote the file.
     """
     try:
         with safe_open(path, "pt") as file:
@@ -281,10 +285,15 @@ def load(path: Path, device: torch.device) -> Snapshot:
         personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
         held=tensors["table/held"].numpy() if "table/held" in tensors else None,
         on_server=tensors["on_server"].numpy() if "on_server" in tensors else None,
-        accounts={int(client): account_from(one) for client, one in known.get("accounts", {}).items()},
+        accounts=_accounts(known.get("accounts")),
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
         for r, step, kind, memo, rows in known["pending"]
     )
-    return Snapshot(state, known["lengths"], pending)
+    return Snapshot(state, known["lengths"], pending, known.get("settings", ""))
+
+
+def _accounts(kept: Mapping[str, Any] | None) -> dict[int, Account] | None:
+    """Return the privacy accounts of a snapshot by client; None: it has none."""
+    return None if kept is None else {int(client): account_from(one) for client, one in kept.items()}

@@ -2,8 +2,8 @@
 
 ``committed.json`` in the run directory holds the commitments to the validation set (:mod:`hanse.data.committed`) and
 hashes of the configuration and of hanse's code; the first line of the log commits to all of it. The validation set
-itself, its salts and the clients' answers are kept outside the run directory, which is given away: in ``RUN.audit``,
-for the auditor only.
+itself, its salts and the clients' answers are for the auditor only. They are kept in ``RUN.audit``, outside the run
+directory, which may be given away.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Commitment:
         validation: the commitments to the validation samples, concatenated in base64; "" if there are none.
         clients: how many clients there can be.
         config: SHA-256 of the configuration without its number of rounds.
-        hanse: the version.
+        hanse: the version of hanse.
         code: SHA-256 of hanse's code.
     """
 
@@ -65,7 +65,7 @@ class Commitment:
 
         Args:
             experiment: as ``config.toml`` has it.
-            validation: the server's validation set; None: it has none.
+            validation: the server's validation set; None: there is none.
             clients: how many clients there can be.
         """
         leaves = "" if validation is None else as_text(*validation.commitments)
@@ -79,13 +79,13 @@ class Commitment:
         return hashes_of(self.validation)
 
     def transaction(self) -> Transaction:
-        """Return the transaction that commits to all of it."""
+        """Return the transaction that posts this commitment."""
         root = as_text(Tree(self.samples).root())
         validation = f"validation {root} samples {len(self.samples)} clients {self.clients}"
         return Transaction(COMMIT, COMMIT, (), f"{validation} config {self.config} hanse {self.hanse} code {self.code}")
 
     def write(self, folder: Path) -> None:
-        """Write it into a run directory."""
+        """Write the commitment into a run directory."""
         write_whole(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
 
     @staticmethod

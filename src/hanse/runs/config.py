@@ -1,8 +1,8 @@
 """The experiment's schema: all keys of the TOML file, their defaults and checks.
 
 :class:`Experiment` is the whole file, with one class per section. Read one with :meth:`Experiment.read`, or build it
-from keywords in Python. Mistakes are found here, before any data are loaded, and listed together. Those that depend on
-the data are found by :mod:`hanse.runs.setup`.
+from keywords in Python. Mistakes are found here, before any data are loaded, and listed together. Mistakes that depend
+on the data are found by :mod:`hanse.runs.setup`.
 
 The fields' types document the allowed values, and ``docs/reference/experiment.md`` is made from them.
 """
@@ -82,8 +82,8 @@ class ModelSection(BaseModel):
 class MechanismSection(BaseModel):
     """``[mechanism]``: which mechanism is played.
 
-    Its name or import path, its own options, and under ``select``, ``train``, ``weigh``, ``value``, ``settle`` and
-    ``deploy`` the parts that replace its own.
+    The section has the mechanism's name or import path, its options, and under ``select``, ``train``, ``weigh``,
+    ``value``, ``settle`` and ``deploy`` the parts that replace its own.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -171,7 +171,7 @@ class TrainSection(Section):
         batch_share: each step draws a fresh sample of this share; in (0, 1], with ``steps``.
         lr: learning rate in round 0. Default: 0.1; 2 for the model "lstm"; 0.01 with an optimizer other than SGD or the
             user's own ``loop``.
-        momentum: of SGD, in [0, 1).
+        momentum: the momentum of SGD, in [0, 1).
         weight_decay: L2 penalty as PyTorch's optimisers take it.
         lr_decay: the rate is multiplied by this after each round; in (0, 1].
         optimizer: "sgd", "adamw" or "adadelta". The moments of the last two start anew in each round.
@@ -208,7 +208,7 @@ class TrainSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _rate(cls, given: Any) -> Any:
-        """Fill in the learning rate of what is no SGD of hanse's own."""
+        """Fill in the learning rate of an optimiser that is not hanse's own SGD."""
         if not isinstance(given, Mapping):
             return given
         others = given.get("loop") is not None or given.get("optimizer", "sgd") != "sgd"
@@ -250,7 +250,7 @@ class ClientsSection(Section):
     Attributes:
         policy: the policy that decides bids, prices and leaving, by name or import path, or as a table with options.
         told: whether each client learns its value after every round in which it trained. Its policy may decide to leave
-            because of it.
+            because of that value.
         profiles: each client's role, costs and eagerness in a market, by name or as a table with options.
         grant: a new client's grant from the mint, in tokens, if the mechanism pays.
         vests: the number of parts of the grant: the first when a client joins, one more after each round in which its

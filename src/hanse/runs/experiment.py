@@ -36,6 +36,7 @@ from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
+from hanse.runs.privacy import same_accounting
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
 from hanse.runs.run_record import played_lines
@@ -98,8 +99,8 @@ def run(
         The :class:`Run`; after Ctrl-C it is ``interrupted`` and has the rounds so far.
 
     Raises:
-        UserError: the experiment cannot be run, or ``out`` is taken. This is found before round 0, all mistakes
-            together.
+        UserError: the experiment cannot be run, or ``out`` is taken. All mistakes are reported together, before round
+            0.
         MachineError: the machine failed, such as a full disk. Rounds that were written stay and can be resumed.
 
     What fails before the first round is finished leaves no directory behind.
@@ -175,8 +176,8 @@ def resume(
     rounds: int | None = None,
     progress: bool = False,
 ) -> Run:
-    """Continue the run in a directory from its last intact checkpoint, and return the whole run. The result is bit for
-    bit that of an uninterrupted run.
+    """Continue the run in a directory from its last intact checkpoint, and return the whole run. The result equals that
+    of an uninterrupted run, bit for bit.
 
     Args:
         path: the run directory.
@@ -184,14 +185,14 @@ def resume(
         model: the model again, if the run was given it as an object. Its weights are then those of the checkpoint.
         observers: objects that see every remaining round.
         other_data: continue even if the data have changed; this is recorded.
-        rounds: continue to this many rounds in all, and record that in ``config.toml``. The result is that of a run
-            planned for as many rounds, except perhaps for a test after the old last round; a note then says so.
+        rounds: the total number of rounds to continue to, which is recorded in ``config.toml``. The result is that of a
+            run planned for so many rounds, except perhaps for a test after the old last round; a note then says so.
         progress: show a bar on standard error.
 
     Raises:
         UserError: it is not a run directory, or belongs to a federation on a network; another process is playing it;
-            data or model are not the run's; or ``rounds`` is impossible (fewer than were played, or the last one was
-            already settled).
+            data, model or settings are not the run's; or ``rounds`` is impossible (fewer than were played, or the last
+            one was already settled).
         MachineError: the machine failed, such as a full disk.
 
     Examples:
@@ -239,20 +240,10 @@ def resume(
 
 
 def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
-    """Return the experiment with this many rounds.
-
-    Raises:
-        UserError: fewer than were played, or the last round was settled as the last one, which books do not take back.
-    """
-    planned, played = experiment.run.rounds, len(played_lines(path, METRICS))
+    """Return the experiment with this many rounds. Raises UserError if they are fewer than were played."""
+    played = len(played_lines(path, METRICS))
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < played:
         raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds already played")
-    pays = experiment.mechanism.built.settle is not None or experiment.sizes.proved
-    if rounds != planned and played >= planned and pays:
-        raise UserError(
-            f"--rounds {rounds}: round {played} was settled as the last one, which cannot be taken back; play the "
-            f"experiment anew: hanse run {path / 'config.toml'} --set run.rounds={rounds}"
-        )
     section = RunSection(**{**experiment.run.model_dump(), "rounds": rounds})
     longer: Experiment = experiment.model_copy(update={"run": section})
     return longer
@@ -338,7 +329,7 @@ def run_remote(
     other_data: bool = False,
     key: Ed25519PrivateKey | None = None,
 ) -> Run:
-    """Run an experiment with clients behind another federation, or continue it if its directory exists. It combines
+    """Run an experiment with clients behind another federation, or continue it if its directory exists. This combines
     :func:`run` and :func:`resume`, because a server on a network is restarted by starting it again.
 
     Args:
@@ -348,7 +339,7 @@ def run_remote(
         hold: the right to write into the run directory; it is taken here.
         observers: objects that see every round.
         other_data: allow server sets that differ from those of earlier rounds.
-        key: the operator's, which signs the heads of the ledger; None: they are not signed.
+        key: the operator's key, which signs the heads of the ledger; None: they are not signed.
 
     Raises:
         UserError: the experiment cannot be run on a network, or does not fit the directory.
@@ -373,8 +364,8 @@ def play_setup(
         ready: the setup. Its engine is closed at the end.
         observers: objects that see every round.
         hold: the right to write into the run directory that is to be made; None: nothing is written.
-        overwrite: whether an earlier run there may be deleted.
-        key: the operator's, which signs the heads of the ledger; None: they are not signed.
+        overwrite: whether an earlier run in that directory may be deleted.
+        key: the operator's key, which signs the heads of the ledger; None: they are not signed.
 
     Raises:
         MachineError: the machine failed. The directory stays as it is, to be resumed.
@@ -444,6 +435,7 @@ def _from_a_checkpoint(
             state = first_state(setup)
             if snapshot is not None:
                 _same_parts(hold.folder, state, snapshot.state)
+                same_accounting(setup.accounts, snapshot.state)
                 state = snapshot.state
             elif setup.kept:
                 state = _begun(Commitment.read(hold.folder), state, folder)
@@ -548,6 +540,7 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
                 raise RunFailedError(
                     f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
                 )
+            del done, record  # with all updates of the round, of which the next one has as many
         writer.settle()
         result.interrupted = state.round < limits.rounds and result.over is None
         if not result.interrupted:

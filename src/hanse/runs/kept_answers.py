@@ -1,8 +1,8 @@
 """The clients' answers in a round, kept for replaying it: ``RUN.audit/NNNNN.safetensors``.
 
 :class:`Keeping` wraps a federation and records, as messages of the network's codec, who was present, who was asked, and
-every reply. The round's record has the hash of each, and the book has the hash of the record, so no answer can be
-changed later. :class:`Recorded` replays the answers to the mechanism's own code (:mod:`hanse.runs.recompute`).
+every reply. The round's record has the hash of each message, and the book has the hash of the record, so no answer can
+be changed later. :class:`Recorded` replays the answers to the mechanism's own code (:mod:`hanse.runs.recompute`).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Answers:
 
     Attributes:
         headers: the roster and every reply as JSON, with the arrays by hash, in the order in which they came.
-        clients: the client of each, :data:`ROSTER` for the roster.
-        asked: of each exchange, who was asked and how many replies came.
+        clients: the client of each header, :data:`ROSTER` for the roster.
+        asked: for each exchange, the clients that were asked and the number of replies.
         arrays: the arrays by content hash.
     """
 
@@ -120,7 +120,7 @@ class Answers:
             raise UnlikeError(f"{len(record['kept_hash'])} answers were recorded, and {len(self.headers)} are kept")
 
     def value(self, place: int) -> Any:
-        """Return the roster or reply at a position. Raises UnlikeError if it is neither."""
+        """Return the roster or reply at a position. Raises UnlikeError if neither is there."""
         try:
             return unpack_kept(Message(self.headers[place], self.arrays))
         except (WireError, ValueError, RecursionError, AttributeError, TypeError) as wrong:
@@ -149,7 +149,7 @@ class Keeping(Federation):
     """Wraps a federation during one round and keeps its answers.
 
     Attributes:
-        federation: the one that answers.
+        federation: the federation that answers.
     """
 
     federation: Federation
@@ -212,7 +212,7 @@ class Recorded(Federation):
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Return the replies of the next exchange. Raises UnlikeError if others were asked then."""
+        """Return the replies of the next exchange. Raises UnlikeError if the recorded exchange asked other clients."""
         now = [request.client for request in requests]
         if self._exchange >= len(self.kept.asked):
             raise UnlikeError(f"clients {now} would have been asked once more, and were not")

@@ -56,7 +56,7 @@ class LineTail:
         was rewritten), it is read from the beginning. A missing file counts as empty.
 
         Args:
-            most: how many bytes are read, about.
+            most: about how many bytes to read at most.
         """
         try:
             file = opened(self.path)
@@ -96,7 +96,7 @@ class LineTail:
 
 
 def last_line(file: Path) -> Mapping[str, Any]:
-    """Return the last complete line of a JSON-lines file; empty if it has none or cannot be read."""
+    """Return the last complete line of a JSON-lines file; empty if there is none or the file cannot be read."""
     try:
         with opened(file) as lines:
             size = lines.seek(0, os.SEEK_END)

@@ -25,13 +25,13 @@ _NAMED = 5  # clients in one line
 def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
     """Return a line for each metric that is undefined in every test of this experiment.
 
-    Either the server's whole test set lacks what it needs, or every testing client's share does, or the user's own
-    function fails.
+    Either the server's whole test set lacks what the metric needs, or every testing client's share does, or the user's
+    own function fails.
 
     Args:
-        problem: has the metrics.
-        data: has the test sets.
-        tested: ids ``[n]`` of the clients that test.
+        problem: the model with its metrics.
+        data: the data with their test sets.
+        tested: the ids ``[n]`` of the clients that test.
     """
     lines = []
     for metric in problem.metrics:

@@ -23,8 +23,8 @@ class Registered(TypedDict):
 
     Attributes:
         id: the client's number.
-        name: what it is called.
-        tests: the number of its own test samples.
+        name: the member's name.
+        tests: the number of the member's own test samples.
     """
 
     id: Annotated[int, Field(ge=0, lt=CLIENTS)]
@@ -57,7 +57,7 @@ def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
 
     Args:
         name: a number (not checked for existence), or the name of exactly one client.
-        names: the clients' names by number; empty: they have none.
+        names: the clients' names by number; empty: clients have no names.
         where: the start of an error message, such as the option.
 
     Raises:

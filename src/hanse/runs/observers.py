@@ -41,10 +41,10 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 
     Args:
         seats: the lines of ``clients.jsonl``.
-        names: what clients are called, by number; empty: they have no names.
+        names: the clients' names by number; empty: clients have no names.
 
     Returns:
-        A line for each of the five worst with the most frequent reason, and a line with the number of others.
+        A line for each of the five worst clients with the most frequent reason, and a line with the number of others.
     """
     sat: defaultdict[int, set[int]] = defaultdict(set)
     got: defaultdict[int, set[int]] = defaultdict(set)
@@ -154,9 +154,9 @@ def counting(
     Args:
         label: the text before the bar.
         console: where it is drawn.
-        at_once: draw it from the first call on, even without a terminal.
-        transient: whether it disappears at the end.
-        thread: draw it from its own thread; use False if the process forks meanwhile.
+        at_once: draw the bar from the first call on, even without a terminal.
+        transient: whether the bar disappears at the end.
+        thread: draw the bar from its own thread; use False if the process forks meanwhile.
     """
     begun, shown = time.monotonic(), bar(console, transient=transient, thread=thread)
     task = shown.add_task(label, total=None, figure="")
@@ -191,7 +191,7 @@ class ProgressBar:
 
     Args:
         console: where it is drawn.
-        label: the label before it, such as the mechanism's name.
+        label: the label before the bar, such as the mechanism's name.
         explain: print all lines about the engine at the start, not only warnings and notes.
         figure: show the last test accuracy (or main metric) of the clients, or else of the server.
     """
@@ -233,7 +233,7 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Writes event files into ``folder/tensorboard``, to be looked at with ``tensorboard --logdir``.
+    """Writes event files into ``folder/tensorboard``, for ``tensorboard --logdir``.
 
     Raises:
         UserError: TensorBoard is not installed.
@@ -333,7 +333,7 @@ class WandB:
         self._wandb = library("wandb", "--track wandb: is not installed; pip install wandb")
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Open the W&B run. Raises UserError with what wandb says if it cannot."""
+        """Open the W&B run. Raises UserError with wandb's own message if that fails."""
         mark = self._folder / "wandb.run"
         if not mark.exists():
             mark.write_text(uuid.uuid4().hex[:12] + "\n")

@@ -37,7 +37,7 @@ def apply(sections: Sections, overrides: Sequence[str]) -> tuple[Sections, list[
     Options that an override itself sets are never dropped.
 
     Args:
-        sections: what the file says; it is not changed.
+        sections: the sections of the file; they are not changed.
         overrides: as on the command line, such as ``train.lr=0.1``.
 
     Raises:
@@ -76,10 +76,10 @@ def fitting(
     """Return the sections without options that belong to another mechanism, and the keys dropped.
 
     Args:
-        sections: what the file says.
-        written_for: mechanisms for which the options were written. An option is dropped if one of these has it and the
-            named mechanism does not.
-        but: keys that always stay.
+        sections: the sections of the file.
+        written_for: mechanisms for which the options were written. An option is dropped if one of these mechanisms has
+            it and the named one does not.
+        but: the keys that always stay.
     """
     table, name = sections.get("mechanism"), name_of(sections)
     others = [other for other in written_for if other != name]
@@ -95,7 +95,7 @@ def fitting(
 
 
 def name_of(sections: Mapping[str, Any]) -> str | None:
-    """Return the mechanism's name; None if the sections have none."""
+    """Return the mechanism's name; None if the sections name none."""
     table = sections.get("mechanism")
     name = table.get("name") if isinstance(table, Mapping) else table
     return name if isinstance(name, str) else None

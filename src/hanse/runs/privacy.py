@@ -10,12 +10,15 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.core.part import Mechanism
+from hanse.core.recipe import Recipe
+from hanse.federation.account import SAT_OUT
 from hanse.federation.behaviour import Behaviour
-from hanse.federation.privacy import Privacy, Stricter
+from hanse.federation.privacy import InState, Privacy, Stricter
 from hanse.learning.job import Problem, smallest_batch
 from hanse.learning.loop import Loop
 from hanse.learning.private_loop import dp_sgd
 from hanse.mechanisms.demands import refuse_private
+from hanse.rounds.round import LoopState
 from hanse.runs.config import Experiment
 
 
@@ -27,7 +30,7 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
         sizes: ``[N]``, how many samples each client has; None: not known.
 
     Raises:
-        UserError: an option is wrong, no noise is enough, or it depends on unknown sizes.
+        UserError: an option is wrong, no noise is enough, or the noise depends on unknown sizes.
     """
     given = experiment.federation.private
     if given is None:
@@ -56,6 +59,25 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
     return replace(rule, noise=least, stricter=stricter)
 
 
+def same_accounting(accounts: InState | None, kept: LoopState) -> None:
+    """Check that a simulation which goes on keeps accounts as it did. Budgets may change: the lesser one binds.
+
+    Args:
+        accounts: of the run as its settings are now; None: it has none.
+        kept: the run's state.
+
+    Raises:
+        UserError: accounts were turned on or off meanwhile, or count otherwise.
+    """
+    if accounts is None and kept.accounts is not None:
+        raise UserError("federation.private: is missing: clients began this run with privacy accounts, and keep them")
+    if accounts is not None and kept.accounts is None and kept.round > 0:
+        raise UserError("federation.private: this run began without: what its clients sent had no noise; start another")
+    units = {one.unit for one in (kept.accounts or {}).values()}
+    if accounts is not None and units - {accounts.rule.unit}:
+        raise UserError(f"federation.private.unit: '{accounts.rule.unit}': this run's accounts count by {units.pop()}")
+
+
 def warn_of_budgets(rule: Privacy | None, sizes: np.ndarray) -> list[str]:
     """Return a line for a delta that promises little, and one for a budget with which nothing is learned.
 
@@ -80,6 +102,33 @@ def warn_of_budgets(rule: Privacy | None, sizes: np.ndarray) -> list[str]:
             "so that nothing is learned; 1 is a strong budget already"
         )
     return [f"warning: federation.private.{line}" for line in lines]
+
+
+def warn_of_sitting_out(rule: Privacy | None, sizes: np.ndarray, recipe: Recipe) -> list[str]:
+    """Return a line for each budget that is too small for a single answer.
+
+    Args:
+        rule: the privacy settings with their noise; None: clients have none.
+        sizes: ``[N]``, how many samples each client has.
+        recipe: how clients train.
+    """
+    if rule is None:
+        return []
+    out: dict[str, list[int]] = {}
+    for client, size in enumerate(sizes.tolist()):
+        terms = rule.of(client)
+        one = terms.update(size, recipe)
+        if not terms.opened().affords(one):
+            out.setdefault(terms.opened().refuses(one).removeprefix(f"{SAT_OUT} "), []).append(client)
+    lines = []
+    for why, who in out.items():
+        more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
+        named = f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:_NAMED]))}{more}"
+        lines.append(f"warning: federation.private.epsilon: {named} will sit out every round: the budget is {why}")
+    return lines
+
+
+_NAMED = 5  # clients that a line names
 
 
 DROWNED = 1e3  # noise, in multiples of the clip
@@ -118,7 +167,7 @@ def unfit_private(
         experiment: the experiment.
         problem: the model and its loss.
         mechanism: the mechanism.
-        acting: the behaviours by name; None: one that was already refused.
+        acting: the behaviours by name; None for a behaviour that was already refused.
         lacks: what the mechanism requires of training that a plain loop lacks; None: nothing.
     """
     given = experiment.federation.private

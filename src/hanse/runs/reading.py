@@ -1,7 +1,7 @@
 """Reads a run from its directory, without training, without its data, and without running code that its files name.
 
-:func:`load` (``hanse.load``) is for Python; :func:`last_state` is for code that needs the loop's state. For a run's
-lines and arrays without its models, as reports use them, see :mod:`hanse.runs.run_record`.
+:func:`load` (``hanse.load``) is for Python; :func:`last_state` is for code that needs the loop's state. Reports need
+only a run's lines and arrays, not its models: see :mod:`hanse.runs.run_record`.
 
 A run directory may come from a stranger. So nothing that its files name is imported unless the caller trusts them, and
 claimed sizes are checked before memory is allocated.
@@ -42,19 +42,19 @@ _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, wh
 def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None = None, trust: bool = False) -> Run:
     """Read the run in a directory and return it as :func:`hanse.run` did: metrics, seats, models, balances.
 
-    Nothing is trained, written or locked, and the data are not needed. Of a run in progress you get the rounds so far.
-    The models are those of its last checkpoint.
+    Nothing is trained, written or locked, and the data are not needed. A run in progress is returned with its rounds so
+    far. The models are those of the last checkpoint.
 
     Args:
         path: the run directory.
         model: the run's model, if it was given as an object or by an untrusted import path: a module of the same
             architecture, which is copied, or the function that makes one.
         trust: import modules that the run's files name, which runs their code. Otherwise import paths of the mechanism
-            are refused at once, that of the model when you ask for a model.
+            are refused at once, and the model's import path when you ask for a model.
 
     Raises:
-        UserError: no run directory, no finished round, damaged files, an import path that is not trusted, or a
-            ``model`` of another architecture.
+        UserError: ``path`` is not a run directory, has no finished round or is damaged; an import path is not trusted;
+            or ``model`` has another architecture.
 
     Examples:
         A run is read again, and the model of client 2 saved for use without hanse.

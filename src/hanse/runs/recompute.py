@@ -2,11 +2,11 @@
 
 Only the operator evaluates updates, so it could report any value. A run with ``[run] recomputable`` commits to its
 validation set and keeps the clients' answers (:mod:`hanse.runs.kept_answers`). Given both, anyone can replay every
-round with the mechanism's own code: selection, weights, values, payments and models must equal the records that the
-book has hashes of.
+round with the mechanism's own code: selection, weights, values, payments and models must equal the records whose hashes
+are in the book.
 
-This shows that they follow from the answers, not that the answers are right: losses, gradients and bids that clients
-report of their own data are taken as given.
+This shows that the records follow from the answers, not that the answers are right: losses, gradients and bids that
+clients report of their own data are taken as given.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Recomputed:
     Attributes:
         rounds: how many rounds were replayed.
         values: how many values of updates agree with the record.
-        transactions: how many transactions agree.
-        floor: the allowed difference, as a share of the largest number of the same kind; 0: none.
-        deviation: the largest difference found, as such a share.
+        transactions: how many transactions agree with the record.
+        floor: the allowed difference, as a share of the largest number of the same kind; 0: no difference is allowed.
+        deviation: the largest difference found, as the same share.
         unlike: the first difference; None: everything agrees.
         taken: the kinds of answers taken as given, since they are about data that nobody else sees.
         notes: further notes for the auditor.
@@ -90,10 +90,10 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
         validation: the operator's file with the validation set and its salts; None: the one in the folder ``RUN.audit``
             next to the run.
         floor: the allowed difference, as a share of the largest number of the same kind. None: 0 if processor and
-            packages are the run's, else :data:`FLOOR`.
+            packages are those of the run, else :data:`FLOOR`.
 
     Raises:
-        UserError: it is not such a run, it is incomplete, or the file is malformed.
+        UserError: the run is not recomputable or is incomplete, or the file is malformed.
     """
     commitment, found = Commitment.read(folder), Recomputed()
     experiment = Experiment.read(folder / "config.toml")

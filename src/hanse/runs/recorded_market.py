@@ -44,23 +44,23 @@ class MarketRound:
 
     Attributes:
         round: the round.
-        clients: ``[m]``, their numbers.
-        market: what they declared.
-        graph: ``[m, m]``, 1 where the row's client imports the column's model; at posted prices the share of its size
-            with which it does, up to 1.
+        clients: ``[m]``, the clients' numbers.
+        market: what the clients declared.
+        graph: ``[m, m]``, 1 where the row's client imports the column's model; at posted prices, up to 1, the share of
+            the model's size with which it is imported.
         units: ``[m, m]``, what the row's client was billed by the column's, in units.
         paid: ``[m]``, whether each client paid its bill.
         pricing: the pricing rule's name.
         utility: ``[m]``, each client's utility under its true size, cost and eagerness.
-        truth: these, ``[m]`` each; None: the record has them not.
+        truth: the true sizes, costs and eagerness, ``[m]`` each; None: they are not recorded.
         withheld: the centres that were not delivered, as rows of the table.
         stop: how iPFL's Algorithm 2 treated sellers that do not pay.
         tariff: the posted prices, if ``pricing`` is "posted"; the market's costs are then prices (infinite if not on
             sale), and no eagerness was declared.
-        least: ``[m]``, the least that each sold for in tokens; None: prices go by size.
+        least: ``[m]``, the lowest price at which each client sold, in tokens; None: prices depend on size.
         claimed: ``[m]``, sizes before evidence capped them; None: the market takes none.
         cap: ``[m]``, the caps.
-        evidence: if any, the losses ``[N, N]`` and claimed sizes ``[N]`` from which later caps follow.
+        evidence: the losses ``[N, N]`` and claimed sizes ``[N]`` from which later caps follow; may be empty.
 
     Examples:
         The markets that a small run of iPFL has recorded:
@@ -92,7 +92,7 @@ class MarketRound:
 
     @property
     def realised(self) -> NDArray[np.generic]:
-        """The imports that were delivered, ``[m, m]``: those of clients that paid."""
+        """The imports that were delivered, ``[m, m]``: the imports of clients that paid."""
         return np.where(self.paid[:, None], self.graph, 0)
 
     @property
@@ -107,10 +107,10 @@ def market_of(number: int, file: Path, record: Arrays) -> MarketRound | None:
     Args:
         number: the round.
         file: the file that the arrays are from, for errors.
-        record: its arrays, those that ``NEEDED`` names.
+        record: the round's arrays; those that ``NEEDED`` names are read.
 
     Raises:
-        UserError: they do not fit each other.
+        UserError: the arrays do not fit each other.
     """
     try:
         return _checked_market(number, record) if "market_units" in record else None
@@ -200,7 +200,7 @@ def _least(record: Arrays, m: int) -> NDArray[np.float64] | None:
 
 
 def recorded_markets(folder: Path) -> Iterator[MarketRound]:
-    """Yield the markets that a run directory has a record of. Raises UserError for a record that is damaged."""
+    """Yield the markets recorded in a run directory. Raises UserError if a record is damaged."""
     for number, file in rounds_of(folder):
         market = market_of(number, file, read_arrays(file, NEEDED))
         if market is not None:

@@ -1,6 +1,6 @@
 """Lines of ``clients.jsonl`` as they are read (:class:`Seat`), their columns, and clients' tests after a round.
 
-They may have been written by a stranger: anything but a finite number (:func:`is_number`) becomes None.
+The lines may have been written by a stranger: anything but a finite number (:func:`is_number`) becomes None.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Seat:
         weight: the update's weight in the model that it trained.
         refused: why there is no update; None: there is one.
         name: the client's name; empty: it has none.
-        epsilon: the privacy budget that the client reports to have spent; None: it reports nothing.
+        epsilon: what the client claims to have spent of its privacy budget; None: it claims nothing.
+        budget: of how much, as it claims.
+        delta: at which delta, as it claims.
     """
 
     round: int
@@ -48,6 +50,8 @@ class Seat:
     refused: str | None
     name: str
     epsilon: float | None = None
+    budget: float | None = None
+    delta: float | None = None
 
     @staticmethod
     def of(line: Mapping[str, Any]) -> Seat:
@@ -71,6 +75,8 @@ class Seat:
             refused=None if refused is None else str(refused),
             name=str(line.get("name") or ""),
             epsilon=number("fit/epsilon"),
+            budget=number("fit/budget"),
+            delta=number("fit/delta"),
         )
 
 
@@ -83,8 +89,8 @@ class SeatColumns:
         asked: the round in which the client was asked, which is earlier for late updates.
         client: the client's number.
         value: what the update was worth.
-        error: its standard error from the sampling of coalitions.
-        drawn: its standard error from the draw of the validation samples.
+        error: the value's standard error from the sampling of coalitions.
+        drawn: the value's standard error from the draw of the validation samples.
         exact: the exact value, if it was computed in addition to an estimate.
         score: the client's cumulative value after the round, as the mechanism keeps it.
     """
@@ -104,13 +110,13 @@ class OwnTests:
     """What clients found on their own test shares after a round, ``[n]`` each.
 
     Attributes:
-        clients: their numbers.
+        clients: the clients' numbers.
         loss: mean loss.
         accuracy: 0 to 1; NaN: there is none.
         samples: how many test samples; None: not recorded.
         error: standard error of the loss; NaN: not recorded.
         main: the run's main metric; NaN: the client has none.
-        gaps: why a client has none; empty: it has.
+        gaps: why a client has no main metric; empty: it has one.
         without: ``[n, B]``, the main metric with each block of the client's samples left out; None: not recorded.
         interval: ``[n, 2]``, the 95 % interval of the main metric; NaN: not known.
     """

@@ -3,7 +3,7 @@
 Each function looks for one kind of mistake and returns a line for each one found: the setting, its value and what is
 allowed. To refuse one more thing, add a function like these and call it in :func:`misfits`, or in
 :mod:`hanse.runs.setup` if it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config`
-(data: :mod:`hanse.data.spec`), and what a part cannot do by its ``needs`` and ``unfit``.
+(data: :mod:`hanse.data.spec`). What a part cannot do is refused by its ``needs`` and ``unfit``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ONE = 1e-4  # how far the sum of probabilities may be from 1
 
 
 def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
-    """Return a line for each setting that does not go with the data, the mechanism or another setting."""
+    """Return a line for each setting that does not fit the data, the mechanism or another setting."""
     seats = mechanism.most_seats(data.num_clients)
     return [
         *not_remembered(experiment, data, mechanism),
@@ -55,15 +55,14 @@ def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mecha
 
 
 def enough_replies(experiment: Experiment, seats: int) -> int | None:
-    """Return how many sound replies end a round's training; None: it waits for all. A share is of the seats, rounded
-    up.
+    """Return how many sound replies end a round's training; None: all. A share is taken of the seats and rounded up.
     """
     given = experiment.federation.enough
     return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
 
 
 def too_few(experiment: Experiment, seats: int) -> list[str]:
-    """Return a line for numbers of replies that a round cannot have, or that would end it below the least number."""
+    """Return a line for each number of replies that a round cannot have, or that would end it below the minimum."""
     least, enough, given = (
         experiment.federation.min_replies,
         enough_replies(experiment, seats),
@@ -79,7 +78,7 @@ def too_few(experiment: Experiment, seats: int) -> list[str]:
 
 
 def unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a line for each setting that does not go with ``late = "next"``."""
+    """Return a line for each setting that cannot be combined with ``late = "next"``."""
     if experiment.federation.late == "drop":
         return []
     lines = [f"federation.late: 'next': {line}" for line in refuse_late(mechanism)]
@@ -278,7 +277,7 @@ def unfit_model(experiment: Experiment, data: FederatedData, problem: Problem, d
 
 
 def refuse_one_class(dataset: Dataset | None) -> None:
-    """Raise UserError for data of the user's own whose labels are all the same: there is nothing to learn."""
+    """Raise UserError if all labels of the user's own data are the same: there is nothing to learn."""
     if dataset is None or dataset.num_classes is None or not len(dataset.train):
         return
     labels = torch.cat([dataset.train.y, dataset.test.y]) if len(dataset.test) else dataset.train.y
@@ -290,7 +289,7 @@ def refuse_one_class(dataset: Dataset | None) -> None:
 
 
 def warn_of_probabilities(experiment: Experiment, problem: Problem, data: FederatedData) -> list[str]:
-    """Return a warning if a model of the user's own returns probabilities where its loss expects logits."""
+    """Return a warning if the user's own model returns probabilities where its loss expects logits."""
     name = experiment.model.name
     if not (name == OBJECT or ":" in name) or problem.objective is not None or problem.regression:
         return []
@@ -374,7 +373,7 @@ def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
 
 
 def paid_by_claims(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a warning if members are paid by what their updates did, and say themselves how much these weigh."""
+    """Return a warning if members are paid for what their updates did, and themselves state how much these weigh."""
     if experiment.sizes.proved or not (
         isinstance(mechanism.settle, ByValue) and isinstance(mechanism.weigh, BySamples)
     ):

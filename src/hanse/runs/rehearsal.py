@@ -92,8 +92,8 @@ class Rehearsal:
 
         Args:
             slot: "select", "train", "weigh", "value", "settle" or "deploy".
-            stage: for a part that decides twice in a round. A payment rule settles at "open" and at "close" (None: the
-                latter); a train part that fills rows does so at "close" (``weigh``).
+            stage: the stage, for a part that decides twice in a round. A payment rule settles at "open" and at "close"
+                (None: at "close"); a train part that fills rows does so at "close" (``weigh``).
 
         Raises:
             KeyError: nothing in this slot was called at this stage; the message says what was.
@@ -210,7 +210,7 @@ def small_experiment(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", 
 
     Args:
         mechanism: as for :func:`rehearse`.
-        sections: likewise.
+        sections: as for :func:`rehearse`.
 
     Raises:
         UserError: with a line for each mistake.
@@ -239,5 +239,5 @@ def _few_samples(data: Any) -> Any:
 
 
 def _laid(section: Mapping[str, Any], given: Any) -> Any:
-    """Return a section with the given keys over it, or what is given if that is no table (a model's name)."""
+    """Return a section with the given keys over it, or what is given if that is not a table (a model's name)."""
     return {**section, **given} if isinstance(given, Mapping) else given

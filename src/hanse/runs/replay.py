@@ -182,11 +182,11 @@ def unlike_rows(table: Table, record: Arrays) -> str:
 def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> str:
     """Return the first transaction that the run's payment rule cannot have posted, or "".
 
-    Each client gets one grant, of the size in ``config.toml``, before anything else moves its account, or the parts of
-    one in their order. If sizes are proved, each client puts up one bond, which is returned if an auditor signed or the
-    run ended before, else goes to the mint. All other transactions are of kinds that the rule declares (not checked for
-    a user's own rule that declares none). Nothing is dated after the last settlement, whose round number is one above
-    the last round's.
+    Each client gets one grant, of the size in ``config.toml``, or the parts of one in order, before anything else moves
+    its account. If sizes are proved, each client puts up one bond. It is returned if an auditor signed or the run ended
+    before that, else it goes to the mint. All other transactions are of kinds that the rule declares (not checked for a
+    user's own rule that declares none). Nothing is dated after the last settlement, whose round number is one above the
+    last round's.
 
     Args:
         folder: the run directory.
@@ -322,7 +322,7 @@ def replay_books(folder: Path, ledger: Ledger) -> Replayed:
 
     Args:
         folder: the run directory.
-        ledger: its open ledger, already verified.
+        ledger: the run's open ledger, already verified.
 
     Raises:
         UserError: a record is damaged.

@@ -1,4 +1,4 @@
-"""Checks the bonds of proved sizes: one per member, settled once, as an auditor signed or as the run ended.
+"""Checks the bonds of proved sizes: one per member, settled once, when an auditor signed or when the run ended.
 
 ``hanse ledger verify`` and ``hanse audit`` use it. The book has each member's commitment and the audit's questions, so
 anyone with the book and the experiment's ``sizes.auditors`` can check an auditor's signature again.
@@ -30,9 +30,9 @@ class Bonds:
     """The bonds of proved sizes, as of a position in the book.
 
     Attributes:
-        units: what each is.
+        units: the amount of each bond, in units.
         leaves: how many leaves an audit opens.
-        auditors: whose signatures count.
+        auditors: the auditors whose signatures count.
         held: what each client with a bond in escrow committed to.
         over: the clients whose bond is settled.
     """
@@ -45,7 +45,7 @@ class Bonds:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Bonds | None:
-        """Return a run's bonds before its first transaction; None: it does not prove sizes."""
+        """Return a run's bonds before its first transaction; None: the run does not prove sizes."""
         settings = table(config, "sizes")
         if settings.get("proved") is not True:
             return None
@@ -57,7 +57,8 @@ class Bonds:
 
         Args:
             transaction: a bond that moves.
-            ended: whether it is dated after the last round, when bonds go back whose audit is not over.
+            ended: whether the transaction is dated after the last round, when bonds with an unfinished audit are
+                returned.
         """
         number = transaction.step.rpartition("/")[2]
         own, kept = f"client/{number}", f"escrow/{number}"

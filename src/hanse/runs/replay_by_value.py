@@ -2,7 +2,7 @@
 
 ``hanse ledger verify`` and ``hanse audit`` use it. A round's record says who was asked to train and what each update
 was worth; with the rule's options in ``config.toml``, everybody's payment follows
-(:class:`hanse.mechanisms.by_value.ByValue`). Who put up a stake is taken from the ledger.
+(:class:`hanse.mechanisms.by_value.ByValue`). The clients that put up a stake are taken from the ledger.
 """
 
 from __future__ import annotations

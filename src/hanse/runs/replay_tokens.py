@@ -76,6 +76,7 @@ class _Replay:
                 moved = settle_tier(**given, accuracy=accuracies[k])
             else:
                 moved = share_out(**given, returned=self._said(k, given, steps.get(f"reimburse/{k}")))
+            moved = self.rule.shared(moved, seats)
             self.pools[k] = self.pools.get(k, 0) + _into_pool(moved)
             found += tier_transactions(k, moved)
         return found

@@ -51,11 +51,12 @@ class RoundRecord:
     """The record of a round.
 
     Attributes:
-        metrics: its line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time, memory.
-        seats: its lines of ``clients.jsonl``, one per seat, with the value or the reason of refusal.
+        metrics: the round's line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time,
+            memory.
+        seats: the round's lines of ``clients.jsonl``, one per seat, with the value or the reason of refusal.
         played: the round itself.
-        tested: what its test found.
-        file: the content of its file in ``rounds/`` and its hash, if already made.
+        tested: what the round's test found.
+        file: the content of the round's file in ``rounds/`` and its hash, if already made.
         answers: what clients answered, if it is kept.
 
     Examples:
@@ -81,7 +82,7 @@ class RoundRecord:
 
         Args:
             played: the round.
-            tested: what its test found; empty if it had none.
+            tested: what the round's test found; empty if there was no test.
             seconds: wall-clock seconds by name, in addition to the round's stages.
             answers: what clients answered, if it is kept.
         """
@@ -101,7 +102,7 @@ class RoundRecord:
 
     @property
     def worths(self) -> dict[str, np.ndarray]:
-        """The arrays that say how certain its values are: ``[S]`` and ``[S, B]``; empty: it has none."""
+        """The arrays that say how certain the round's values are, ``[S]`` and ``[S, B]``; empty if it has no values."""
         values = self.played.view.values
         if values is None or values.without_block is None:
             return {}
@@ -141,11 +142,11 @@ class PackedRound:
     """A round as bytes, to be written by another thread.
 
     Attributes:
-        round: its number.
+        round: the round's number.
         arrays: the content of ``rounds/NNNNN.npz``.
         lines: the text to append to each line file, by name, in the order of writing.
-        posted: its transactions.
-        answers: what clients answered; None: it is not kept.
+        posted: the round's transactions.
+        answers: what clients answered; None: answers are not kept.
     """
 
     round: int
@@ -344,7 +345,7 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
 
 
 def _made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
-    """Return what is recorded of rows that are no sum of updates and old rows (a median's, for example); empty without
+    """Return what is recorded of rows that are not sums of updates and old rows (such as a median's); empty without
     any.
 
     Args:

@@ -80,7 +80,7 @@ class Observer(Protocol):
         """
 
     def on_end(self, result: Run) -> None:
-        """See the finished run, also one that was interrupted. It is not called if the run raises."""
+        """See the finished or interrupted run. It is not called if the run raises."""
 
 
 @dataclass
@@ -88,26 +88,26 @@ class Run:
     """A finished or interrupted run.
 
     Attributes:
-        experiment: what was played, with every default settled.
+        experiment: the experiment that was played, with every default settled.
         problem: the model as a module, and how rows become its parameters; None if the model of a loaded run cannot be
             made (see ``why_no_model``).
         metrics: one dictionary per round, the lines of ``metrics.jsonl``.
         clients: one dictionary per seat, the lines of ``clients.jsonl``: round, client, samples, loss, weight, value.
-        table: the final models, a row each.
+        table: the final models, one per row.
         home: ``[N]``, the row from which each client would start next.
         personal: ``[N, K]``, the weights with which each client mixes its personal model of the table's rows; None: no
             such models.
         book: the final balances, in units (a millionth of a token).
         tested: the last test of the clients on their own shares, arrays by name.
-        tests: the tests of all rounds, by round, if the run has no directory; otherwise they are there.
-        worths: if the run has no directory, by round: whose updates were valued ("answered" ``[S]``), and their values
-            without each block of validation samples ("value_without_block" ``[S, B]``).
-        about: descriptions of its parts and behaviours.
+        tests: the tests of all rounds, by round, if the run has no directory; else they are files in it.
+        worths: by round, if the run has no directory: the clients whose updates were valued ("answered" ``[S]``), and
+            the values without each block of validation samples ("value_without_block" ``[S, B]``).
+        about: descriptions of the mechanism's parts and of behaviours.
         guess: what a guess scores on the server's test set; None: not known.
         path: the run directory; None: there is none.
         said: lines on the chosen engine, and warnings, as given to observers at the start; empty for a loaded run.
-        interrupted: whether it was stopped early.
-        over: why the run ended before its last round, such as reaching a target accuracy; None: it did not.
+        interrupted: whether the run was stopped early.
+        over: why the run ended before its last round, such as a target accuracy that was reached; None: it did not.
         names: ``[N]``, the clients' names in the data; empty: they have only numbers.
         why_no_model: why :meth:`model` cannot return one; empty: it can.
         held: ``[N]``, the row that each client holds, where that is not its home; None: all hold their home rows.
@@ -145,7 +145,7 @@ class Run:
         """Return the model that a client holds at the end, as a new PyTorch module, ready to predict (``eval()``).
 
         Args:
-            client: its number, or its name.
+            client: the client's number or name.
 
         Raises:
             UserError: there is no such client, the run's models cannot be made, or, on a network, the client's own

@@ -58,7 +58,7 @@ class RunRecord:
         name: its name.
         config: its ``config.toml``.
         metrics: one line per round. ``round`` is a number; everything else is unchecked.
-        clients: one seat each.
+        clients: one seat per line.
 
     Arrays of rounds are read from their files on demand.
 
@@ -189,7 +189,7 @@ class RunRecord:
         """Return one metric over the rounds that have it.
 
         Args:
-            key: its name, such as "test/accuracy".
+            key: the metric's name, such as "test/accuracy".
 
         Returns:
             The rounds ``[n]``, counted from 0, and the numbers ``[n]``. Rounds without a finite number are left out.
@@ -241,7 +241,7 @@ class RunRecord:
         """Return the number of the client with this number or name.
 
         Raises:
-            UserError: none or several have this name (see :func:`hanse.runs.names.client_of`).
+            UserError: no client or several clients have this name (see :func:`hanse.runs.names.client_of`).
         """
         return client_of(name, [self.client_label(c) for c in range(self.num_clients)])
 
@@ -265,7 +265,7 @@ class RunRecord:
         """Read the arrays of one round.
 
         Args:
-            round: counted from 0.
+            round: the round, counted from 0.
             only: read only arrays with these names; empty: all.
 
         Returns:
@@ -307,8 +307,8 @@ class RunRecord:
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
         """Values without each block of the validation samples, by round, of the rounds that recorded them.
 
-        Each is the clients ``[S]`` whose updates were valued, and ``[S, B]``: their values with each of B blocks left
-        out.
+        Each entry has the clients ``[S]`` whose updates were valued, and their values ``[S, B]`` with each of B blocks
+        left out.
         """
         found = {}
         for line in self.metrics:
@@ -376,7 +376,7 @@ class RunRecord:
         """Return who was present and whose updates were accepted in each round, for replaying the order of arrival.
 
         Raises:
-            UserError: the run did not record it because its rounds waited for everybody, or its arrays are
+            UserError: the run did not record this because its rounds waited for everybody, or its arrays are
                 inconsistent.
         """
         present, came = {}, {}
@@ -402,7 +402,7 @@ class RunRecord:
     def under_way(self) -> frozenset[tuple[int, int]]:
         """The (round, client) of updates that the round did not wait for and that may still join later rounds.
 
-        They count as late, not as refused. It is empty where late updates are dropped.
+        They count as late, not as refused. Empty where late updates are dropped.
         """
         return frozenset((seat.round, seat.client) for seat in self.clients if is_under_way(self.config, seat))
 
@@ -439,7 +439,8 @@ def load_run(path: str | Path) -> RunRecord:
         path: the directory.
 
     Raises:
-        UserError: with one line: it is no run directory, contains links, has no finished round yet, or is damaged.
+        UserError: with one line: ``path`` is not a run directory, contains links, has no finished round yet, or is
+            damaged.
     """
     path = run_folder(Path(path))
     config = read_toml(path / "config.toml")

@@ -65,9 +65,9 @@ class RunBooks:
 
         Args:
             folder: the run directory, which already has ``ledger.json`` with the book's name.
-            experiment: its settings name the index and the floor.
-            snapshot: the checkpoint from which the run continues; None: it is new.
-            key: the operator's, which signs the heads of the log; None: they are not signed.
+            experiment: the experiment, whose settings name the index and the floor.
+            snapshot: the checkpoint from which the run continues; None: the run is new.
+            key: the operator's key, which signs the heads of the log; None: they are not signed.
 
         Raises:
             LedgerError: the index of a new run cannot be created; a resumed run continues without.
@@ -100,7 +100,7 @@ class RunBooks:
         """Append transactions to the log in the order of their rounds, and update the index.
 
         Raises:
-            LedgerError: they cannot follow those in the log.
+            LedgerError: the transactions cannot follow those in the log.
             OSError: the log cannot be written.
         """
         self._ledger.post_rounds(transactions)

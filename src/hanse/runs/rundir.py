@@ -17,6 +17,7 @@ import platform
 import re
 import shutil
 import sys
+import tomllib
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
+from hanse.base import toml
 from hanse.base.errors import MachineError, UserError, in_python
 from hanse.base.files import (
     ASKED,
@@ -77,6 +79,11 @@ STARTED = (
     DATA,
     SHAPE,
 )  # before config.toml makes it a run
+# how long a run lasts, and what else may change when it goes on: where it is played, and where its books and its data
+# lie. Data have a fingerprint, and losses of privacy an account.
+LENGTH = ("run.rounds", "run.target_accuracy", "run.max_seconds", "run.max_megabytes")
+MAY_CHANGE = (*LENGTH, "run.checkpoint_every", "ledger.url", "engine", "data.source", "federation.deadline_s",
+              "federation.private")  # fmt: skip
 FULL = (errno.ENOSPC, errno.EDQUOT)
 KEEP = 3  # checkpoints: the last one, and two to fall back on
 
@@ -121,7 +128,7 @@ def clear(path: Path, but: Collection[str] = (LOCK,)) -> None:
 
 
 def _check_free(path: Path, *, overwrite: bool) -> None:
-    """Raise UserError if a new run cannot go to this place: it is taken, or is no run that ``overwrite`` might
+    """Raise UserError if a new run cannot go to this place: it is taken, or is not a run that ``overwrite`` might
     delete.
     """
     if not path.exists() or (path.is_dir() and all(map(_is_no_run, path.iterdir()))):
@@ -173,6 +180,7 @@ class RunDir:
     _books: RunBooks | None = None
     _pending: list[tuple[int, Transaction]] = field(default_factory=list)
     _kept: int = 0  # rounds that are part of the run
+    _settings: str = ""  # what each checkpoint says was played
 
     @staticmethod
     def create(
@@ -191,19 +199,19 @@ class RunDir:
         """Make a new run directory. If that fails, nothing new is left behind.
 
         Args:
-            path: where.
-            experiment: written last, as ``config.toml``: that file makes the directory a run.
-            hold: the right to write there; it is taken here.
+            path: where to make it.
+            experiment: the experiment, written last, as ``config.toml``: that file makes the directory a run.
+            hold: the right to write into the directory; it is taken here.
             data: the fingerprint of the data, written as ``data.json``.
             about: descriptions of the run's parts.
             shape: the model's inputs and outputs, written as ``shape.json``.
             overwrite: whether an earlier run there may be deleted.
-            books: whether there will be transactions, so it needs a ledger.
-            key: the operator's, which signs the heads of the ledger; None: they are not signed.
+            books: whether there will be transactions, so the run needs a ledger.
+            key: the operator's key, which signs the heads of the ledger; None: they are not signed.
             committed: the run's commitment and its validation set, if it is recomputable.
 
         Raises:
-            UserError: the place is taken, another process plays there, or it cannot be written.
+            UserError: the path is taken, another process plays a run there, or it cannot be written.
             MachineError: the disk is full.
         """
         _check_free(path, overwrite=overwrite)
@@ -251,7 +259,7 @@ class RunDir:
 
         Args:
             path: the run directory.
-            experiment: its experiment.
+            experiment: the run's experiment.
             device: where the table is loaded.
             data: the fingerprint of the current data.
             names: the clients' names, for errors.
@@ -263,7 +271,7 @@ class RunDir:
             repaired.
 
         Raises:
-            UserError: the data have changed, and ``other_data`` is false.
+            UserError: the data have changed, and ``other_data`` is false; or so have settings that must not.
             MachineError: the books cannot be brought to the state of the checkpoint.
         """
         note = compare_data(path, data, allowed=other_data, names=names)
@@ -271,6 +279,8 @@ class RunDir:
         folder = RunDir(path)
         with folder._storing():
             snapshot = folder._last_sound(device, notes)
+            if snapshot is not None and snapshot.settings:
+                _same_settings(path, experiment, snapshot)
             # files that a killed process had not finished writing
             for litter in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*.part")):
                 litter.unlink()
@@ -308,6 +318,7 @@ class RunDir:
 
     def _open(self, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None) -> None:
         """Open the books and the line files."""
+        self._settings = experiment.to_toml()
         file = self.path / "ledger.json"
         if file.exists():
             from hanse.runs.runbooks import RunBooks  # here: databases take a while to import, and few runs need them
@@ -347,7 +358,8 @@ class RunDir:
         lengths = {name: file.tell() for name, file in self._files.items()}
         folder = self.path / "checkpoints"
         with self._storing():
-            checkpoint.store(folder / f"{state.round:05d}.safetensors", Snapshot(state, lengths, tuple(self._pending)))
+            snapshot = Snapshot(state, lengths, tuple(self._pending), self._settings)
+            checkpoint.store(folder / f"{state.round:05d}.safetensors", snapshot)
             self._kept = state.round
             if self._books is not None:
                 self._books.post(self._pending)
@@ -402,8 +414,37 @@ class RunDir:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has no finished round yet, so nothing is lost by deleting it."""
+        """Whether the directory has no finished round yet, so nothing is lost by deleting it."""
         return self._kept == 0 and all(file.tell() == 0 for file in self._files.values())
+
+
+def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:
+    """Raise UserError if a run would go on with other settings than it was played with, a line for each.
+
+    Those of :data:`MAY_CHANGE` may change, and of a run that committed to its configuration only the number of rounds.
+    Once the last round was settled, nothing may make the run longer or shorter.
+    """
+    played, lines = snapshot.state.round, list[str]()
+    before = Experiment(**tomllib.loads(snapshot.settings))  # with the defaults of settings that are new since
+    then, now = (dict(toml.flat(tomllib.loads(one.to_toml()))) for one in (before, experiment))
+    free = () if before.run.recomputable else MAY_CHANGE
+    for key in sorted(then.keys() | now.keys()):
+        old, new = ("nothing" if key not in one else toml.inline(one[key]) for one in (then, now))
+        changed = f" --set {key}={new}" if key in now else ""
+        anew = "" if on_network(path) else f": hanse run {path / 'config.toml'}{changed}"
+        if old == new or (key == "run.rounds" and not snapshot.state.finished and experiment.run.rounds >= played):
+            continue
+        if snapshot.state.finished and key in LENGTH:
+            why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
+        elif key == "run.rounds":
+            why = f"{played} of {old} rounds were played already"
+        elif any(key == name or key.startswith(f"{name}.") for name in free):
+            continue
+        else:
+            why = f"the {played} rounds until now were played with another"
+        lines.append(f"{key}: {new}: {why}; put {old} back, or play it as a new run{anew}")
+    if lines:
+        raise UserError(*lines)
 
 
 def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:

@@ -1,9 +1,9 @@
 """Builds an experiment's data, model, mechanism, engine and federation, and refuses combinations that do not fit.
 
-It goes in two steps. :func:`build` makes everything but the engine, a :class:`Blueprint`, and collects every mistake
-that can be seen with the data at hand, so a user gets one list and not one error after another.
-:func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a
-:class:`Ready`, with the :class:`hanse.rounds.round.Setup` that rounds are played with.
+There are two steps. :func:`build` makes a :class:`Blueprint`, which is everything but the engine, and collects every
+mistake that can be seen with the data at hand, so a user gets one list and not one error after another.
+:func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a :class:`Ready`,
+with the :class:`hanse.rounds.round.Setup` that rounds are played with.
 
 What is refused, and what users are warned of, is in :mod:`hanse.runs.refusals`.
 """
@@ -63,7 +63,7 @@ from hanse.rounds.sizes import ProvedSizes
 from hanse.runs import refusals
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
-from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets
+from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets, warn_of_sitting_out
 from hanse.runs.run_record import load_run
 
 # clients on a network train themselves: numbers are those of one thread
@@ -72,16 +72,16 @@ REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """Everything of a run but its engine.
+    """Everything that a run needs except its engine.
 
     Attributes:
-        asked: the experiment that was asked for.
-        experiment: the same, completed with facts from data and a model given as objects.
+        asked: the experiment as it was requested.
+        experiment: the requested experiment, completed with facts from data and a model given as objects.
         data: the samples, split among the clients.
         problem: the model as a module, its loss, and its metrics.
         initial: ``[P]``, the row at which training starts.
         another: ``another(k)`` is the k-th initial model; ``another(0)`` is ``initial``.
-        mechanism: its parts, by slot.
+        mechanism: the mechanism's parts, by slot.
         behaviours: deviating behaviours of some clients, in the order of the file.
         policy: the clients' policy.
         profiles: each client's role, costs and eagerness in a market; empty: not given.
@@ -119,7 +119,7 @@ class Ready:
 
     Attributes:
         experiment: the given experiment with all defaults and the chosen engine.
-        setup: the setup of its rounds.
+        setup: the setup with which rounds are played.
         said: lines to print at the start: why this engine, and warnings.
     """
 
@@ -133,7 +133,7 @@ class Own:
     """Data and model given as Python objects instead of by the experiment.
 
     Attributes:
-        data: in any form that :mod:`hanse.data.own` reads; None: the experiment's source.
+        data: data in any form that :mod:`hanse.data.own` reads; None: the experiment's source.
         model: a module, or a function ``(input_shape, num_classes, **options)`` that returns one; None: the
             experiment's.
     """
@@ -151,7 +151,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         own: data and model given as objects.
 
     Raises:
-        UserError: with a line for each mistake.
+        UserError: the experiment has mistakes; with a line for each.
     """
     asked = experiment
     experiment, data, another = _settled(experiment, data, own)
@@ -280,7 +280,7 @@ def build_model(
     """Return the model with its loss and metrics, and its first row.
 
     Args:
-        experiment: names the model, loss and metrics.
+        experiment: the experiment, which names the model, loss and metrics.
         data: the data, which fix the model's inputs and outputs.
         given: a model given as an object, instead of by name.
         number: which of several initial models; 0 is the usual one.
@@ -318,7 +318,7 @@ def _modelled(
     its row.
 
     Raises:
-        UserError: the run's model was given as an object and is not given now, or what is given is no model.
+        UserError: the run's model was given as an object and is not given now, or what is given is not a model.
     """
     section = experiment.model
     if given is None and section.name == OBJECT:
@@ -442,6 +442,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.never_asked(experiment, mechanism),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
         *warn_of_budgets(blueprint.private, np.asarray(blueprint.data.sizes)),
+        *warn_of_sitting_out(blueprint.private, np.asarray(blueprint.data.sizes), experiment.train.recipe),
         *who_judges(asked.mechanism.built, mechanism),
         *refusals.not_by_steps(mechanism, blueprint.loop),
         *(
@@ -486,8 +487,7 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         return (blueprint.initial if k == 0 else blueprint.another(k)).to(blueprint.device)
 
     recipe = experiment.train.recipe
-    mechanism = blueprint.mechanism
-    secure = blueprint.secure
+    mechanism, secure = blueprint.mechanism, blueprint.secure
     context = Context(
         data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots(),
         None if secure is None else partial(secure.groups, seed),
@@ -501,8 +501,10 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     if private is not None and remote is None:
         accounts = InState(private)
         federation = Private(here, private, accounts, recipe, data.sizes, seed)
-    if private is not None and secure is None:
-        federation = Believed(federation, private, recipe, problem.layout.size, experiment.federation.half_precision)
+    if secure is None and (private is not None or remote is not None):
+        weighed = "noise" in in_slots(mechanism.weigh.needs, ["weigh"])
+        half = experiment.federation.half_precision
+        federation = Believed(federation, private, recipe, problem.layout.size, half, weighed)
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
     if secure is not None and remote is None:

@@ -37,7 +37,7 @@ class Shape(TypedDict):
     Attributes:
         input_shape: the shape of a sample.
         num_classes: the number of classes; None: regression.
-        inputs: each input's name and shape, where a sample has several.
+        inputs: each input's name and shape, if a sample has several inputs.
         frozen: a digest of the parameters that the model does not send, if any.
         guess: a guess's scores on the server's test set, if targets are classes.
     """

@@ -91,16 +91,16 @@ def ask_tests(
 
     Args:
         engine: scores models at the server.
-        data: has the server's test set.
+        data: the data with the server's test set.
         federation: the port to the clients.
         round: the round's number.
         table: the models after the round.
         held: which model each client holds.
-        clients: ids ``[n]`` of those that test.
-        remote: whether they are on a network.
+        clients: the ids ``[n]`` of the clients that test.
+        remote: whether the clients are on a network.
         history: the batch-norm statistics, if clients keep their own. The server then has none, and tests nothing.
         trained: models ``[P]`` by client to test instead of those that clients hold.
-        problem: its metrics are reported in addition to loss and accuracy.
+        problem: the model, with the metrics to report in addition to loss and accuracy.
         known: ``[2, K]``, known scores on the server's set; NaN: not known.
     """
     measures = () if problem is None else problem.metrics
@@ -204,7 +204,7 @@ def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | 
     Args:
         scores: ``[2, K]`` from before the round; None: nothing is known.
         before: the table before the round.
-        after: the table after it.
+        after: the table after the round.
 
     Returns:
         ``[2, K']`` with NaN for rows that changed or are new; None: nothing is known.
@@ -284,8 +284,9 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
     """Return the figures of clients' tests: plain means, means weighted by samples, and the worst client.
 
     Args:
-        clients: their ids ``[n]``. Clients without test samples are listed in the arrays but excluded from all figures.
-        results: what they reported, in the same order.
+        clients: the clients' ids ``[n]``. Clients without test samples are listed in the arrays but excluded from all
+            figures.
+        results: the clients' reports, in the same order.
         text: whether the samples are texts, which have a perplexity.
         measures: the metrics in addition to loss and accuracy, the main one first.
 
@@ -378,7 +379,7 @@ _MOST_ROWS = 16  # server rows that are tested on each distribution
 
 
 def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mapping[str, float]:
-    """Return how each server row does on the held-out data of each distribution: accuracy, or ``1 / (1 + loss)``.
+    """Return how well each server row does on the held-out data of each distribution: accuracy, or ``1 / (1 + loss)``.
 
     If there are as many rows as distributions, rows are matched to distributions to maximise the sum of the matched
     figures, because which row serves which is arbitrary. "tier d" is then the row of distribution d, and
@@ -387,7 +388,7 @@ def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mappin
 
     Args:
         engine: scores the rows.
-        data: has the held-out samples of each distribution.
+        data: the data with the held-out samples of each distribution.
         table: the models.
     """
     rows, tests = table.on_show[:_MOST_ROWS], [t for t in data.server_tests if len(t)]

@@ -54,9 +54,9 @@ class Page:
         sessions: who holds a key and who is logged in. Without a file of keys everybody is an operator.
         hosts: the host names that the page answers to; None: any.
         cookie: the name of the session's cookie.
-        stopping: says whether the server is going down.
-        hub: follows the runs that somebody watches.
-        statements: makes participants' statements.
+        stopping: a function that says whether the server is going down.
+        hub: what follows the runs that somebody watches.
+        statements: what makes participants' statements.
         streams: how many streams are open, by the id of the key.
     """
 

@@ -1,4 +1,4 @@
-"""The gate that every request passes before anything answers it, and that gives every answer its security headers.
+"""The gate that every request passes first, and that gives every answer its security headers.
 
 :class:`RequestGate` checks the host name, the key or session, and whether this key may ask for this address. It is
 plain ASGI in front of the whole application, so no address can bypass it. :func:`refuse` and :func:`refused_page` make
@@ -41,16 +41,16 @@ _HEADERS = {
 def asker(scope: Scope) -> str:
     """Return the address that a request comes from, for the log; "?" if it is not known.
 
-    Only nginx can use the socket of :mod:`hanse.web.proxy`, so its header is trusted.
+    Only nginx can use the socket of :mod:`hanse.web.proxy`, so nginx's header is trusted.
     """
     client = scope.get("client")
     return str(client[0]) if client else Headers(scope=scope).get("x-real-ip", "?")
 
 
 def scheme(scope: Scope) -> str:
-    """Return the browser's scheme: "https", if a proxy before the page says so, else "http".
+    """Return the browser's scheme: "https" if a proxy in front of the page says so, else "http".
 
-    Without a proxy anybody can claim it, but harms only itself: a browser lets no other site send this header.
+    Without a proxy, anybody can claim "https", but harms only itself: a browser lets no other site send this header.
     """
     return "https" if Headers(scope=scope).get("x-forwarded-proto") == "https" else "http"
 
@@ -157,7 +157,7 @@ def refuse(request: Request, key: Key | None, status: int, why: str, wait: float
         key: who asked; None: nobody.
         status: the HTTP status code.
         why: the reason, for the log and the answer.
-        wait: seconds after which it may be tried again; 0: not stated.
+        wait: seconds after which the request may be tried again; 0: not stated.
 
     Examples:
         >>> request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})

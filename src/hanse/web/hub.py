@@ -74,7 +74,7 @@ class Hub:
     """All runs that are being watched.
 
     Attributes:
-        stopping: says whether the server is going down, so streams end.
+        stopping: a function that says whether the server is going down, so streams end.
         look_s: seconds between two looks at a run's files.
     """
 
@@ -92,7 +92,7 @@ class Hub:
 
         Args:
             found: the run.
-            still: called repeatedly; the stream ends once it returns False, for example after a logout.
+            still: a function called repeatedly; the stream ends once it returns False, for example after a logout.
         """
         followed = self._follow(found)
         me = _Watcher()

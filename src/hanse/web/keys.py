@@ -1,10 +1,10 @@
 """Keys and sessions: who is asking, and what they may see.
 
 ``hanse token`` keeps a file of keys with :func:`make_key`, :func:`read_keys` and :func:`write_keys`. The live page
-finds out who asks with :class:`Sessions`, and :func:`may_ask` says which addresses are open to whom.
+identifies who asks with :class:`Sessions`, and :func:`may_ask` says who may request which addresses.
 
-The file holds hashes only; a key itself is shown once, when it is made. It is ``hanse_ID_SECRET`` with 256 random bits
-in SECRET, so one pass of SHA-256 is enough: a slow hash protects secrets that can be guessed, and this one cannot.
+The file holds hashes only; a key itself is shown once, when it is made. A key is ``hanse_ID_SECRET`` with 256 random
+bits in SECRET, so one pass of SHA-256 is enough: slow hashes protect secrets that can be guessed, and this one cannot.
 
 Sessions are kept in memory, not in a signed cookie as in Starlette. A self-contained cookie stays valid until it
 expires; here a session ends at once when its holder logs out or its key is removed from the file.
@@ -48,7 +48,7 @@ class Key:
         role: "operator", who sees everything, or "participant".
         hash: SHA-256 of the whole key, in hexadecimal digits.
         client: the client whose statements a participant sees; None for an operator.
-        run: the one run, by its name on the page, in which it sees them; None: every run.
+        run: the only run whose statements a participant sees, by its name on the page; None: every run.
         made: when the key was made (ISO 8601, UTC).
 
     Examples:
@@ -69,7 +69,7 @@ class Key:
     made: str = ""
 
     def sees(self, run: str, client: int) -> bool:
-        """Say whether the holder may see the statement of ``client`` in the run of this name.
+        """Return whether the holder may see the statement of ``client`` in the run of this name.
 
         Examples:
             >>> _, mine = make_key("participant", client=3)
@@ -89,7 +89,7 @@ _KEYS = Declared[_File](_File)
 
 
 def make_key(role: str, client: int | None = None, run: str | None = None) -> tuple[str, Key]:
-    """Return a new key, and what the file keeps of it.
+    """Return the secret of a new key, and the entry that the file keeps.
 
     Args:
         role: "operator" or "participant".
@@ -124,7 +124,7 @@ def make_key(role: str, client: int | None = None, run: str | None = None) -> tu
 
 
 def check_key(keys: Mapping[str, Key], said: str) -> Key | None:
-    """Return the holder of a key, or None if it is nobody's. It takes as long for a wrong secret as for a right one.
+    """Return the holder of a key, or None if it is nobody's. A wrong secret takes as long as a right one.
 
     Args:
         keys: the holders by id.
@@ -140,7 +140,7 @@ def read_keys(file: Path) -> dict[str, Key]:
     """Return the keys in a file by their ids.
 
     Raises:
-        UserError: the file is not there, cannot be read, or is no file of keys.
+        UserError: the file does not exist, cannot be read, or is not a file of keys.
     """
     try:
         keys = _KEYS.read(file.read_text(encoding="utf-8"))["keys"]
@@ -160,7 +160,7 @@ def write_keys(file: Path, keys: Sequence[Key]) -> None:
     """Write the file in one step, readable by its owner alone.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
     text = json.dumps({"keys": [asdict(key) for key in keys]}, indent=1) + "\n"
     try:
@@ -186,10 +186,10 @@ ANYBODY = Key("", "operator", "")  # without keys, whoever reaches the page is i
 
 
 def may_ask(key: Key, path: str) -> bool:
-    """Say whether the holder of a key may ask for an address.
+    """Return whether the holder of a key may request an address.
 
-    An operator may request all; a participant its start page, statements, and to log out. Which statements it may see
-    is checked when they are made.
+    An operator may request everything; a participant its start page, statements, and the logout. Which statements it
+    may see is checked when they are made.
     """
     if key.role == "operator":
         return True
@@ -204,7 +204,7 @@ class Sessions:
 
     Attributes:
         file: the file of keys; None: nobody is asked for a key.
-        clock: returns the time in seconds; tests give another one.
+        clock: a function that returns the time in seconds; tests replace it.
 
     Examples:
         >>> said, key = make_key("operator")
@@ -234,7 +234,9 @@ class Sessions:
         return check_key(self._current(), said)
 
     def by_session(self, said: str) -> Key | None:
-        """Return who opened this session; None if it is unknown or too old, or its key is no longer in the file."""
+        """Return who opened this session; None if the session is unknown or too old, or its key is no longer in the
+        file.
+        """
         found = self._open.get(_hash(said))
         if found is None:
             return None
@@ -257,7 +259,7 @@ class Sessions:
         self._open.pop(_hash(said), None)
 
     def still(self, key: Key) -> bool:
-        """Say whether a holder may stay logged in: the key is in the file, unchanged."""
+        """Return whether a holder may stay logged in, that is, whether the key is in the file, unchanged."""
         return self.file is None or self._current().get(key.id) == key
 
     def _current(self) -> dict[str, Key]:

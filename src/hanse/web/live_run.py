@@ -1,11 +1,11 @@
 """One run as the live page shows it, gathered from its directory while it grows.
 
-:class:`LiveRun` follows the files of a run and makes messages of what is new, for :class:`hanse.web.hub.Hub`. It keeps
+:class:`LiveRun` follows the files of a run and turns what is new into messages for :class:`hanse.web.hub.Hub`. It keeps
 a bounded state: a series of points for each metric (:class:`SparseSeries`), sums for each client
-(:class:`Contributors`), and sums of the books (:class:`LiveBooks`). :func:`progress_of` says how far a run is, also for
-the list of runs.
+(:class:`Contributors`), and sums of the books (:class:`LiveBooks`). :func:`progress_of` returns a run's progress, also
+for the list of runs.
 
-The run itself knows nothing of being watched. Its directory may be a stranger's: texts are cut to a bounded length,
+The run itself does not know that it is watched. Its directory may be a stranger's: texts are cut to a bounded length,
 numbers are checked, and nothing that it names is imported.
 """
 
@@ -50,7 +50,7 @@ class SparseSeries:
 
     Attributes:
         most: how many observations are kept.
-        stride: one observation in this many is kept.
+        stride: one observation out of this many is kept.
         seen: how many observations there were.
         last: the last observation, ``(x, y)``.
 
@@ -102,16 +102,16 @@ class Contributor:
     """What one client has done so far.
 
     Attributes:
-        worth: the sum of its updates' values.
+        worth: the sum of the values of the client's updates.
         valued: how many updates were valued.
-        squares: sum of the values' variances from sampling, which is independent from round to round.
-        drawn: sum of the values' errors from the draw of the validation samples. Every round uses the same samples, so
-            errors may add up; their sum is an upper bound of the error of the sum.
+        squares: the sum of the values' variances from sampling, which is independent from round to round.
+        drawn: the sum of the values' errors from the draw of the validation samples. Every round uses the same samples,
+            so errors may add up; their sum is an upper bound of the sum's error.
         known: how many values came with a standard error.
-        trained: seats with a sound update.
-        refused: seats whose update was refused.
-        last_round: the last round in which it had a seat; -1: none.
-        score: its cumulative value as the mechanism keeps it; None if it keeps none.
+        trained: the number of seats with a sound update.
+        refused: the number of seats whose update was refused.
+        last_round: the last round in which the client had a seat; -1: none.
+        score: the client's cumulative value as the mechanism keeps it; None if it keeps none.
     """
 
     worth: float = 0.0
@@ -128,8 +128,8 @@ class Contributor:
         """Return the client as the page's script expects it.
 
         Returns:
-            Client id, sum of values (None: never valued), its standard error at most (None: not known), the mechanism's
-            score, seats trained in, seats refused, last round.
+            Client id, sum of values (None: never valued), upper bound of its standard error (None: not known), the
+            mechanism's score, seats trained, seats refused, last round.
         """
         worth = self.worth if self.valued else None
         error = math.hypot(math.sqrt(self.squares), self.drawn)
@@ -142,11 +142,11 @@ class Contributors:
     """All clients that ever had a seat, and what happened last.
 
     Attributes:
-        clients: by client id.
+        clients: the contributors by client id.
         refusals: the latest refusals, ``(round, client, reason)``.
-        names: what clients are called, by id, where the run says it.
+        names: the clients' names by id, if the run has names.
         round: the round that was added last; -1: none.
-        latest: the seats of that round: ``[client, value, standard error, reason of a refusal]``.
+        latest: the seats of the round added last: ``[client, value, standard error, reason of a refusal]``.
     """
 
     clients: dict[int, Contributor] = field(default_factory=dict)
@@ -160,8 +160,8 @@ class Contributors:
 
         Args:
             seat: the seat.
-            under_way: whether its client still trains and the update may join a later round; it then counts neither as
-                trained nor as refused.
+            under_way: whether the client still trains and its update may join a later round; the seat then counts
+                neither as trained nor as refused.
         """
         if seat.round != self.round:
             self.round, self.latest = seat.round, []
@@ -198,8 +198,8 @@ class LiveBooks:
     Attributes:
         folder: the run directory.
         totals: sums over the transactions that were read.
-        trouble: why the books cannot be read; None: they can.
-        behind: whether there was more than one read can take.
+        trouble: why the books cannot be read; None if they can.
+        behind: whether there was more than a single read can take.
     """
 
     folder: Path
@@ -211,7 +211,7 @@ class LiveBooks:
     _made: bytes = b""  # what ledger.json said when the ledger was opened
 
     def read(self) -> bool:
-        """Read the next transactions, at most a thousand, and say whether there were any."""
+        """Read the next transactions, at most a thousand, and return whether there were any."""
         if not self._open():
             return False
         assert self._ledger is not None
@@ -281,12 +281,12 @@ def encode(message: Mapping[str, Any]) -> str:
 def progress_of(
     folder: Path, config: Mapping[str, Any], last: Mapping[str, Any], pace_s: float | None, now: float
 ) -> dict[str, Any]:
-    """Return how far a run is, for the head of its page and the list of runs.
+    """Return a run's progress, for the head of its page and the list of runs.
 
     Args:
         folder: the run directory.
-        config: its ``config.toml``; empty if it cannot be read.
-        last: the last line of its metrics.
+        config: the run's ``config.toml``; empty if it cannot be read.
+        last: the last line of the run's metrics.
         pace_s: seconds that a round takes; None: not known.
         now: the time, in seconds since the epoch.
 
@@ -345,8 +345,8 @@ def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: floa
         pace_s: seconds that a round takes; None: not known.
 
     Returns:
-        "finished"; "waiting" (no round yet); "running"; or "quiet": no round for longer than five take, so it has
-        stopped or is in a long round.
+        "finished"; "waiting" (no round yet); "running"; or "quiet": no round for longer than five rounds take, so the
+        run has stopped or is in a long round.
 
     Examples:
         >>> [state_of(rounds=3, planned=10, age_s=40.0, pace_s=pace) for pace in (20.0, 2.0)]
@@ -425,7 +425,7 @@ class LiveRun:
 
     @property
     def behind(self) -> bool:
-        """Whether the last look has left something unread."""
+        """Whether the last call of :meth:`look` has left something unread."""
         return self._read.left > 0 or self._books.behind
 
     def close(self) -> None:
@@ -436,8 +436,8 @@ class LiveRun:
         """Read what is new, for about ``budget_s`` seconds, and return what changed.
 
         Returns:
-            None if nothing did. Otherwise a message whose "whole" says whether it holds everything so far (after a cut,
-            or when very much is new) or only the changes.
+            None if nothing changed. Otherwise a message whose "whole" says whether it holds everything so far (after a
+            cut, or if very much is new) or only the changes.
         """
         until = time.monotonic() + budget_s
         points: dict[str, list[tuple[int, float]]] = {}

@@ -36,10 +36,10 @@ def behind(
 
     Args:
         host: the address that nginx listens on.
-        port: its port, which must be free.
+        port: nginx's port, which must be free.
         cert: TLS certificate (PEM); None: plain HTTP.
         cert_key: the certificate's private key.
-        wait_s: seconds that a client may be slow.
+        wait_s: how many seconds nginx waits for a slow client.
 
     Raises:
         UserError: nginx is not installed, or does not start.

@@ -28,9 +28,9 @@ class ListedRun:
     """A run directory that was found.
 
     Attributes:
-        id: names it in addresses: a hash of its path, so no path from outside is ever opened.
-        name: its path from the folder that is shown, for people.
-        folder: where it is.
+        id: the run's name in addresses: a hash of its path, so no path from outside is ever opened.
+        name: the run's path from the folder that is shown, for people.
+        folder: the run directory.
     """
 
     id: str
@@ -74,9 +74,9 @@ def _may_be_ours(file: Path) -> bool:
 
 
 def summary(found: ListedRun, now: float) -> dict[str, Any]:
-    """Return what the list of runs shows of one, as of the time ``now`` (seconds since the epoch).
+    """Return what the list of runs shows of a run at the time ``now`` (seconds since the epoch).
 
-    It is what :func:`hanse.web.live_run.progress_of` says, and the last main metric in words.
+    This is the result of :func:`hanse.web.live_run.progress_of`, and the last main metric in words.
     """
     try:
         config = read_toml(found.folder / "config.toml")

@@ -28,7 +28,8 @@ YOUNG_S = 5.0  # seconds before a statement is made again, though the run has a 
 
 
 class NoStatementError(Exception):
-    """Why there is no such statement. The message is for the operator, because it may mention other participants."""
+    """There is no such statement; says why. The message is for the operator, because it may mention other participants.
+    """
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Statements:
             form: "html" or "json".
 
         Raises:
-            NoStatementError: it cannot be made: there is no such client or round, or it took too long.
+            NoStatementError: the statement cannot be made: there is no such client or round, or it took too long.
         """
         asked = (found.id, client, form)
         async with self._turns:

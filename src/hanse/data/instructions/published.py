@@ -1,7 +1,7 @@
 """The published instruction sets that iPFL uses, by their names on the hub, and how their records become instructions.
 
 Sentiment prompts follow FinGPT's benchmarks (Yang et al. 2023), with three answers. FIQA's scores are cut at -0.1 and
-0.1; NWGI's seven degrees become three, of which mild ones are neutral.
+0.1; NWGI's seven degrees become three; mild degrees count as neutral.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class PublishedSet:
     """A published data set.
 
     Attributes:
-        hub: its name on the hub.
+        hub: the set's name on the hub.
         train: the split to train on.
         test: the split to test on; empty for the last tenth of the train split.
-        fields: the fields that its records must have.
-        made: converts a record to an instruction.
+        fields: the fields that the set's records must have.
+        made: a function that converts a record to an instruction.
     """
 
     hub: str
@@ -86,12 +86,12 @@ PUBLISHED: Mapping[str, PublishedSet] = {
 def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[list[Instruction], list[Instruction]]:
     """Return the train and test instructions of a published set.
 
-    They are read from ``NAME.train.jsonl`` and ``NAME.test.jsonl`` (or .json, .csv; with the set's own fields) in one
-    of the folders, else from the hub or its cache.
+    The instructions are read from ``NAME.train.jsonl`` and ``NAME.test.jsonl`` (or .json, .csv; with the set's own
+    fields) in one of the folders, else from the hub or its cache.
 
     Args:
         name: a key of :data:`PUBLISHED`.
-        folders: searched in this order.
+        folders: the folders to search, in this order.
         download: whether the hub may be asked.
 
     Raises:

@@ -124,7 +124,7 @@ class _Published:
 def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
     """Return the byte tokenizer, or the tokenizer of a language model.
 
-    A tokenizer without a padding token (Llama's) pads with its end token. Labels there do not count and no position
+    A tokenizer without a padding token (Llama's) pads with its end token. Padded labels do not count and no position
     looks ahead, so this changes nothing; the note says so.
 
     Args:
@@ -132,7 +132,7 @@ def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
         download: whether the hub may be asked.
 
     Raises:
-        UserError: it does not exist, or has no end token.
+        UserError: the tokenizer does not exist, or has no end token.
     """
     if name == BYTES:
         return ByteTokenizer()
@@ -161,7 +161,7 @@ class Instruction:
 
     Attributes:
         instruction: what is asked.
-        input: what it is asked about; may be empty.
+        input: what the instruction is about; may be empty.
         output: the answer that is wanted.
     """
 
@@ -222,8 +222,8 @@ class Encoded:
     """Instructions as samples.
 
     Attributes:
-        samples: tokens ``x [n, T]`` and the next token at every position ``y [n, T]``, which counts in the answer and
-            its end token alone.
+        samples: tokens ``x [n, T]`` and the next token at every position ``y [n, T]``; only the answer and its end
+            token count in the loss.
         cut: how many instructions were longer than the window.
     """
 
@@ -238,7 +238,7 @@ def encode(items: Sequence[Instruction], tokenizer: Tokenizer, length: int, widt
 
     Args:
         items: the instructions, at least one.
-        tokenizer: makes the tokens.
+        tokenizer: the tokenizer that makes the tokens.
         length: tokens of the window, at least 2.
         width: T, the positions of a row; None: as many as the longest sample needs.
     """

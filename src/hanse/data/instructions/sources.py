@@ -1,10 +1,10 @@
 """Instruction sets as data sources with iPFL's clients, and the set that comes with hanse.
 
 :func:`load_instructions` loads any of them by name. The set that comes with hanse consists of 480 short market
-reports, answered in four dialects. A report says that a ware is dear, cheap, unchanged or missing. The answer is a word
-for that in the client's dialect, which the instruction does not reveal. The six clients form three pairs: the two of
-pair 0 use the same words, so do the two of pair 1, and the two of pair 2 share two words of four. So it is known in
-advance which clients can profit from each other.
+reports, answered in four dialects. A report says that a product is expensive, cheap, unchanged or missing. The answer
+is the word for this in the client's dialect, which the instruction does not reveal. The six clients form three pairs:
+in pairs 0 and 1 both clients use the same words, in pair 2 they share two of the four words. So it is known in advance
+which clients can profit from each other.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TOWNS = ("Bergen", "Bremen", "Danzig", "Lund", "Reval", "Riga", "Thorn", "Visby
 
 
 def reports() -> list[tuple[int, str]]:
-    """Return every report with the number of its meaning, 1,200 of them, in a fixed shuffled order."""
+    """Return all 1,200 reports, each with the number of its meaning, in a fixed shuffled order."""
     all_reports = [
         (m, f"{ware} {saying} in {town}.")
         for m, meaning in enumerate(MEANINGS)
@@ -101,9 +101,9 @@ def load_instructions(
 
     Args:
         name: a key of :data:`INSTRUCTIONS`.
-        folders: searched in this order for published sets.
+        folders: the folders to search for published sets, in this order.
         root: the file or folder of "instruction_files".
-        seed: keys how sets are dealt to clients.
+        seed: the seed that keys how sets are dealt to clients.
         download: whether the network may be used.
         options: the tokenizer and the window.
 
@@ -183,7 +183,7 @@ def _dealt(
 def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
     """Return one client for each file of ``data.path``, by name; the last fifth of a file is its test share."""
     if root is None:
-        raise UserError("source 'instruction_files': data.path is needed: a folder with a file a client, or one file")
+        raise UserError("source 'instruction_files': data.path is needed: a folder with one file per client, or a file")
     kinds = (".json", ".jsonl", ".csv")
     paths = [root] if root.is_file() else sorted(p for p in root.glob("*") if p.suffix in kinds)
     if not paths:

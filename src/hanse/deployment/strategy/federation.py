@@ -38,8 +38,9 @@ class Keys:
     Attributes:
         arrays: the record of arrays that is sent.
         config: the record of configuration values that is sent.
-        weighted_by: the metric of a reply that holds its number of samples.
-        loss: the metric of a training reply that holds its loss. Empty: the first one with "loss" in its name, if any.
+        weighted_by: the metric of a reply that holds the number of samples.
+        loss: the metric of a training reply that holds the loss. Empty: the first metric with "loss" in its name, if
+            any.
 
     Examples:
         >>> Keys(loss="train_loss")
@@ -75,12 +76,12 @@ class PlainFederation:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
         members: the register of the nodes that take part.
         form: the app's arrays, as columns of a row.
-        keys: what records and metrics are called.
+        keys: the names of records and metrics.
         clients: how many clients there are.
-        seed: the run's seed, for what a client that answers questions draws at random.
-        deadline_s: seconds that an exchange waits if the caller says nothing else.
-        train_config: values that travel with each train message, beside "server-round" (counted from 1).
-        evaluate_config: the same for evaluate messages.
+        seed: the run's seed, for random draws of clients that answer questions.
+        deadline_s: seconds that an exchange waits, unless the caller gives another number.
+        train_config: values that travel with each train message, in addition to "server-round" (counted from 1).
+        evaluate_config: values that travel with each evaluate message.
         round: the last round in which somebody was asked to train, from 0; -1 before the first.
         trained: the metrics of sound train replies, by Flower's number of the round.
         tested: the metrics of sound evaluate replies, by Flower's number of the round.
@@ -118,8 +119,8 @@ class PlainFederation:
     def present(self, round: int) -> Roster:
         """Return the members that are online, by ascending id.
 
-        A client's number of samples is what it reported when it last trained, and 1 until then: a plain app is not
-        asked before.
+        A client's number of samples is the one it reported when it last trained, and 1 before that, because a plain app
+        is not asked earlier.
         """
         here = self._nodes()
         known = sorted((m for m in self.members.by_key.values() if m.id in here), key=lambda m: m.id)
@@ -133,7 +134,7 @@ class PlainFederation:
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Send what each request asks, and return the replies of the clients that answered all of it in time.
+        """Send each request's tasks, and return the replies of the clients that answered all of theirs in time.
 
         A request may take several messages: one for each seat that trains, one for each test, and one for all other
         questions. If one of the answers is refused, so is the whole reply.
@@ -142,7 +143,7 @@ class PlainFederation:
             round: the round's number, from 0.
             requests: one for each client; a client that is not online is left out.
             deadline_s: seconds to wait at most; None: ``self.deadline_s``.
-            closing: not used. Such a round waits for everybody until the deadline.
+            closing: not used. Rounds wait for everybody until the deadline.
 
         Returns:
             The replies, in the order of the requests.
@@ -228,7 +229,7 @@ class PlainFederation:
         return self._said(request, tasks, content)
 
     def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
-        """Return the result of a train task. Raises WireError for a reply that is no sound update."""
+        """Return the result of a train task. Raises WireError for a reply that is not a sound update."""
         said, arrays = metrics_of(content), arrays_of(content)
         numbers, row = numbers_of(said), self.form.row(arrays)
         # an array more than were sent would be lost in the mix without a word

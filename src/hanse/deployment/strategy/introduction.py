@@ -1,7 +1,7 @@
 """What the register of members keeps of nodes with plain Flower apps.
 
-:func:`introduced` asks the apps whether they answer hanse's questions, which is only done for mechanisms that put some.
-:func:`hello_of` makes of that what the register keeps.
+:func:`introduced` asks the apps whether they answer hanse's questions; this is only done for mechanisms that ask some.
+:func:`hello_of` turns an answer into an entry of the register.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def hello_of(node: Any, said: Mapping[str, Any]) -> Hello:
 
     Args:
         node: the node, as Flower's grid describes it.
-        said: what its app says of itself: ``name`` and ``profile``, both optional; untrusted input.
+        said: what the node's app says of itself: ``name`` and ``profile``, both optional; untrusted input.
 
     Raises:
-        ValueError: what it says is out of bounds.
+        ValueError: what the app says is out of bounds.
     """
     name = str(said.get("name") or getattr(node, "name", "") or f"node {node.node_id}")
     # a plain app says nothing of its samples; they play no role until it reports their number with its first update
@@ -48,8 +48,8 @@ def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[di
         seconds: how long to wait.
 
     Returns:
-        What those that do say of themselves, by key; and a reason for each that does not. A node that did not answer in
-        time is in neither.
+        What the apps that answer questions say of themselves, by key; and, by key, why each other app does not. A node
+        that did not answer in time is in neither.
     """
     question = to_records(Message("null"), kind=SPEAKS)
     messages = [

@@ -1,4 +1,4 @@
-"""What a run that is started like a Flower strategy reports: log lines in Flower's style, and a ``Result``."""
+"""The reports of a run that is started like a Flower strategy: log lines in Flower's style, and a ``Result``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ServerTest:
     """The server's own test by ``evaluate_fn``, for Flower's result and for hanse's record.
 
     Attributes:
-        federation: knows which round was trained last.
-        form: makes arrays of a row.
+        federation: the federation, which knows the round that was trained last.
+        form: the form that turns a row into arrays.
         evaluate_fn: the function that the user has given to ``start``, or None.
-        result: gets what the function returns, by round; round 0 is the initial model.
+        result: Flower's result, to which the function's figures are added by round; round 0 is the initial model.
     """
 
     federation: PlainFederation
@@ -42,7 +42,8 @@ class ServerTest:
             self.result.evaluate_metrics_serverapp[0] = said
 
     def figures(self, row: Tensor) -> Figures:
-        """Return what ``evaluate_fn`` says of the model in ``row [P]``, by name; nothing, if there is no function."""
+        """Return the figures of ``evaluate_fn`` for the model in ``row [P]``, by name; empty if there is no function.
+        """
         number = self.federation.round + 1
         said = None if self.evaluate_fn is None else self.evaluate_fn(number, self.form.arrays(row))
         if said is None:

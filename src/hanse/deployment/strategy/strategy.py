@@ -1,11 +1,11 @@
-"""A mechanism of hanse in the place of a Flower strategy, over a client app that stays as it is.
+"""A mechanism of hanse instead of a Flower strategy, with an unchanged client app.
 
 :func:`strategy` (as ``hanse.flower.strategy``) checks that a plain Flower app can do what the mechanism asks, and
 returns a :class:`MechanismStrategy`. Its ``start`` has the arguments of a Flower strategy's ``start``: it waits for the
 nodes, plays the rounds with the mechanism's selection, weights, values and payments, and returns Flower's ``Result``.
 
-It has no ``configure_train`` and ``aggregate_train``. A round of a mechanism may ask clients several times, and decides
-who trains from what it has learnt; two calls a round have no place for that.
+It has no ``configure_train`` and ``aggregate_train``: a mechanism may ask clients several times in a round and choose
+who trains by their answers, for which two calls per round are not enough.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def strategy(
     overwrite: bool = False,
     **options: Any,
 ) -> MechanismStrategy:
-    """Return a mechanism in the form of a Flower strategy: start it by ``.start(grid, initial_arrays, num_rounds)``.
+    """Return a mechanism in the form of a Flower strategy; start it with ``.start(grid, initial_arrays, num_rounds)``.
 
     Args:
-        mechanism: its name ("greedyfed"), a table as under ``[mechanism]`` in an experiment's file, or a
+        mechanism: the mechanism's name ("greedyfed"), a table as under ``[mechanism]`` in an experiment's file, or a
             :class:`hanse.core.part.Mechanism`.
         out: the run directory to create, for ``hanse report``, ``statement``, ``serve`` and ``ledger``. None: nothing
             is written.
@@ -95,7 +95,7 @@ def strategy(
 
     Raises:
         UserError: the mechanism or an option is wrong, or needs something that a plain app cannot do; with a line for
-            each.
+            each mistake.
 
     Examples:
         >>> strategy("greedyfed", evaluate=lambda arrays: {"loss": 0.5}, clients_per_round=3).experiment.mechanism.name
@@ -163,7 +163,7 @@ class MechanismStrategy:
 
     Attributes:
         experiment: the mechanism and its settings; data and rounds are filled in by ``start``.
-        run: what ``start`` has played (:class:`hanse.runs.experiment.Run`); None before.
+        run: the :class:`hanse.runs.experiment.Run` that ``start`` has played; None before that.
 
     The other fields are arguments of :func:`strategy`.
     """
@@ -209,8 +209,8 @@ class MechanismStrategy:
             The first of the server's models, and the metrics of each round.
 
         Raises:
-            UserError: before round 0, if the arrays cannot be mixed, apps do not answer what the mechanism asks, there
-                are fewer nodes than seats, or there is a run in ``out`` already.
+            UserError: before round 0, if the arrays cannot be mixed, apps do not answer the mechanism's questions,
+                there are fewer nodes than seats, or ``out`` already holds a run.
         """
         if num_rounds < 1:
             raise UserError(f"num_rounds: {num_rounds}: must be at least 1")

@@ -1,11 +1,11 @@
-"""One line in the client app of a Flower project, by which it answers hanse's questions.
+"""One line that makes the client app of a Flower project answer hanse's questions.
 
 Some mechanisms ask clients for more than training: scores of several models, bids, the test of a mix. :func:`speaks`
-adds an answer to such questions to an app. It calls the app's own evaluate function with each model in question, on the
-samples that this function has. The app's train and evaluate functions stay as they are.
+adds an answer to such questions to an app. It calls the app's own evaluate function with each model in question, on
+that function's samples. The app's train and evaluate functions do not change.
 
-The answer is made by the same code as that of a simulated client (:class:`hanse.federation.local.LocalFederation`),
-with an engine that scores models by calling the app.
+The answer is made by the same code as a simulated client's (:class:`hanse.federation.local.LocalFederation`), with an
+engine that scores models by calling the app.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def speaks(app: ClientApp, *, policy: Any = None, profile: dict[str, Any] | None
         app: the app, with an evaluate function whose metrics include a loss or what the mechanism asks for.
         policy: the participant's own decisions: bids, prices, whether it stays (:mod:`hanse.federation.policy`).
             Default: :class:`~hanse.federation.policy.Loyal`.
-        profile: plain values that the server may know of it, such as its costs.
-        name: what it is called, at most 80 characters. Default: the name that its node was registered by.
+        profile: plain values that the server may know of the participant, such as its costs.
+        name: the participant's name, at most 80 characters. Default: the name under which its node was registered.
 
     Raises:
-        UserError: ``app`` is no ClientApp, or answers hanse's questions already.
+        UserError: ``app`` is not a ClientApp, or answers hanse's questions already.
 
     Examples:
         >>> from flwr.clientapp import ClientApp
@@ -102,7 +102,7 @@ class _Asked:
     values: dict[str, Any]
 
     def reply(self, round: int, request: Any, policy: Any, profile: dict[str, Any]) -> Message:
-        """Return the packed reply to a request. Raises WireError if it is no request to one of the clients."""
+        """Return the packed reply to a request. Raises WireError if it is not a request to one of the clients."""
         if not isinstance(request, Request):
             raise WireError("not a request")
         clients = int(self.values["clients"])

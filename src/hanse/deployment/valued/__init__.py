@@ -1,1 +1,1 @@
-"""`hanse.valued`: around the strategy of any Flower app, what each reply was worth."""
+"""`hanse.valued` wraps the strategy of any Flower app and says what each reply was worth."""

@@ -32,7 +32,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class RefusedError(Exception):
-    """What the strategy may not do here, in one line, and the object of the attempt.
+    """The strategy tried something that is forbidden here; says what, in one line, and with which object.
 
     The object is only for the log: a path, a command or an address may contain secrets.
     """
@@ -47,7 +47,7 @@ def importing() -> bool:
 
 
 class TorchFirst(BaseException):
-    """The strategy imports PyTorch only now: its generator and its files must be seen to first."""
+    """The strategy imports PyTorch only now, whose generator and files must be handled first."""
 
 
 class Guard:
@@ -86,13 +86,13 @@ Answer = tuple[Any, str, str]  # arrays or None, why there is none, and what the
 def made(task: dict[str, Any], clients: list[int], guard: Guard) -> Answer:
     """Return the aggregate of some clients' replies, or the reason why it cannot be made.
 
-    With neither, the strategy makes no aggregate of so few. Messages of the user's code are only for the log, since
-    they may contain secrets.
+    If both are missing, the strategy makes no aggregate of so few replies. Error messages from the user's code go only
+    to the log, since they may contain secrets.
 
     Args:
         task: a round, as :class:`hanse.deployment.valued.reaggregate.Again` sends it.
-        clients: whose replies.
-        guard: is set to work while the strategy aggregates.
+        clients: the clients whose replies are aggregated.
+        guard: the guard, which is switched on while the strategy aggregates.
     """
     from flwr.app import ArrayRecord
 
@@ -126,7 +126,7 @@ def made(task: dict[str, Any], clients: list[int], guard: Guard) -> Answer:
 
 
 def opened(task: dict[str, Any]) -> Answer:
-    """Return why the strategy cannot be made from its pickle here; no reason if it can."""
+    """Return why the strategy cannot be restored from its pickle here; no reason if it can."""
     try:
         pickle.loads(task["strategy"])
     except BaseException as wrong:

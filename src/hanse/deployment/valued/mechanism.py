@@ -89,18 +89,18 @@ class Watched:
         worth: how models are judged.
         roster: all clients that have come so far.
         before: the arrays that the round started from.
-        asked: whom the strategy sent training messages.
+        asked: the clients to which the strategy sent training messages.
         replies: the sound replies.
         records: the arrays of the sound replies, as they came.
         refused: why a client has no sound reply.
         weights: the number of samples that each sound reply states; 0 if it states none.
         made: the strategy's aggregate of the replies; None: it made none.
-        average: whether that is the weighted average of the sound replies.
-        again: makes the aggregate of some of the replies, if it is no average.
-        answered: whose replies, sound or not, the strategy has seen.
+        average: whether ``made`` is the weighted average of the sound replies.
+        again: what makes the aggregate of some of the replies; used if ``made`` is not an average.
+        answered: the clients whose replies, sound or not, the strategy has seen.
         why_not: why the aggregate of some replies is not available, if ``again`` is None.
         tests: clients' evaluations of the model after the round: ``(figure, samples)`` by client; higher is better.
-        tests_before: the same of the model before.
+        tests_before: clients' evaluations of the model before the round, in the same form as ``tests``.
 
     Examples:
         A round of FedAvg with the replies of two clients, given by hand:
@@ -146,11 +146,11 @@ class Watched:
     tests_before: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def share(self, clients: Sequence[int]) -> Floats:
-        """Return the weights of some clients' replies in an average of these, ``[n]``, summing to 1."""
+        """Return the weights of some clients' replies in an average of them, ``[n]``, summing to 1."""
         return shares(np.array([self.weights[c] for c in clients]))
 
     def coalition(self, clients: Sequence[int]) -> ArrayRecord | None:
-        """Return the aggregate that the strategy makes of some clients' replies; None if it makes none of these.
+        """Return the aggregate that the strategy makes of some clients' replies; None if it makes none.
 
         Raises:
             NotAgain: it cannot be made again.
@@ -192,7 +192,7 @@ class Watched:
 
     def settled(self) -> None:
         """Find out whether the aggregate is the average of the sound replies and, if not, whether a copy of the
-        strategy reproduces it. If neither, ``why_not`` says why.
+        strategy reproduces it. If it is neither, ``why_not`` says why.
         """
         if self.made is None:
             return
@@ -211,8 +211,8 @@ class Watched:
         self.again, self.why_not = None, self.unsound(self.answered, self.replies) or why
 
     def unsound(self, answered: Iterable[int], sound: Iterable[int]) -> str:
-        """Return why a round cannot be valued whose aggregate also contains updates of unsound clients, for which hanse
-        has no rows. Empty if all who answered are sound.
+        """Return why a round cannot be valued if its aggregate also contains unsound updates, for which hanse has no
+        rows. Empty if all replies are sound.
         """
         others = sorted(set(answered) - set(sound))
         names = ", ".join(self.roster[client].name for client in others)[:150]
@@ -226,10 +226,10 @@ def row_of(form: Form, arrays: ArrayRecord, what: str) -> Tensor:
     Args:
         form: what the arrays should be.
         arrays: the arrays.
-        what: what they are, for the message.
+        what: what the arrays are, for the message.
 
     Raises:
-        UserError: they are of another form.
+        UserError: the arrays have another form.
     """
     try:
         return form.row(arrays)
@@ -259,7 +259,7 @@ def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None
     Args:
         strategy: name of the strategy's class.
         flower: version of Flower.
-        settings: those parameters of the strategy that are Flower's own.
+        settings: the strategy's parameters that Flower itself defines.
     """
     return Mechanism("flower", Asked(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
 
@@ -277,7 +277,7 @@ def watching(mechanism: Mechanism, told: Watched | None) -> Mechanism:
 
 @dataclass(frozen=True)
 class Asked(SelectPart):
-    """A select part: those whom the strategy asked.
+    """A select part: the clients that the strategy asked.
 
     Attributes:
         told: what the strategy did in the round; None: no round is known yet, and ``select`` cannot be called.
@@ -304,13 +304,13 @@ class Asked(SelectPart):
 class Combined(AggregatePart):
     """A weigh part: what the strategy's ``aggregate_train`` made of the replies.
 
-    It is of the kind "again": the values may ask it for the aggregate of some of the updates.
+    The part is of the kind "again": values may ask it for the aggregate of some of the updates.
 
     Attributes:
         told: what the strategy did in the round; None: no round is known yet, and ``aggregate`` cannot be called.
 
     Examples:
-        The loop calls it in a round of a watched strategy. With the round of a rehearsal, of which it is told:
+        The loop calls it in each round of a watched strategy. Here with a round played by a rehearsal:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> (group,) = rehearse("fedavg").groups
@@ -326,8 +326,8 @@ class Combined(AggregatePart):
     told: Watched | None = None
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the average's weights, or the strategy's row. For some of the replies, it is the aggregate that the
-        strategy would have made of them; without one, the row stays unchanged.
+        """Return the average's weights or, if the strategy does not average, its new row. For only some of the replies,
+        this is the row that the strategy would have made of them; if it makes none, the row stays unchanged.
         """
         told = self.told
         assert told is not None
@@ -348,8 +348,8 @@ class OfReplies(ValuePart):
 
     Attributes:
         part: the value part that solves the game, one of :mod:`hanse.mechanisms.value`, such as ``GTG()``. If the
-            strategy does not average and the part needs averages, the
-            exact Shapley value (up to 6 replies) or GTG-Shapley takes its place.
+            strategy does not average and the part needs averages, the exact Shapley value (up to 6 replies) or
+            GTG-Shapley replaces it.
         told: what the strategy did in the round.
 
     Examples:
@@ -467,10 +467,10 @@ class Replies(Federation):
     """The federation of clients whose replies have already arrived.
 
     Attributes:
-        told: the round that they belong to.
+        told: the round that the replies belong to.
 
     Examples:
-        With the replies of no client, it answers nothing:
+        Without any replies, it answers nothing:
 
         >>> empty = ArrayRecord()
         >>> federation = Replies(Watched(Form.of(empty), ByClients(), Roster(), empty))
@@ -491,10 +491,10 @@ class Replies(Federation):
         """Return the recorded replies, or why there are none. Only training is asked of this federation.
 
         Args:
-            round: the round's number; the replies are those of the round that ``told`` is of.
+            round: the round's number; the recorded replies are those of ``told``'s round.
             requests: training tasks by client. A client without a reply or a refusal in ``told`` is left out.
             deadline_s: not used; nobody is waited for.
-            closing: likewise.
+            closing: not used.
         """
         found = []
         for request in requests:
@@ -513,9 +513,9 @@ def info(number: int, node: int, name: str, samples: float) -> ClientInfo:
     """Return what mechanisms know of the client at a node of Flower.
 
     Args:
-        number: its client id.
-        node: its node's id in Flower.
-        name: what it is called.
-        samples: how many samples its reply of this round states.
+        number: the client's id.
+        node: the id of the client's node in Flower.
+        name: the client's name.
+        samples: how many samples the client's reply of this round states.
     """
     return ClientInfo(number, name, f"node {node}", int(samples))

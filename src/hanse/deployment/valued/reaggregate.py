@@ -1,13 +1,13 @@
-"""A strategy's aggregate of some of the replies, made in another process: a coalition's model if it is no average.
+"""Makes a strategy's aggregate of some of the replies in another process, for strategies that do not average.
 
 To value a reply, hanse needs the models that the strategy would have made without it. For an average they follow from
 the replies. For any other rule the strategy is pickled, before it aggregates a round, and sent to a separate process
-(:mod:`hanse.deployment.valued.child`), which aggregates subsets of the replies. The app's process does not change: its
-generators, logging, warnings, threads and functions.
+(:mod:`hanse.deployment.valued.child`), which aggregates subsets of the replies. So nothing changes in the app's
+process: not its generators, logging, warnings, threads or functions.
 
 The process is a fresh interpreter, not a fork (an app has threads, and gRPC's do not survive one), and not
 ``multiprocessing``'s spawn, which would run the app's main program again. It gets the app's ``sys.path``, so it can
-import the strategy's class. A run has one, started when first needed.
+import the strategy's class. Each run has one such process, started when first needed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def pickled(strategy: Strategy) -> bytes:
     """Return a strategy as bytes, in memory, for the other process.
 
     Raises:
-        NotAgain: it cannot be pickled, or what it is made of cannot be imported; the message names the attribute.
+        NotAgain: the strategy cannot be pickled, or something it is made of cannot be imported; the message names the
+            attribute.
     """
     if type(strategy).__module__ == "__main__":
         raise NotAgain(f"its class {type(strategy).__name__} cannot be imported: {IMPORTABLE}")
@@ -114,7 +115,7 @@ def _culprit(strategy: Strategy) -> str:
 
 
 class Child:
-    """The process in which a run's strategy aggregates again; started by the first question, and closed at the end."""
+    """The process in which a run's strategy aggregates again. The first question starts it; it is closed at the end."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -124,7 +125,7 @@ class Child:
 
         Args:
             question: a task (a dictionary), or clients.
-            seconds: the most that it may take.
+            seconds: the longest time that the answer may take.
 
         Raises:
             NotAgain: the process ended, or the answer is a reason.
@@ -188,15 +189,15 @@ class Again:
     """A strategy's aggregate of some of a round's replies.
 
     Attributes:
-        child: the process in which it is made.
+        child: the process in which the aggregate is made.
         strategy: the strategy from just before it aggregated, pickled.
         number: the round's number in Flower.
         replies: the replies by client, in the order in which they came.
-        states: the states of the random generators at that time, so all coalitions meet the same noise.
+        states: the states of the random generators at that time, so all coalitions get the same noise.
         seconds: how long all aggregates of the round together may take.
 
     Examples:
-        Two replies to FedAvg, of which the second alone is aggregated:
+        Two replies to FedAvg; only the second is aggregated:
 
         >>> import numpy as np
         >>> from flwr.app import Array, RecordDict
@@ -227,11 +228,11 @@ class Again:
     def made(self, clients: Sequence[int]) -> ArrayRecord | None:
         """Return the aggregate of these clients' replies, in the order in which they came.
 
-        None if the strategy makes none of them, for example because it needs more replies.
+        None if the strategy makes no aggregate of them, for example because it needs more replies.
 
         Raises:
-            NotAgain: it cannot be made again, the round's time is used up, or the strategy raises even for all replies
-                together.
+            NotAgain: the aggregate cannot be made again, the round's time is used up, or the strategy raises even for
+                all replies together.
         """
         if not self._sent:
             self._send()

@@ -67,13 +67,13 @@ LOST = "no reply"  # the refusal of a client that was asked and has not answered
 
 @dataclass(frozen=True)
 class Plan:
-    """What the user wants of a watched run.
+    """The user's settings for a watched run.
 
     Attributes:
-        experiment: the run as its ``config.toml`` says it.
+        experiment: the run's experiment, as in ``config.toml``.
         worth: what judges models.
         out: the run directory.
-        names: the nodes' names, by Flower's node id; or the key of a value that they report, which becomes their name.
+        names: the nodes' names, by Flower's node id; or the key of a value that nodes report, which becomes their name.
         overwrite: whether a run in ``out`` may be replaced.
 
     Examples:
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def mechanism(self) -> Mechanism:
-        """The mechanism, not told of any round yet."""
+        """The mechanism, before any round."""
         return self.experiment.mechanism.built
 
 
@@ -113,8 +113,8 @@ class Watch:
         rounds: how many rounds are planned; 0: not known.
         broken: whether recording was given up.
         child: the process in which the strategy aggregates again.
-        kept: puts back what user code changes in this process.
-        judged: whether the server evaluates models itself, after the rest of a round.
+        kept: what restores anything that user code changes in this process.
+        judged: whether the server evaluates models itself, at the end of a round.
 
     Examples:
         A round of two clients, told by hand as :class:`hanse.deployment.valued.valued.Valued` does it:
@@ -193,7 +193,7 @@ class Watch:
         self._make(arrays)
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
-        """Hear that round ``number`` (from 1) begins from ``arrays``."""
+        """Take note that round ``number`` (from 1) begins with ``arrays``."""
         # the round before has had no evaluation, which would have ended it
         if self._now is not None:
             self.ends()
@@ -205,7 +205,8 @@ class Watch:
         self._now = Watched(self._form, self.plan.worth, Roster(), own_copy(arrays), tests_before=self._tests)
 
     def asked(self, nodes: Iterable[int]) -> None:
-        """Hear to which nodes training messages go. New nodes become clients, in ascending order of their ids."""
+        """Take note of the nodes that get training messages. New nodes become clients, in ascending order of their ids.
+        """
         if self._now is None:
             return
         new = sorted(node for node in set(nodes) if f"node {node}" not in self.members.by_key)
@@ -215,11 +216,11 @@ class Watch:
         self._now.asked = sorted({*self._now.asked, *map(self._client, nodes)})
 
     def comes(self, replies: Sequence[Message]) -> None:
-        """Hear the replies, before the strategy may change them.
+        """Take the replies, before the strategy may change them.
 
-        Sound ones are kept as updates, the others with the reason of their refusal. If the strategy might not average,
-        it is pickled here. Its aggregates of a round may together take as long as the round has taken so far, but at
-        least ``LEAST_S``.
+        Sound replies are kept as updates, the others with the reason of their refusal. If the strategy might not
+        average, it is pickled here. All repeated aggregates of a round together may take as long as the round has taken
+        so far, or ``LEAST_S`` if that is longer.
         """
         now = self._now
         if now is None:
@@ -287,7 +288,7 @@ class Watch:
             self.members.register([(own.key, _hello(name))])
 
     def says(self, who: str, figures: object) -> None:
-        """Hear the strategy's own figures of the round: of the clients' training, their evaluation or the server's."""
+        """Take the strategy's own figures of the round: on the clients' training or evaluation, or the server's."""
         if self._now is None or not isinstance(figures, MetricRecord):
             return
         numbers = {name: x for name, x in numbers_of(figures).items() if math.isfinite(x) and len(name) <= 80}
@@ -297,14 +298,14 @@ class Watch:
             self._said |= {name: x for name, x in found.items() if math.isfinite(x)}
 
     def makes(self, arrays: ArrayRecord | None) -> None:
-        """Hear what the strategy has made of the replies; None: nothing."""
+        """Take the strategy's aggregate of the replies; None: it made none."""
         if self._now is None:
             return
         self._now.made = None if arrays is None else own_copy(arrays)
         self._now.settled()
 
     def tests(self, replies: Sequence[Message]) -> None:
-        """Hear the evaluate replies, by which the gain of this round and of the next one is measured."""
+        """Take the evaluate replies, which measure the gain of this round and of the next one."""
         worth = self.plan.worth if isinstance(self.plan.worth, ByClients) else ByClients()
         found, tested = dict[int, tuple[float, float]](), dict[int, Tested]()
         for reply in replies:
@@ -340,7 +341,7 @@ class Watch:
         self.state = record.played.state
 
     def close(self) -> None:
-        """Finish the record: end the round that is open, settle what is open in the books, and close the run directory.
+        """Finish the record: end the open round, settle what is open in the books, and close the run directory.
 
         A run directory without a single round is deleted.
         """
@@ -378,7 +379,7 @@ class Watch:
         return self.members.by_key[f"node {node}"].id
 
     def _read(self, content: RecordDict, form: Form) -> tuple[ArrayRecord, Trained, float]:
-        """Return a reply's arrays, its update, and its weight. Raises UserError for what is no sound update."""
+        """Return a reply's arrays, its update, and its weight. Raises UserError for what is not a sound update."""
         try:
             arrays = own_copy(arrays_of(content))
         except WireError as wrong:
@@ -400,7 +401,7 @@ class Watch:
         """Return the finite metrics of a reply, without the one that weights it; and that one, 0 if there is none.
 
         Raises:
-            WireError: the weight is no number of samples.
+            WireError: the weight is not a number of samples.
         """
         said, by = next(iter(content.metric_records.values()), MetricRecord()), _weighted_by(self.strategy)
         weight = samples_of(said, by) or 0.0

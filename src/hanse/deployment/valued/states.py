@@ -1,6 +1,6 @@
-"""The state of a process that user code may change in passing: random generators, and settings of PyTorch and NumPy.
+"""The state of a process that user code may change: random generators, and settings of PyTorch and NumPy.
 
-Everything here is plain data, and PyTorch is left out of a process that has not imported it.
+Everything here is plain data. PyTorch is ignored in a process that has not imported it.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def put_settings(known: Mapping[str, Any]) -> None:
 
 @dataclass
 class Kept:
-    """Restores what user code that hanse calls has changed: generators that it drew from, and settings.
+    """Restores what user code called by hanse has changed: generators that it drew from, and settings.
 
-    A generator that other threads draw from as well is never put back: they would draw the same numbers twice. When a
-    generator is first found changed and there are other threads, it is watched for as long as the user code took, at
-    most a second: if it changes while nothing runs here, others draw from it.
+    A generator that other threads also draw from is never put back, because they would draw the same numbers twice.
+    When a generator is first found changed and there are other threads, it is watched for as long as the user code
+    took, at most a second. If it changes in that time, others draw from it.
 
     Attributes:
         shared: names of generators that other threads draw from.
@@ -99,7 +99,7 @@ class Kept:
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
-        """Run a block, and put back afterwards what it changed."""
+        """Run a block, and then restore what it changed."""
         before, known, begun = states(), settings(), time.perf_counter()
         try:
             yield

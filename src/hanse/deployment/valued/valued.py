@@ -76,22 +76,22 @@ def valued(
             Hugging Face data set, or a ``DataLoader``. None: the change in the clients' own evaluations is divided
             among them, to first order.
         model: a torch module whose state the app's arrays hold; it is not changed.
-        utility: which of the figures counts that ``evaluate`` returns or clients report, or that are measured on the
-            module ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The name
-            decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
+        utility: the figure that counts, among those that ``evaluate`` returns or clients report, or that hanse measures
+            on ``model`` ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The
+            name decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
         target: the name of the labels, if samples are dictionaries or a table.
         method: how values are computed, as ``mechanism.value`` of an experiment: "path" (with ``model``, by its loss),
             "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table with options. None: "path"
             with a ``model`` whose loss has a gradient and a strategy that averages as Flower's FedAvg does, else
-            "mixture". If the strategy's aggregate is no average, "mixture" is replaced by "exact" (up to 6 replies) or
-            "gtg", which repeat the aggregation for each coalition, and "path" leaves a gap.
+            "mixture". If the strategy does not average, "mixture" is replaced by "exact" (up to 6 replies) or "gtg",
+            which repeat the aggregation for each coalition, and "path" leaves a gap.
         payment: a payment rule, as ``mechanism.settle``: its import path, or a table with options. It must not ask
             clients anything. None: nothing is paid.
         grant: with a payment rule, the tokens that a new client gets.
         names: the nodes' names, by Flower's node id; or the key of a number or text that clients report with their
             arrays, such as "partition-id", which becomes their name. None: their ids.
         clients: the largest number of different nodes, 1 to 1,000,000; rounds with more have no values.
-        seed: for hanse's own random draws; no other generator is changed.
+        seed: the seed of hanse's own random draws; no other generator is changed.
         overwrite: whether an existing run in ``out`` may be deleted.
 
     Returns:
@@ -99,7 +99,7 @@ def valued(
             taken. ``start`` raises UserError, before anything is sent, if the initial arrays cannot be valued.
 
     Raises:
-        UserError: an argument is wrong; with a line for each.
+        UserError: arguments are wrong; with a line for each.
 
     Examples:
         An app writes ``with hanse.valued(strategy, out="runs/x", validation=evaluate) as strategy:`` around its
@@ -173,7 +173,7 @@ class Valued(Generic[S]):
 
     @property
     def gaps(self) -> Sequence[str]:
-        """The rounds that could not be valued, and why: a line for each."""
+        """A line for each round that could not be valued, with the reason."""
         return tuple(self._watch.gaps)
 
     def start(self, *given: Any, **more: Any) -> Any:
@@ -236,8 +236,8 @@ class Valued(Generic[S]):
 
         Args:
             name: the method, one of ``LISTENED``.
-            given: its positional arguments.
-            more: its keyword arguments.
+            given: the method's positional arguments.
+            more: the method's keyword arguments.
         """
         if name == "start":
             given, more = self._starts(given, more)

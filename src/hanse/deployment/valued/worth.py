@@ -4,7 +4,8 @@
 server's validation set. Both can judge any model, including those of coalitions. :class:`ByClients` needs neither: it
 divides a round's gain according to the clients' own evaluations.
 
-:func:`hanse.valued` picks one by its arguments ``validation`` and ``model``; :func:`counted_in` says its unit in words.
+:func:`hanse.valued` picks one by its arguments ``validation`` and ``model``; :func:`counted_in` describes the unit of
+its values.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ Evaluate = Callable[[ArrayRecord], float | Mapping[str, float]]
 
 
 class NoWorthError(Exception):
-    """Why a model could not be judged, in one line. It becomes a gap in the record, and never ends a training."""
+    """A model could not be judged; says why in one line. This becomes a gap in the record, and never ends a training.
+    """
 
 
 FIRST = "(of the initial arrays, the model before the first round)"
@@ -57,7 +59,7 @@ class ByFunction:
         evaluate: ``evaluate(arrays)`` returns a number (higher is better), or numbers by name.
         utility: the name of the number that counts; None: the loss, else the accuracy, else the only one
             (:func:`hanse.learning.figures.counted`).
-        known: which number was found to count, under "utility"; filled in by the first call.
+        known: the name of the number found to count, under "utility"; filled in by the first call.
     """
 
     evaluate: Evaluate
@@ -107,7 +109,8 @@ class ByFunction:
         """Return what the initial model is worth, before any client is asked.
 
         Raises:
-            UserError: it cannot be judged. A mistake in ``evaluate`` is then found at once and not in every round.
+            UserError: the model cannot be judged. A mistake in ``evaluate`` is thus found at once and not in every
+                round.
         """
         try:
             return self.worth(arrays)
@@ -149,10 +152,10 @@ class ByModule:
 
     Attributes:
         problem: the module, with its loss and metrics.
-        engine: scores rows of the module's state.
+        engine: the engine that scores rows of the module's state.
         samples: the validation set.
         num_classes: number of classes; None: targets are numbers.
-        utility: "loss" (of which minus the loss counts), "accuracy", "balanced", or a metric of hanse.
+        utility: "loss" (a model's worth is then minus its loss), "accuracy", "balanced", or a metric of hanse.
     """
 
     problem: Problem
@@ -202,12 +205,12 @@ def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | N
     """Return a validation set as samples, and its number of classes (None: targets are numbers).
 
     Args:
-        given: ``(x, y)``, a PyTorch or Hugging Face data set, a table, or a ``DataLoader``. Of a loader all batches are
-            taken: pairs ``(x, y)``, or dictionaries.
-        target: the labels' name in dictionaries. None: "label", "labels", "target" or "y", the first that is there.
+        given: ``(x, y)``, a PyTorch or Hugging Face data set, a table, or a ``DataLoader``. All batches of a loader are
+            used; they are pairs ``(x, y)`` or dictionaries.
+        target: the labels' name in dictionaries. None: the first of "label", "labels", "target" and "y" that exists.
 
     Raises:
-        UserError: it has no samples, or their labels cannot be told.
+        UserError: the set has no samples, or its labels cannot be found.
     """
     if not isinstance(given, DataLoader):
         return as_samples(given, target, "validation")
@@ -245,7 +248,7 @@ class ByClients:
 
     Attributes:
         utility: the metric that counts in the clients' evaluate replies; None: the loss, else the accuracy.
-        known: which metric counts, under "utility"; once found it stays, so all rounds have one unit.
+        known: the metric that counts, under "utility"; once found it stays, so all rounds have one unit.
     """
 
     utility: str | None = None
@@ -265,12 +268,13 @@ class ByClients:
         """Return by how much the model got better for the clients that evaluated it before and after the round.
 
         Args:
-            before: ``(figure, samples)`` of the model before, by client; figures as :meth:`figure` returns them.
-            after: the same of the model after. The mean over clients is weighted by these samples, or equal if all are
-                0.
+            before: ``(figure, samples)`` for the model before the round, by client; figures as :meth:`figure` returns
+                them.
+            after: the clients' figures for the model after the round, in the same form. The mean over clients is
+                weighted by these samples; if all are 0, it is plain.
 
         Raises:
-            NoWorthError: no client evaluated both.
+            NoWorthError: no client evaluated both models.
 
         Examples:
             >>> before = {0: (-0.9, 10), 1: (-0.5, 30)}  # minus the loss, samples
@@ -291,7 +295,7 @@ class ByClients:
 
         Args:
             gain: what the round gained.
-            weights: ``[S]``, by which the updates were averaged; any scale.
+            weights: ``[S]``, the weights with which the updates were averaged, on any scale.
             moves: ``[S, P]``, each update minus the model that it started from.
 
         Returns:

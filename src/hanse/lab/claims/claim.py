@@ -53,11 +53,11 @@ class Reading:
     """The number to read from a run's tests.
 
     Attributes:
-        kind: "last", "best", "mean" (of the tests from ``first`` to ``last``), "rounds" (to ``target``) or "faster"
-            (percent fewer rounds than the other arm).
-        first: a round.
-        last: a round.
-        target: a figure in the table's unit.
+        kind: which number: "last", "best", "mean" (of the tests from ``first`` to ``last``), "rounds" (to ``target``)
+            or "faster" (percent fewer rounds than the other arm).
+        first: the first round of a mean.
+        last: the last round of a mean.
+        target: the figure to reach, in the table's unit.
     """
 
     kind: Literal["last", "best", "mean", "rounds", "faster"]
@@ -72,7 +72,7 @@ class Arm:
 
     Attributes:
         table: the table.
-        cell: its cell.
+        cell: the cell of the table.
         variant: the variant that is read; None: the cell is computed without a run.
     """
 
@@ -83,12 +83,12 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim, checked against its table. :func:`load_claims` says what the fields mean.
+    """A claim, checked against its table. The module's description says what the other fields mean.
 
     Attributes:
         arms: ``[settings][1 + against]``; for a "change" the settings come in pairs, after and before.
-        role: whether it is the paper's claim itself or the comparison with its twin or its control.
-        why: what its numbers show, written by hand; may be "".
+        role: whether this is the paper's claim itself or its comparison with a twin or a control.
+        why: what the claim's numbers show, written by hand; may be "".
     """
 
     name: str
@@ -151,10 +151,10 @@ NEEDED = ("name", "says", "where", "table", "kind", "arm")
 
 
 def load_claims(paper: str) -> tuple[Claim, ...]:
-    """Return a paper's claims, each followed by its rows against its control and its twin.
+    """Return a paper's claims, each followed by its comparisons with its control and its twin.
 
     Args:
-        paper: its name on the command line.
+        paper: the paper's name on the command line.
 
     Raises:
         UserError: the file is invalid; a line for each mistake, with the field, the value and what is allowed.

@@ -1,7 +1,7 @@
 """From kept runs to verdicts: evaluates a claim's seeds and the noise floor of its arms.
 
-:func:`judge` returns a :class:`Verdict` for each claim. :class:`Runs` reads the runs behind an arm once each, and
-:func:`reading_of` a number off one.
+:func:`judge` returns a :class:`Verdict` for each claim. :class:`Runs` reads each run behind an arm once, and
+:func:`reading_of` takes a number from a run.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Verdict:
     Attributes:
         claim: the claim.
         judged: verdict, effect, interval and, if it is open, how many seeds would decide it.
-        seeds: how many seeds have all of its runs, from seed 0 on.
-        floor: the noise floor of its effect; None: not measured.
+        seeds: how many seeds have all of the claim's runs, from seed 0 on.
+        floor: the noise floor of the claim's effect; None: not measured.
     """
 
     claim: Claim
@@ -47,7 +47,7 @@ class Verdict:
 
     @property
     def computed(self) -> bool:
-        """Whether its numbers are deterministic, so it needs no seeds."""
+        """Whether the claim's numbers are deterministic, so it needs no seeds."""
         return _is_computed(self.claim)
 
 
@@ -59,7 +59,7 @@ class Runs:
         self._found: dict[str, list[dict[str, Any]]] = {}
 
     def of(self, job: Job) -> list[dict[str, Any]]:
-        """Return the finished results of a job: the run that counts, then its repeats."""
+        """Return the finished results of a job: first the run that counts, then its repeats."""
         if not self._found.get(job.key):
             self._found[job.key] = self.kept.repeats(job)
         return self._found[job.key]
@@ -87,8 +87,8 @@ def jobs_of(claim: Claim, seed: int) -> list[Job]:
 
 
 def curve_of(arm: Arm, result: Mapping[str, Any], at: int) -> tuple[NDArray[np.int64], Floats] | None:
-    """Return a run's tests until a round: after how many rounds, and the figure in the table's unit (of several figures
-    the mean); None if that round was not tested or has no figure.
+    """Return a run's tests up to a round: their rounds, and the figure (or mean of several) in the table's unit. None
+    if that round was not tested or has no figure.
     """
     cell, table = arm.cell, arm.table
     names = [cell.metric or table.metric] if isinstance(cell.metric, str) else list(cell.metric)
@@ -102,8 +102,8 @@ def curve_of(arm: Arm, result: Mapping[str, Any], at: int) -> tuple[NDArray[np.i
 
 
 def reading_of(arm: Arm, result: Mapping[str, Any], reading: Reading) -> float | None:
-    """Return a reading's number for a run; None if the run does not have it. It uses the tests until the arm's round,
-    or those that a mean names. A target that is never reached counts as reached one test after the last.
+    """Return a reading's number for a run; None if the run does not have it. The tests up to the arm's round count, or
+    those that a mean names. A target that is never reached counts as reached one test after the last.
     """
     at = max(result["tested"], default=0) if reading.kind == "mean" else arm.cell.at
     curve = curve_of(arm, result, at)
@@ -128,8 +128,8 @@ def _after(rounds: NDArray[np.int64]) -> int:
 def faster(arm: Arm, ours: Mapping[str, Any], other: Arm, theirs: Mapping[str, Any]) -> float | None:
     """Return by how many percent fewer rounds ``ours`` reaches the best of ``theirs``, GTFLAT eq. 13.
 
-    Both curves are the best so far; one that never gets there counts as one test after the last. None if a figure is
-    missing.
+    Both curves are the best figures so far; a curve that never gets there counts as one test after the last. None if a
+    figure is missing.
     """
     curves = [c for c in (curve_of(arm, ours, arm.cell.at), curve_of(other, theirs, other.cell.at)) if c is not None]
     if len(curves) < 2 or any(np.isnan(curve).any() for _, curve in curves):
@@ -143,7 +143,7 @@ def values(claim: Claim, runs: Runs) -> Floats:
     """Return ``[seeds, settings, arms]``, the readings of all seeds, from 0 on, that have every run of the claim.
 
     If the reading is the number of rounds to the other arm's best, the first arm's number is the improvement and the
-    other's is 0.
+    other arm's is 0.
     """
     found = []
     for seed in range(LOOKS[-1]):
@@ -168,10 +168,10 @@ def _setting(claim: Claim, setting: Sequence[Arm], seed: int, runs: Runs) -> lis
 
 
 def noise(claim: Claim, runs: Runs) -> float | None:
-    """Return the noise floor of a claim's differences: the root mean square of repeat less run, over repeats on other
-    instruction sets or commits, of the noisiest arm; None if an arm has fewer than three.
+    """Return the noise floor of a claim's differences: for the noisiest arm, the root mean square of repeat minus run,
+    over repeats on other instruction sets or commits. None if an arm has fewer than three repeats.
 
-    For an effect pooled over settings it is divided by the root of their number.
+    For an effect pooled over settings, the floor is divided by the root of their number.
     """
     if claim.reading.kind == "faster" or not claim.arms or _is_computed(claim):
         return None
@@ -196,8 +196,8 @@ def effect_of(claim: Claim, runs: Runs, floor: float | None) -> tuple[Effect | N
 
     Args:
         claim: the claim.
-        runs: the kept runs of its paper.
-        floor: the noise floor of its differences; None: not measured.
+        runs: the kept runs of the claim's paper.
+        floor: the noise floor of the claim's differences; None: not measured.
     """
     if _is_computed(claim):
         return _exact(claim), 0
@@ -261,8 +261,8 @@ def judge(claims: Sequence[Claim], runs: Runs) -> list[Verdict]:
     """Return the claims of a paper with their verdicts, in order, with Holm's correction over each table.
 
     Args:
-        claims: of one paper.
-        runs: its kept runs.
+        claims: the claims of one paper.
+        runs: the paper's kept runs.
     """
     found: dict[str, Verdict] = {}
     for table in dict.fromkeys(claim.table for claim in claims):
@@ -304,7 +304,7 @@ def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
 
     Args:
         verdicts: the claims.
-        title: the heading above it.
+        title: the heading above the table.
     """
     table = RichTable(title=title, title_justify="left")
     for name in ("claim", "where", "the paper's effect", "our effect [interval]", "our seeds", "word"):

@@ -2,8 +2,8 @@
 
 :func:`plan` lists a paper's steps, best first: a step brings a claim to its next interim test (or measures its noise
 floor), and counts for every other claim whose missing runs it contains. Claims with a lower turn come first.
-:func:`decide` repeatedly plays the best step of all papers and judges again. Every finished run is saved at once, so it
-can be killed and continued at any time.
+:func:`decide` repeatedly plays the best step of all papers and judges again. Every finished run is saved at once, so
+the process can be killed and continued at any time.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _OTHER = {
 
 @dataclass(frozen=True)
 class Planned:
-    """A step of the plan.
+    """A step of the plan: runs that bring claims to a test.
 
     Attributes:
-        claims: the names of the claims that it brings to a test, or whose noise floor it measures.
-        jobs: the runs that it needs.
-        again: whether they repeat earlier runs with another instruction set of the processor.
-        seconds: their cost in processor time.
-        worth: the expected number of claims that the runs decide.
-        paper: whose claims.
-        turn: of the claim that it was chosen for.
+        claims: the names of the claims that the step brings to a test, or whose noise floor it measures.
+        jobs: the runs that the step needs.
+        again: whether ``jobs`` repeat earlier runs with another instruction set of the processor.
+        seconds: the processor time that ``jobs`` cost.
+        worth: the expected number of claims that ``jobs`` decide.
+        paper: the paper that makes the claims.
+        turn: the turn of the claim for which the step was chosen.
     """
 
     claims: tuple[str, ...]
@@ -85,8 +85,9 @@ class _Want:
 
 
 def costs(runs: Runs) -> Callable[[Job], float]:
-    """Return an estimator of a run's processor seconds: from kept runs of the same mechanism, model and source, else
-    the costliest of that model and source, else of all.
+    """Return a function that estimates a run's processor seconds from kept runs. It takes the runs of the same
+    mechanism, model and source; without any, the costliest mechanism with that model and source; else the costliest of
+    all.
 
     Args:
         runs: the kept runs of a paper.
@@ -173,7 +174,9 @@ def _repeats(verdict: Verdict, runs: Runs) -> dict[str, Job]:
 
 
 def away(claim: Claim) -> list[str]:
-    """Return the claim's data sources that are missing; those of its table if it has no arms without them."""
+    """Return the claim's data sources that are missing; if it has no arms without them, the missing sources of its
+    table.
+    """
     named = {
         named_choice(arm.variant.sections["data"]["source"], "digits")
         for s in claim.arms
@@ -194,24 +197,24 @@ def decide(
     work: Work = play_audited,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[list[Verdict], Mapping[str, str]]:
-    """Play runs until every claim is decided or fully tested, or the time is over.
+    """Play runs until every claim is decided or fully tested, or the time is up.
 
     While a folder has a file ``pause``, no round of its runs is played.
 
     Args:
-        asked: the claims of each paper, by the folder of its kept runs, which is locked meanwhile.
-        hours: start no run after this many hours of wall clock; None: no limit.
+        asked: the claims of each paper, by the folder of its kept runs; the folder stays locked until the end.
+        hours: the hours of wall clock after which no run is started; None: no limit.
         workers: how many processes play.
         console: where progress is drawn; None draws none.
         work: what plays one job.
-        clock: seconds.
+        clock: a function that returns the time in seconds.
 
     Returns:
         The claims with their verdicts, paper by paper, and the reason of each failed run, by its label.
 
     Raises:
         UserError: another process works in a folder, its kept lines are damaged, or hours or workers are not above 0.
-        MachineError: a result cannot be written; those before it are kept.
+        MachineError: a result cannot be written; earlier results are kept.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
     if hours is not None and not hours > 0:
@@ -270,7 +273,7 @@ def _played(
 
 
 def play_pausing(asked: Job, step: Step, *, pause: Path, work: Work) -> dict[str, Any]:
-    """Play a job with ``work``, and wait before it and after each round while the file ``pause`` is there."""
+    """Play a job with ``work``, waiting before it and after each round as long as the file ``pause`` exists."""
 
     def on(rounds: int) -> None:
         step(rounds)
@@ -293,7 +296,7 @@ def _repeated(asked: Job, work: Work) -> dict[str, Any]:
 
 
 def _again(asked: Job, work: Work, ours: str) -> dict[str, Any]:
-    """Play a job in this process. Raises MachineError if it uses the instruction set ``ours``, which is no repeat."""
+    """Play a job in this process. Raises MachineError if it runs with the instruction set ``ours``: no repeat, then."""
     from hanse.learning.threads import intra_op
 
     if made()["instructions"] == ours:

@@ -1,15 +1,16 @@
 """The tests behind a claim's verdict: arrays in, plain numbers out.
 
-A claim is about an *effect*, which is above 0 if the claim is right. :func:`evidence` turns its differences, one row
-per seed, into three p-values; :func:`words` corrects those of all claims of a table and returns their verdicts.
+A claim is about an *effect*, which is above 0 if the claim is right. :func:`effect`, :func:`share_effect` and
+:func:`equality` turn its differences, one per seed, into three p-values; :func:`words` corrects the p-values of all
+claims of a table and returns the verdicts.
 
 **Repeated testing.** Seeds are added until a claim is decided, which invalidates a plain 5 % test. There are three
 looks (interim tests), after 5, 10 and 20 seeds, and the 5 % are spent over them in proportion to the seeds (the
 spending function ``alpha * n / 20``: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70,
-1983): a look's p-value is divided by its share. Whichever look one stops at, the probability of a p-value below ``u``
-is then at most ``u``, by the sum of the shares; intervals are Jennison and Turnbull's repeated ones (JRSS B 51, 1989).
-Between looks, the result of the last one holds. A look at which an exact test cannot reach its share, such as sign
-flips after five seeds, is skipped, and its share goes to the next.
+1983): a look's p-value is divided by its share. The shares sum to 1, so whichever look one stops at, the probability of
+a p-value below ``u`` is at most ``u``. Intervals are Jennison and Turnbull's repeated confidence intervals (JRSS B 51,
+1989). Between looks, the result of the last one holds. A look at which an exact test cannot reach its share, such as
+sign flips after five seeds, is skipped, and its share goes to the next.
 
 **Many claims.** Holm's step-down method (Scandinavian Journal of Statistics 6, 1979) over the claims of a table, once
 for *confirmed* and *contradicted* together and once for *no such effect*, so each kind of verdict is wrong anywhere in
@@ -46,12 +47,12 @@ class Effect:
 
     Attributes:
         mean: the mean over the seeds at the last look.
-        error: its standard error, including the noise floor.
+        error: the mean's standard error, including the noise floor.
         share: this look's share of the 5 %.
         seeds: how many seeds the look has.
-        up: the p-value against "it is 0 or less", two-sided and over all looks.
-        down: against "it is 0 or more".
-        small: against "it is at least the smallest effect that matters".
+        up: the p-value against "the effect is 0 or less", two-sided and over all looks.
+        down: the p-value against "the effect is 0 or more".
+        small: the p-value against "the effect is at least the smallest that matters".
     """
 
     mean: float
@@ -68,10 +69,11 @@ class Judged:
     """A claim's verdict.
 
     Attributes:
-        word: by the rule of :func:`words`.
-        effect: for a claim about several differences, the weakest; None: no seed has all of its runs.
-        low: lower end of the repeated interval of ``effect``, at Holm's level.
-        high: upper end.
+        word: the verdict, by the rule of :func:`words`.
+        effect: the effect; for a claim about several differences, the weakest. None: no seed has all of the claim's
+            runs.
+        low: the lower end of the repeated interval of ``effect``, at Holm's level.
+        high: the upper end of that interval.
         needed: how many seeds would decide an open claim if mean and deviation do not change; None: unknown, or more
             than 10,000.
         level: the interval's error level, which is Holm's for this claim.
@@ -111,7 +113,7 @@ def look(seeds: int, looks: Sequence[int] = LOOKS) -> tuple[int, float] | None:
 def t_sides(mean: float, error: float, n: int, null: float = 0.0) -> tuple[float, float]:
     """Return Student's p-values against "at most ``null``" and "at least ``null``", each doubled and at most 1.
 
-    With zero error, a mean different from ``null`` is certain, and an equal one says nothing.
+    With zero error, a mean different from ``null`` is certain, and a mean equal to it says nothing.
     """
     if error == 0:
         return (0.0, 1.0) if mean > null else (1.0, 0.0) if mean < null else (1.0, 1.0)
@@ -144,12 +146,12 @@ def flip_sides(sums: NDArray[np.int64]) -> tuple[float, float]:
 
 
 def spread_of_shares(first: Floats, second: Floats) -> float:
-    """Return the standard error of a difference of shares by Agresti and Min (Statistics in Medicine 24, 2005): half a
+    """Return the standard error of a difference of shares by Agresti and Min (Statistics in Medicine 24, 2005). Half a
     pair is added to each kind of pair, since a few equal pairs do not show that there is no spread.
 
     Args:
-        first: ``[n, settings]``, 0 or 1.
-        second: the same of the other arm.
+        first: ``[n, settings]``, the outcomes of one arm, 0 or 1.
+        second: ``[n, settings]``, those of the other arm.
     """
     only_first, only_second = float((first > second).sum()), float((first < second).sum())
     pairs = first.size + 2.0
@@ -157,7 +159,7 @@ def spread_of_shares(first: Floats, second: Floats) -> float:
 
 
 def effect(differences: Floats, margin: float, floor: float | None) -> Effect | None:
-    """Return the effect of the seeds' differences, by Student's t; None before the first look.
+    """Return the effect that the seeds' differences show, by Student's t; None before the first look.
 
     Args:
         differences: ``[n]``, above 0 where the claim is right, in the order of the seeds.
@@ -181,12 +183,12 @@ def _tested(mean: float, error: float, share: float, n: int, margin: float) -> E
 def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
     """Return the effect of a difference of shares, pooled over the settings; None before the first look.
 
-    Its direction is tested by :func:`flip_sides`; its interval uses the larger of the seeds' error and Agresti and
+    The direction is tested by :func:`flip_sides`; the interval uses the larger of the seeds' error and Agresti and
     Min's. There is no floor, because noise that changes an outcome is already in the shares.
 
     Args:
-        first: ``[n, settings]``: 1 where it held in the first arm, else 0.
-        second: the same of the other arm.
+        first: ``[n, settings]``: 1 where the outcome held in the first arm, else 0.
+        second: ``[n, settings]``, the same for the second arm.
         margin: the smallest difference that matters, in percentage points; the effect has the same unit.
     """
     at = look(len(first), FLIP_LOOKS)
@@ -202,12 +204,13 @@ def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
 
 
 def equality(differences: Floats, margin: float, floor: float | None) -> Effect | None:
-    """Return the evidence on "equal to the printed number": ``up`` that the mean lies within the margin of it (two
-    one-sided tests), ``down`` that it lies outside; None before the first look.
+    """Return the evidence on whether our mean equals a printed number, within a margin; None before the first look. Of
+    the result's p-values, ``up`` is small if the mean lies inside the margin (two one-sided tests), ``down`` if
+    outside.
 
     Args:
         differences: ``[n]``, ours minus the printed number.
-        margin: how far off is still equal.
+        margin: the largest difference that still counts as equal.
         floor: as for :func:`effect`.
     """
     found = effect(differences, margin, floor)
@@ -221,7 +224,7 @@ def equality(differences: Floats, margin: float, floor: float | None) -> Effect 
 
 
 def together(effects: Sequence[Effect]) -> Effect:
-    """Combine several differences into one claim: it is right if all of them are.
+    """Combine several differences into one claim, which is right only if all of them are.
 
     ``up`` is the largest (all must be shown: intersection and union, Berger 1982), ``down`` and ``small`` are
     Bonferroni's (one is enough); the numbers are those of the difference with the largest ``up``.
@@ -234,7 +237,7 @@ def together(effects: Sequence[Effect]) -> Effect:
 def holm(p: Sequence[float]) -> list[tuple[float, float]]:
     """Return Holm's adjusted p-values and the level of each comparison, in the given order.
 
-    All that Holm leaves undecided have the same level, 5 % divided by their number.
+    All comparisons that Holm leaves undecided have the same level, 5 % divided by their number.
 
     Example:
         >>> holm([0.01, 0.04, 0.03])
@@ -258,9 +261,9 @@ def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Ju
     smallest that matters is ``lesser``: its direction is confirmed, not its size.
 
     Args:
-        effects: of each claim; None: fewer seeds than its first look has. A claim counts in Holm's correction whether
-            or not it was run.
-        margins: the smallest effect of each that matters.
+        effects: the effect of each claim; None: it has fewer seeds than its first look needs. A claim counts in Holm's
+            correction whether or not it was run.
+        margins: for each claim, the smallest effect that matters.
     """
     signs = holm([1.0 if e is None else min(e.up, e.down) for e in effects])
     smalls = holm([1.0 if e is None else e.small for e in effects])

@@ -27,8 +27,8 @@ class AuthorsMarket(IPFL):
     """iPFL as in its authors' code. Its other options are those of :class:`hanse.mechanisms.ipfl.IPFL`.
 
     Attributes:
-        stop: "skip": Alg. 2 skips sellers that do not pay off. "break": it ends at the first, as printed, and misses
-            imports that would have paid (I2).
+        stop: how Alg. 2 treats sellers that do not pay off. "skip": it skips them. "break": it ends at the first, as
+            printed, and misses imports that would have paid off (I2).
         pull_alone: whether a client that imports nothing is pulled towards its own last model (I19).
         last_market: whether models are also traded after the last training, when nobody uses them: T markets instead of
             T - 1 (I21).
@@ -55,11 +55,11 @@ class AuthorsMarket(IPFL):
         return not self.last_market and super()._over(view)
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return iPFL's models and centres; with ``pull_alone``, all count as made of others'.
+        """Return iPFL's models and centres; with ``pull_alone``, all centres count as made of others' models.
 
         Args:
             view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
-            state: of that part.
+            state: the state of that part.
         """
         weighed, state = super().weigh(view, state)
         if not self.pull_alone:
@@ -68,11 +68,11 @@ class AuthorsMarket(IPFL):
         return replace(weighed, found=tuple(found)), state
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return iPFL's settlement; the record of a market says that it breaks, which an audit must know.
+        """Return iPFL's settlement; a market's record notes ``stop = "break"``, which an audit must know.
 
         Args:
             view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
-            state: of that part.
+            state: the state of that part.
         """
         settlement, state = super().settle(view, state)
         if self.stop == "break" and any(isinstance(found, Bills) for found in settlement.found):
@@ -96,12 +96,12 @@ def ipfl(
     """iPFL with the options of its authors' code.
 
     Args:
-        lam: the weight of distances; see :class:`hanse.mechanisms.ipfl.IPFL`, as for the next four.
+        lam: the weight of distances; see :class:`hanse.mechanisms.ipfl.IPFL`, also for the next four.
         eta: the step with which centres are made.
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        stop: "skip" or "break"; see :class:`AuthorsMarket`, as for the last two.
+        stop: "skip" or "break"; see :class:`AuthorsMarket`, also for the next two.
         pull_alone: whether a client that imports nothing is pulled towards its own last model.
         last_market: whether there is a market after the last training.
     """
@@ -120,12 +120,12 @@ def ipfl(
 
 @dataclass(frozen=True)
 class AuthorsUtilities(Utilities):
-    """The accounts of iPFL's baselines as in the authors' code.
+    """The utilities of clients under iPFL's baselines, as in the authors' code.
 
     Attributes:
         count: which models count as client i's imports: those "mixed", as in :class:`hanse.mechanisms.ipfl.Utilities`,
             or those "received", if the mechanism sends more models than it mixes (FedFomo).
-        last_market: whether the last round counts, after which nobody trains (I21).
+        last_market: whether the last round counts, although nobody trains after it (I21).
 
     Examples:
         >>> AuthorsUtilities(last_market=True).cost
@@ -145,7 +145,7 @@ class AuthorsUtilities(Utilities):
 
 @dataclass(frozen=True)
 class FullTiers(Tiers):
-    """PI-FL's scheduler, with random clients in all seats of a tier without bidders, as in the authors' code if all
+    """PI-FL's scheduler, but random clients fill all seats of a tier without bidders, as in the authors' code if all
     tiers are good. The options are those of :class:`hanse.mechanisms.pifl.Tiers`.
 
     Examples:
@@ -154,11 +154,11 @@ class FullTiers(Tiers):
     """
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return PI-FL's choice, the empty tiers filled at random.
+        """Return PI-FL's choice, with empty tiers filled at random.
 
         Args:
             view: the round, as :class:`hanse.mechanisms.pifl.Tiers` reads it.
-            state: of that part.
+            state: the state of that part.
         """
         choice, state = super().select(view, state)
         if view.round == 0:
@@ -197,7 +197,7 @@ class RandomPick(SelectPart):
 
         Args:
             view: the round; ``present`` and ``draw`` are read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         m = min(self.clients_per_round, len(view.present))
         return Choice(np.sort(view.draw("picked").choice(view.present, m, replace=False))), state

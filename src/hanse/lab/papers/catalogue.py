@@ -1,4 +1,4 @@
-"""The catalogue for ``hanse reproduce``: papers, their tables, the data that each needs, and whether these are here.
+"""The catalogue for ``hanse reproduce``: papers, their tables, the data that each needs, and whether the data are here.
 
 :func:`find_table` finds a table from the command line; :func:`list_papers` and :func:`printed_papers` list all.
 """
@@ -31,15 +31,15 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: 
 
     Args:
         paper: one of :data:`PAPERS`.
-        table: one of its tables, such as "table2".
+        table: one of the paper's tables, such as "table2".
         scale: "smoke", "small" or "paper" (see :mod:`hanse.lab.papers.tables`).
-        recipe: "paper", as the text says, or "authors", as the authors' public code does.
-        kept: folders of results that a table which is computed from other tables' runs looks into first; then those
-            that its file names.
+        recipe: "paper" to follow the text, or "authors" to follow the authors' public code.
+        kept: for a table computed from other tables' runs, the folders of results to search before those that its file
+            names.
 
     Raises:
-        UserError: one of these does not exist; the message suggests the nearest name. All mistakes are reported
-            together, except a table's in an unknown paper.
+        UserError: a name does not exist; the message suggests the nearest one. All mistakes are reported together, but
+            in an unknown paper the table is not checked.
     """
     lines = _unknown(paper)
     if not lines and table not in PAPERS[paper].tables:
@@ -82,8 +82,8 @@ def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
         paper: the only paper to list; None lists all.
 
     Returns:
-        One ``{paper, citation, tables}`` for each paper. A table is ``{table, title, data}``, where ``data`` has for
-        each scale the sources that the table needs by either recipe, each with whether its files are here.
+        One ``{paper, citation, tables}`` for each paper. A table is ``{table, title, data}``: ``data`` has, for each
+        scale, the sources that the table needs by either recipe, and whether each source's files are here.
 
     Raises:
         UserError: there is no such paper.

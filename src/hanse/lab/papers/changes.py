@@ -1,4 +1,4 @@
-"""What a table at a smaller scale changes against its recipe at full size, found by comparing the experiments.
+"""Finds what a table at a smaller scale changes from the same recipe at full size, by comparing the experiments.
 
 A run's place in a table is its group, column, row and variant, which have the same names at every scale; runs at the
 same place are compared.
@@ -25,13 +25,13 @@ _SEEDS = ("data.seed", "run.seed")
 def changed(table: PaperTable, full: PaperTable) -> list[str]:
     """Return all differences of a table from its recipe at full size.
 
-    Every setting of an experiment is compared, with its default where nothing is said. Settings that affect no result
+    Every setting of an experiment is compared, with its default if it is not given. Settings that affect no result
     (threads, engine, file locations) and seeds that only repeat a run are ignored; a seed fixed by the table is
     compared.
 
     Args:
         table: the table at its own scale.
-        full: the same table, by the same recipe, at scale "paper".
+        full: the table that the same recipe gives at scale "paper".
 
     Returns:
         Lines in this order: what the table's file says in words (``changes``); groups, columns, rows and variants that
@@ -66,10 +66,10 @@ def runs_of(table: PaperTable) -> dict[Place, tuple[Cell, Variant]]:
 
 
 def differences(cell: Cell, variant: Variant, full: Cell, its: Variant) -> Iterator[tuple[str, str, str]]:
-    """Yield each setting that differs, as its dotted key, our value and the full table's.
+    """Yield each setting that differs, as its dotted key, our value and the full table's value.
 
-    The round at which the number is read counts as a setting, unless both are read at the end of their runs: then the
-    number of rounds says it already.
+    The round at which the number is read counts as a setting, unless both numbers are read at the end of their runs:
+    then the number of rounds already shows it.
     """
     ours, theirs = _settings(variant.sections), _settings(its.sections)
     for name in (*theirs, *(name for name in ours if name not in theirs)):

@@ -1,12 +1,12 @@
 """Compares our numbers with the published ones: each cell's mean over the seeds and its best variant.
 
-:func:`rows` turns a table that was run into one :class:`Row` for each cell, and :func:`curves` returns what the rounds
-looked like. :func:`cpu_hours` estimates the cost of the full table from what was run.
+:func:`rows` turns a table that was run into one :class:`Row` for each cell, and :func:`curves` returns the curves over
+the rounds. :func:`cpu_hours` estimates the cost of the full table from what was run.
 
 A cell's number (:attr:`hanse.lab.papers.tables.Cell.measure`) is a figure at some round, the best figure up to it, or a
-comparison with another run. That comparison is GTFLAT's effective round (Definition 3) or the improvement of it
-(eq. 13). Both are taken of the mean curve over the seeds, since GTFLAT's Table 3 prints whole rounds; the deviation is
-over the seeds, each measured by itself.
+comparison with another run. That comparison is GTFLAT's effective round (Definition 3) or its improvement (eq. 13).
+Both are computed from the mean curve over the seeds, since GTFLAT's Table 3 prints whole rounds. The deviation is over
+the seeds, each measured separately.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class VariantScore:
     """The score of one variant of a cell over its finished seeds, in the table's unit (usually percent).
 
     Attributes:
-        variant: its name; "" if the cell has only one.
-        mean: over the seeds; None if there is no number.
+        variant: the variant's name; "" if the cell has only one.
+        mean: the mean over the seeds; None if there is no number.
         sd: the sample standard deviation over the seeds; None for fewer than two, and for a share of seeds.
         n: how many seeds are finished.
-        seeds: which they are.
-        held: for a share of seeds, in how many of them it holds; None for any other number.
+        seeds: the finished seeds.
+        held: for a share of seeds, in how many seeds the statement holds; None for any other number.
     """
 
     variant: str
@@ -50,7 +50,7 @@ class VariantScore:
     held: int | None = None
 
     def few(self, asked: int) -> str:
-        """Return how many seeds are finished, as "3 of 5" or, if they are not the first ones, "3 of 5: 0, 2, 4".
+        """Return how many seeds are finished, such as "3 of 5" or, if these are not the first ones, "3 of 5: 0, 2, 4".
 
         Args:
             asked: how many seeds were asked for. If all of them are finished, the text is empty.
@@ -96,7 +96,7 @@ class CellCurve:
     Attributes:
         row: the cell.
         rounds: ``[points]``, how many rounds had been played.
-        mean: ``[points]``, over the seeds, in the table's unit.
+        mean: ``[points]``, the means over the seeds, in the table's unit.
         sd: ``[points]``, sample standard deviations over the seeds; 0 for one seed.
         n: how many seeds.
     """
@@ -111,11 +111,11 @@ class CellCurve:
 def rows(outcome: TableOutcome) -> list[Row]:
     """Return every cell of a table with its results, in the table's order.
 
-    Of several variants, those with the most finished seeds are compared, and the one with the highest mean counts. This
-    chooses hyper-parameters on the test set, as the papers do.
+    Of several variants, those with the most finished seeds are compared, and the variant with the highest mean counts.
+    This chooses hyper-parameters on the test set, as the papers do.
 
     Args:
-        outcome: the table with its results. A cell without any has a row with no number.
+        outcome: the table with its results. A cell without results has a row without a number.
     """
     table = outcome.table
     runs: dict[tuple[str, str, str], dict[int, Pair]] = {}
@@ -172,7 +172,7 @@ def _by_seed(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> dict[in
 
 
 def factor_of(cell: Cell, table: PaperTable) -> float:
-    """Return what a cell's recorded figure is multiplied with: its own factor, or else the table's."""
+    """Return the factor of a cell's recorded figure: its own, or else the table's."""
     return table.factor if cell.factor is None else cell.factor
 
 
@@ -258,7 +258,8 @@ def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[CellCurve]:
 
     Args:
         outcome: the table with its results.
-        found: some of its rows. Of several that read the same runs at different rounds, only the last one has a curve.
+        found: some of the table's rows. Of several rows that read the same runs at different rounds, only the last has
+            a curve.
 
     Returns:
         One curve for each row with at least one finished run whose figure is known at every test.
@@ -289,8 +290,8 @@ def _kind(cell: Cell) -> str:
 def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]]:
     """Estimate the cost of the full table on this machine.
 
-    A round costs as much as in runs of the same mechanism, model and source, or else of the costliest mechanism
-    measured with that model and source.
+    A round is assumed to cost as much as in runs of the same mechanism, model and source, or else of the costliest
+    mechanism measured with that model and source.
 
     Args:
         outcome: the table that was run, usually at a smaller scale.

@@ -1,9 +1,9 @@
-"""The tables whose numbers need no run of their own.
+"""Computes the tables whose numbers need no run of their own.
 
-They are GTFLAT's Example 1, the fits of iPFL's Table 7 (of the printed numbers, and of our own where the runs are
+These are GTFLAT's Example 1, the fits of iPFL's Table 7 (to the printed numbers, and to our own where the runs are
 kept), the class counts of iPFL's clients, and what the papers prove (:mod:`hanse.lab.papers.theorems`). A table's file
-names its function as ``computed``, one of :data:`COMPUTED`. Such a function takes the table's cells and its ``values``
-and returns one number for each cell.
+names a function of :data:`COMPUTED` under ``computed``. Such a function takes the table's cells and its ``values`` and
+returns one number for each cell.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
     """Return our own Table 7 of iPFL from runs that were kept.
 
     Args:
-        folders: where ``hanse reproduce`` has kept its runs; each job is taken from the first that has it.
+        folders: the folders in which ``hanse reproduce`` has kept runs; each job is taken from the first folder that
+            has it.
         scale: the table's scale, by name (:data:`hanse.lab.papers.tables.Scale`).
         recipe: the table's recipe, by name (:data:`hanse.lab.papers.tables.Recipe`).
 

@@ -1,8 +1,8 @@
 """The pictures of a finished table.
 
-:func:`charts` returns them as descriptions, which ``hanse.reports`` draws. Come here to add a kind of picture, or to
-learn what a ``[[figure]]`` in a table's file may say. Each ``[[figure]]`` becomes one picture for every group of the
-table that has something to show.
+:func:`charts` returns them as descriptions, which ``hanse.reports`` draws. Read this module to add a kind of picture,
+or to learn what a ``[[figure]]`` in a table's file may say. Each ``[[figure]]`` becomes one picture for every group of
+the table that has something to show.
 
 Points are means over seeds; bands and whiskers are one sample standard deviation, up and down. Hollow markers are the
 paper's numbers. ``kind`` is one of:
@@ -66,11 +66,12 @@ Here = Mapping[tuple[str, str], Row]
 
 
 def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
-    """Return the pictures of a table; a picture without any number of ours is left out.
+    """Return the pictures of a table, without pictures that would have none of our numbers.
 
     Args:
         outcome: the table with its results.
-        stem: the key of the picture, which is its file's name; of several pictures, what their keys begin with.
+        stem: the key of the picture, which is its file's name; if there are several pictures, the beginning of their
+            keys.
     """
     table_rows = rows(outcome)
     drawn: list[Chart] = []

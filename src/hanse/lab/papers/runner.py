@@ -39,10 +39,10 @@ class Reading:
 
     Attributes:
         cell: the cell, which names the figure and the round.
-        variant: which of the cell's variants.
+        variant: one of the cell's variants.
         seed: which seed.
         job: the run.
-        base: the run that it is compared with; None if the cell compares nothing.
+        base: the run that ``job`` is compared with; None if the cell compares nothing.
     """
 
     cell: Cell
@@ -57,9 +57,8 @@ def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
 
     Args:
         cell: the cell, for the label.
-        variant: one of its variants.
-        seed: the seed of the split and of everything else; if the table fixes the split (``data.seed``), only of
-            everything else.
+        variant: one of the cell's variants.
+        seed: the seed of everything, including the split unless the table fixes it (``data.seed``).
     """
     name = f"{cell.algorithm} {variant.name}".strip()
     of = ("run",) if "seed" in variant.sections["data"] else ("data", "run")
@@ -74,7 +73,7 @@ def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list
     Args:
         table: the table.
         seeds: how many seeds, 0, 1, ...
-        checked: whether every experiment is checked; it takes longer.
+        checked: whether every experiment is checked, which takes longer.
 
     Raises:
         UserError: an experiment is not valid, or a number would be read in a round without a test.
@@ -112,7 +111,7 @@ class TableOutcome:
         table: the table.
         seeds: how many seeds were asked for.
         jobs: all runs, each once.
-        readings: which run each number of each seed is read from.
+        readings: for each number of each seed, the run from which it is read.
         results: the finished runs' results by the jobs' keys (see :func:`hanse.lab.job.attempt`).
         failures: the reason of each failed run, by the jobs' labels.
         played: how many runs were unfinished before this call.
@@ -152,13 +151,13 @@ def run_table(
         table: the table.
         seeds: how many seeds, 1 to 1,000: 0, 1, ...
         workers: how many processes play; with 1 it is this one.
-        folder: results are kept in its ``kept.jsonl.gz``, where other tables find those that they share.
+        folder: the folder whose ``kept.jsonl.gz`` keeps the results, where other tables find those that they share.
         console: where the progress bar is drawn; None draws none.
         work: what plays one job.
 
     Raises:
-        UserError: ``seeds`` or ``workers`` is out of range, an experiment is not valid, or data are not here and
-            cannot be downloaded.
+        UserError: ``seeds`` or ``workers`` is out of range, an experiment is not valid, or data are missing and cannot
+            be downloaded.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
     if seeds < 1:
@@ -182,7 +181,7 @@ def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> T
     Args:
         table: the table.
         folder: the folder that :func:`run_table` was given.
-        seeds: how many seeds; None: as many as the table has by default, or more if runs with more are kept.
+        seeds: how many seeds; None: the table's default, or more if runs with more seeds are kept.
     """
     store = KeptFile(folder)
     most = MOST_SEEDS if seeds is None else seeds
@@ -268,8 +267,8 @@ def audits(outcome: TableOutcome) -> list[str]:
         outcome: the table with its results.
 
     Returns:
-        A line with the checks that hold in all runs that have them, one line for each other check, and one on the
-        imports that would have paid and were left out. Nothing if no run has books.
+        A line with the checks that hold in all runs that have them, one line for each other check, and one on imports
+        that would have paid off and were left out. Empty if no run has books.
     """
     books = [job for job in outcome.jobs if "audit" in outcome.results.get(job.key, {})]
     if not books:

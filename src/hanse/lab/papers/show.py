@@ -26,7 +26,7 @@ from hanse.reports.chart import Chart, to_csv
 def as_json(outcome: TableOutcome) -> dict[str, Any]:
     """Return ``{paper, table, recipe, scale, seeds, rows: [{setting, algorithm, published, mean, sd, n}]}``.
 
-    ``published``, ``mean`` and ``sd`` are in the table's unit (percent), None where there is nothing.
+    ``published``, ``mean`` and ``sd`` are in the table's unit (percent), None if there is no number.
     """
     return _head(outcome) | {"rows": [_row(row) for row in rows(outcome)]}
 
@@ -52,7 +52,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def table_json(outcome: TableOutcome, full: PaperTable) -> dict[str, Any]:
-    """Return everything: :func:`as_json` with the variants, the scale's changes, the costs and failures."""
+    """Return what :func:`as_json` returns, with variants, the scale's changes, costs and failures."""
     cell_rows = rows(outcome)
     hours, missing = cpu_hours(outcome, full)
     lines = []
@@ -198,7 +198,7 @@ def _fitting(
         group: the heading; followed by "(more)" from the second table on.
         algorithms: the names of the rows.
         cells: each column's cells, one per row.
-        width: of the terminal, in characters.
+        width: the terminal's width, in characters.
         labelled: whether each cell has ours above the paper's number, which the row's name then says.
     """
     names = max(cell_len(name) for name in algorithms) + _BORDER + 1 + cell_len(": ours") * labelled
@@ -267,8 +267,8 @@ _LONGEST = 100  # characters of a file's name that say what a table was cut down
 
 def stem_of(table: PaperTable) -> str:
     """Return the beginning of a table's file names: its name, the authors' recipe if used, the scale, and the
-    ``--only`` filters, so a part of a table does not overwrite the whole. If it is too long for a file name, it ends in
-    a hash.
+    ``--only`` filters, so a part of a table does not overwrite the whole. If that is too long for a file name, it ends
+    in a hash.
     """
     recipe = ("authors",) if table.recipe == "authors" else ()
     asked = "-or-".join(table.only).lower()

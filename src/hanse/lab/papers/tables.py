@@ -1,7 +1,7 @@
-"""A paper's tables as TOML files, and how they are read.
+"""Reads a paper's tables from TOML files.
 
-``<paper>/paper.toml`` has what the tables of a paper share, ``<paper>/<table>.toml`` is one table. Come here to add a
-table or to understand a file. :func:`load_paper` reads a paper, :func:`build_table` one of its tables as a
+``<paper>/paper.toml`` has what the tables of a paper share, ``<paper>/<table>.toml`` is one table. Read this module to
+add a table or to understand a file. :func:`load_paper` reads a paper, :func:`build_table` one of its tables as a
 :class:`PaperTable`: a list of :class:`Cell`, each with the published number and the experiments behind it.
 :func:`filtered`, :func:`on_device` and :func:`with_seeds` change a table that was built.
 
@@ -72,7 +72,7 @@ class Printed:
     Attributes:
         mean: the number.
         sd: the printed deviation; None if there is none.
-        decimals: how many decimals the number is printed with: 2 of 66.00.
+        decimals: how many decimals the number is printed with, such as 2 for 66.00.
     """
 
     mean: float
@@ -85,8 +85,8 @@ class Variant:
     """One choice of hyper-parameters in a cell.
 
     Attributes:
-        name: such as "lr=0.1"; "" if it is the only one.
-        sections: the experiment as nested plain values. It has no seeds, unless the table fixes the split.
+        name: the variant's name, such as "lr=0.1"; "" if it is the only one.
+        sections: the experiment as nested plain values, without seeds unless the table fixes the split.
         against: the experiment to compare with, for a cell that measures rounds; else None.
     """
 
@@ -102,18 +102,18 @@ class Cell:
     Attributes:
         group: the block of the printed table, usually a data set.
         column: the column in that block.
-        algorithm: the row.
+        algorithm: the row, which names the algorithm.
         variants: the hyper-parameters to try; none for a computed cell.
         at: after how many rounds the number is read.
         published: the published number; None if there is none.
-        tags: the words by which ``--only`` finds it, in lower case.
-        measure: the figure "at" that round, the "best" until then, the effective "rounds" and their "improvement"
-            against another run (see :mod:`hanse.lab.papers.compare`), or the "share" of the seeds in which something
-            was so at that round; its figure is 0 or 1.
+        tags: the words by which ``--only`` finds the cell, in lower case.
+        measure: what the number is: the figure "at" round ``at``, the "best" until then, the effective "rounds" or
+            their "improvement" over another run (see :mod:`hanse.lab.papers.compare`), or the "share" of the seeds in
+            which a figure of 0 or 1 was 1 at that round.
         computed: the number itself, for a cell that needs no experiment; None if it cannot be computed here.
-        metric: the recorded figure that replaces the table's; several are averaged. "": the table's.
-        factor: the factor that replaces the table's; None: the table's.
-        place: group, column and row as the file calls them, which are the same at every scale.
+        metric: the recorded figure that replaces the table's; several figures are averaged. "": the table's figure.
+        factor: the factor that replaces the table's; None: the table's factor.
+        place: the names of group, column and row in the file, which are the same at every scale.
     """
 
     group: str
@@ -141,24 +141,24 @@ class PaperTable:
 
     Attributes:
         paper: the paper's name on the command line.
-        name: the table's name there, such as "table2".
-        title: what is printed above it.
-        scale: its size.
-        cells: in the order of the printed table.
-        recipe: whether it follows the text or the authors' code.
+        name: the table's name on the command line, such as "table2".
+        title: the title printed above the table.
+        scale: the table's size.
+        cells: the cells, in the order of the printed table.
+        recipe: whether the table follows the text or the authors' code.
         seeds: how many seeds by default.
-        changes: differences from its recipe in words, where needed; :func:`hanse.lab.papers.changes.changed` finds
-            those of settings.
+        changes: differences from the recipe that need words; :func:`hanse.lab.papers.changes.changed` finds differences
+            in settings.
         notes: notes on reading the numbers.
         metric: which recorded figure the cells show.
         factor: the factor of that figure, 100 for percent.
         unit: the resulting unit, as shown on an axis.
-        figures: its pictures (see :mod:`hanse.lab.papers.figures`).
+        figures: the table's pictures (see :mod:`hanse.lab.papers.figures`).
         absent: possible words of ``--only``, each with the reason why its cells are missing.
         only: the ``--only`` filters that were applied.
 
     Examples:
-        A table of one cell, by hand; :func:`build_table` makes those of the papers from their files.
+        A table of one cell, made by hand; :func:`build_table` makes the papers' tables from their files.
 
         >>> digits = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 2}}
         >>> tried = (Variant("fedavg", digits),)
@@ -193,8 +193,8 @@ class Paper:
     Attributes:
         name: its name on the command line.
         citation: title, authors and year.
-        tables: for each table's name the function that builds it; it takes a scale, and may be given a recipe and
-            folders of results, as :func:`build_table`.
+        tables: the function that builds each table, by name; it takes a scale and optionally a recipe and folders of
+            results, as :func:`build_table` does.
     """
 
     name: str
@@ -207,7 +207,7 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
 
     Args:
         table: the table.
-        only: the filters; none lets all cells pass. A filter is words with spaces or commas between them, and a cell
+        only: the filters; without any, all cells pass. A filter is words separated by spaces or commas, and a cell
             passes if all of them are among its tags.
 
     Raises:
@@ -253,13 +253,13 @@ def on_device(table: PaperTable, device: str) -> PaperTable:
 
 
 def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTable:
-    """Return the table with another number of seeds, listed among its changes if the paper's number differs, unless all
-    cells are computed and so the same for every seed.
+    """Return the table with another number of seeds, which is listed among its changes if the paper's number differs.
+    (Not if all cells are computed, and so the same for every seed.)
 
     Args:
         table: the table.
-        seeds: how many; None keeps the table's own number.
-        published: how many the paper has.
+        seeds: how many seeds; None keeps the table's own number.
+        published: how many seeds the paper has.
     """
     seeds = table.seeds if seeds is None else seeds
     same = seeds == published or not any(cell.variants for cell in table.cells)
@@ -324,7 +324,7 @@ def differences(paper: str) -> list[dict[str, Any]]:
 
     Returns:
         Entries with ``setting``, ``paper``, ``authors`` and ``source``; some with ``also`` (settings that change with
-        it), and with ``missing`` where it is not built here, and why.
+        it), and some with ``missing``, which says why a difference is not built here.
     """
     entries: list[dict[str, Any]] = _authors(paper).get("differences", [])
     return entries
@@ -336,7 +336,7 @@ def _authors(paper: str) -> Document:
 
 
 def read_table(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") -> Document:
-    """Return a table's file with its scale and recipe chosen and everything that it takes over from other files.
+    """Return a table's file for one scale and recipe, with everything that it takes over from other files.
 
     Args:
         paper: the paper's name.
@@ -412,12 +412,12 @@ def build_table(
         name: the table's name.
         scale: the scale.
         recipe: the recipe.
-        kept: folders of results, which a computed table that reads other tables' runs looks into before those of its
+        kept: for a computed table that reads other tables' runs, the folders of results to search before those of its
             own ``values.kept``.
         computed: the functions that the table may name as ``computed``.
 
     Raises:
-        UserError: its file has an unknown key or name.
+        UserError: the table's file has an unknown key or name.
     """
     document = {**read_table(paper, name, scale, recipe), "recipe": recipe}
     every = _entries(document, "group")
@@ -472,7 +472,7 @@ def sources_of(paper: str, name: str, scale: Scale, recipe: Recipe = "paper") ->
 
 
 def names_of(table: PaperTable) -> dict[str, list[str]]:
-    """Return the names of a table's "groups", "columns" and "rows" in order, with groups whose data are not here.
+    """Return the names of a table's "groups", "columns" and "rows" in order, including groups whose data are missing.
 
     Args:
         table: the table.

@@ -1,7 +1,7 @@
 """Computed tables for statements that the papers prove or argue without an experiment.
 
 iPFL's theorems are tested on random markets: a counterexample refutes one; finding none is no proof. GTFLAT's final
-state is compared with the definition of an equilibrium, and PI-FL's bound of eq. (57) with the exact one.
+state is compared with the definition of an equilibrium, and PI-FL's bound of eq. (57) with the exact bound.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def _utilities(true: Market, said: Market) -> tuple[Graph, NDArray[np.float64]]:
 def counterexamples(markets: int) -> Mapping[str, int]:
     """Return the number of random markets in which each of iPFL's statements fails, by name.
 
-    One client of each market, drawn at random, lies. Its utility is computed by the true numbers.
+    One client of each market, drawn at random, lies. The liar's utility is computed from its true numbers.
 
     Args:
-        markets: how many, drawn with a fixed seed.
+        markets: how many markets, drawn with a fixed seed.
 
     Example:
         >>> found = counterexamples(20)
@@ -92,7 +92,8 @@ def theorems(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
 
 def self_enforcement(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
     """Return the most that another choice would gain in GTFLAT's final states, with 100 individuals per player or with
-    shares."""
+    shares of any size.
+    """
     phi = np.array(values["payoffs"], dtype=np.float64)
 
     def of(cell: Cell) -> float:
@@ -104,6 +105,6 @@ def self_enforcement(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[f
 
 
 def joining(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
-    """Return the variance between clients below which joining a tier pays, exactly: PI-FL eq. (57)."""
+    """Return the exact variance between clients below which joining a tier pays (compare PI-FL eq. 57)."""
     exact = crossings(int(values["members"]), int(values["samples"]), 1.0)["exact"]
     return [exact for _ in cells]

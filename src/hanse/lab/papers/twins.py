@@ -1,6 +1,6 @@
-"""Null twins: a mechanism's interface and cost without its game, for claims that the game is what helps.
+"""Null twins: mechanisms with another's interface and cost but without its game, to test that the game is what helps.
 
-They reuse the mechanisms' parts. GTFLAT's twin needs none of these: it is GTFLAT with its random start and no
+Twins reuse the mechanisms' parts. GTFLAT's twin needs no class here: it is GTFLAT with its random start and no
 generations (``gtflat/twins.toml``).
 """
 
@@ -39,10 +39,11 @@ from hanse.mechanisms.weigh import sample_shares
 
 @dataclass(frozen=True)
 class CappedShares(AggregatePart):
-    """Weights by each client's share of the samples, capped and then normalised: evens out weights without a game.
+    """Weights by each client's share of the samples, capped and then normalised, which evens out weights without a
+    game.
 
     Attributes:
-        most: the bound.
+        most: the cap.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -59,7 +60,7 @@ class CappedShares(AggregatePart):
 
         Args:
             group: the seats of a row; ``num_samples`` is read.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         shares = np.minimum(sample_shares(group.num_samples), self.most)
         return Aggregate(shares / shares.sum())
@@ -71,7 +72,7 @@ class ShuffledValues(ValuePart):
 
     Attributes:
         eps: GTG-Shapley's truncation threshold (:class:`hanse.mechanisms.value.GTG`).
-        stop: when its sampling ends, by the same part.
+        stop: when GTG-Shapley's sampling ends (:class:`hanse.mechanisms.value.GTG`).
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -92,7 +93,7 @@ class ShuffledValues(ValuePart):
 
         Args:
             view: the round, as :class:`hanse.mechanisms.value.GTG` reads it.
-            state: of this part, which keeps none: ``{}``.
+            state: the part's state, always ``{}``: it keeps none.
         """
         valued, state = GTG(self.eps, stop=self.stop).value(view, state)
         order = view.draw("twin: whose value is whose").permutation(len(valued.per_seat))
@@ -101,13 +102,13 @@ class ShuffledValues(ValuePart):
 
 @dataclass(frozen=True)
 class ShuffledRewards(SettlePart):
-    """PI-FL's tokens, with each tier's rewards shuffled among those who trained it.
+    """PI-FL's tokens, with each tier's rewards shuffled among the clients that trained it.
 
-    The ranks by which eqs (12) to (14) divide a pool are those of a random other client. Prices, pools and amounts are
-    PI-FL's, and the scheduler sees the true contributions.
+    Eqs (12) to (14) divide a pool by ranks; here each client gets the rank of a random other client. Prices, pools and
+    amounts are PI-FL's, and the scheduler sees the true contributions.
 
     Attributes:
-        tell: what clients are told of what they got (:class:`hanse.mechanisms.pifl.Tokens`).
+        tell: what clients are told about what they got (:class:`hanse.mechanisms.pifl.Tokens`).
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -202,7 +203,7 @@ def ipfl_at_random(
     """iPFL with :class:`RandomMarket` as its market.
 
     Args:
-        lam: the weight of distances, as all options of :func:`hanse.lab.papers.authors.ipfl`.
+        lam: the weight of distances. All options are those of :func:`hanse.lab.papers.authors.ipfl`.
         eta: the step with which centres are made.
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.

@@ -34,8 +34,8 @@ def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64
         name: "tiny", a folder with a model, or the name of a model on the hub. "tiny" is Llama's architecture with
             bytes as tokens and random weights: it was never trained.
         bits: 8 or 4 quantises the weights of a published model; None: no quantisation.
-        seed: the weights of "tiny" are drawn under it.
-        width: of "tiny"'s hidden states.
+        seed: the seed of the weights of "tiny".
+        width: the width of the hidden states of "tiny".
         layers: how many layers "tiny" has.
 
     Raises:
@@ -119,13 +119,13 @@ SLASH = "/"
 
 
 class Adapted(nn.Module):
-    """A frozen language model with an adapter, whose parameters alone are this module's.
+    """A frozen language model with an adapter. Only the adapter's parameters are this module's parameters.
 
     It takes tokens ``[n, T]`` to logits ``[n, k, T]``. Copies share the base's weights.
 
     Args:
-        body: the base with the adapter's layers in it; what requires gradients is the adapter.
-        judge: says whether an answer is right.
+        body: the base with the adapter's layers in it; only the adapter requires gradients.
+        judge: the judge that says whether an answer is right.
     """
 
     def __init__(self, body: nn.Module, judge: Answers) -> None:
@@ -191,19 +191,20 @@ def lora(
         input_shape: ``(tokens,)``.
         num_classes: how many tokens the data have.
         base: "tiny", a folder with a model, or the name of a model on the hub.
-        rank: of the adapter's factors; one for all clients.
+        rank: the rank of the adapter's factors, the same for all clients.
         alpha: the adapter's change is scaled by ``alpha / rank``.
-        dropout: share of the adapter's inputs that is dropped in training, from 0 to 1.
+        dropout: the share of the adapter's inputs that is dropped in training, from 0 to 1.
         targets: the names of the weights that are adapted, or "all-linear".
-        bits: 8 or 4 for a quantised base; None: as it is.
+        bits: 8 or 4 for a quantised base; None: not quantised.
         candidates: the answers whose likelihoods are compared. If empty, an answer is right if each of its tokens is
             the likeliest one.
-        base_seed: of the tiny base's weights.
-        base_width: of the tiny base.
-        base_layers: of the tiny base.
+        base_seed: the seed of the tiny base's weights.
+        base_width: the width of the tiny base.
+        base_layers: the number of layers of the tiny base.
 
     Raises:
-        UserError: options out of range, a base or a library that is not there, or data with more tokens than the base.
+        UserError: an option is out of range, the base or a library is missing, or the data have more tokens than the
+            base.
     """
     if num_classes is None or len(input_shape) != 1:
         raise UserError(f"model.name: 'lora': takes instructions [tokens]; samples have {input_shape}")

@@ -1,4 +1,4 @@
-"""Whether a language model's answer is right: the likeliest of the candidates, or the whole answer token by token.
+"""Decides whether a language model's answer is right, by the likeliest candidate or token by token.
 
 :class:`Answers` is the judge of a problem (:class:`hanse.learning.job.SampleJudge`): scorers call it instead of
 comparing classes.
@@ -22,9 +22,9 @@ _TOGETHER = 16  # sequences of a forward pass
 class Answers:
     """Judges answers.
 
-    The model's answer is the candidate of the highest likelihood ``sum log p(token | what is before it)``, its end
-    included. If the correct answer is not a candidate, or there are no candidates, a sample is right if greedy decoding
-    would produce the correct answer exactly.
+    The model's answer is the candidate with the highest likelihood ``sum log p(token | what is before it)``, including
+    its end token. If the correct answer is not a candidate, or there are no candidates, a sample is right if greedy
+    decoding would produce the correct answer exactly.
 
     Attributes:
         candidates: token sequences, each with its end token.

@@ -1,5 +1,5 @@
 """The native engine: local SGD of linear layers in compiled code, if hanse was installed with a C compiler.
 
-``seats.c`` is the code (``tiles.h`` its products, once for each width of vectors), ``library.py`` loads it, and
-``engine.py`` wraps it as an engine.
+``seats.c`` is the code (``tiles.h`` its products, once for each width of vectors), ``library.py`` loads it,
+``engine.py`` wraps it as an engine, and ``outputs.py`` scores models with it.
 """

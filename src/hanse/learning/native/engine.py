@@ -7,7 +7,6 @@ checked here first.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from hanse.data.samples import Samples
 from hanse.learning.batches import FlatPool, SeatPlan, deal_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit
 from hanse.learning.native.library import Layer, NativeLayers, Seat, library, read_native, why_not_native
+from hanse.learning.native.outputs import NativeOutputs
 from hanse.learning.program import constant_of
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, idle_share, wrap_around
@@ -70,13 +70,14 @@ def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
 
 
 class NativeEngine(ScoringEngine):
-    """Trains linear layers with ReLU or tanh between them, and convolutions before them, by SGD, on the CPU.
+    """Trains linear layers with ReLU or tanh between them, and convolutions before them, with SGD on the CPU.
 
-    A seat's bits depend neither on the other seats nor on the number of threads, only on the processor's vectors.
+    A seat's result, to the last bit, depends on the processor's vector width, but not on other seats or the number of
+    threads.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        workers: threads, each of which trains seats of its own.
+        workers: how many threads train, each with its own seats.
 
     Raises:
         ValueError: the model cannot be trained this way, or the compiled code is missing; the message says why.
@@ -92,16 +93,16 @@ class NativeEngine(ScoringEngine):
         self._train = compiled.hanse_train
         self._read: NativeLayers = layers
         self._pool = FlatPool(problem, torch.device("cpu"), torch.float32)
-        dense = None if layers.convolutions else Dense((Layer * len(layers.dense))(*layers.dense), compiled)
-        self.scorer = Scorer(problem, torch.device("cpu"), crew=self.crew, dense=dense)
+        native = None if layers.convolutions else NativeOutputs(layers, compiled)
+        self.scorer = Scorer(problem, torch.device("cpu"), crew=self.crew, native=native)
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
 
         Args:
             pool: all samples; a job's ``index`` points into them.
-            jobs: one for each seat.
-            recipe: must be SGD's.
+            jobs: one job for each seat.
+            recipe: the recipe, which must use SGD.
             lr: the learning rate.
 
         Raises:
@@ -211,35 +212,3 @@ class NativeEngine(ScoringEngine):
         """Release the threads and the pool."""
         self._pool.clear()
         self.crew.close()
-
-
-class Dense:
-    """Scores one model at a time in compiled code, passing each block of samples through all layers while it is in the
-    cache.
-
-    Args:
-        layers: the model's layers.
-        compiled: the compiled functions.
-    """
-
-    def __init__(self, layers: ctypes.Array[Layer], compiled: ctypes.CDLL) -> None:
-        self._layers, self._run = layers, compiled.hanse_outputs
-        self._size = sum(layer.outputs * (layer.inputs + layer.bias) for layer in layers)
-
-    def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs ``[C, k, m]`` of models ``rows [C, P]`` on samples ``x [m, d]``, all float32.
-
-        Raises:
-            IndexError: samples of another width than the model's inputs, or rows of another length than its own.
-            MemoryError: there is not enough memory.
-        """
-        rows, x, depth = rows.contiguous(), x.contiguous(), len(self._layers)
-        if x.shape[1] != self._layers[0].inputs:  # compiled code would read beyond them
-            raise IndexError(f"samples of {x.shape[1]} numbers for a model of {self._layers[0].inputs} inputs")
-        if rows.shape[1] != self._size:
-            raise IndexError(f"rows of {rows.shape[1]} numbers for {self._size} parameters")
-        outputs = torch.empty((len(rows), self._layers[depth - 1].outputs, len(x)))
-        for row, out in zip(rows, outputs, strict=True):
-            if self._run(self._layers, depth, row.data_ptr(), x.data_ptr(), len(x), out.data_ptr()):
-                raise MemoryError("native engine: not enough memory to score a model")
-        return outputs

@@ -20,8 +20,10 @@ from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.module_layers import Spec
 
-VERSION = 3
+VERSION = 4
 """Of the functions' arguments; the compiled file must say the same (``hanse_native_version``)."""
+CACHED = 250_000
+"""Parameters up to which a model and its velocities stay in a core's own cache."""
 ACTIVATIONS = {"relu": 1, "tanh": 2}
 
 
@@ -46,7 +48,7 @@ class Layer(ctypes.Structure):
 class Seat(ctypes.Structure):
     """``struct seat`` of ``seats.c``, field by field: one seat's training, or a leg of it.
 
-    The caller must keep the memory that it points to alive.
+    The caller must keep the memory to which it points alive.
     """
 
     _fields_ = (
@@ -80,13 +82,16 @@ def library() -> ctypes.CDLL | str:
             pointer, number, pointer, number, pointer, pointer, pointer, ctypes.c_double, ctypes.c_double,
         ]  # fmt: skip
         compiled.hanse_outputs.argtypes = [pointer, number, pointer, pointer, number, pointer]
+        compiled.hanse_mixed.argtypes = [
+            pointer, number, pointer, number, pointer, pointer, number, pointer, number, pointer,
+        ]  # fmt: skip
     except (OSError, AttributeError) as error:  # the file is no library, or one that lacks a function
         return f"the compiled part cannot be loaded ({error})"
     return compiled
 
 
 def vectors_are_wide() -> bool:
-    """Say whether the compiled code uses vectors of at least 8 numbers: with 4, oneDNN's convolutions are faster."""
+    """Return whether the compiled code uses vectors of at least 8 numbers; with 4, oneDNN's convolutions are faster."""
     compiled = library()
     return not isinstance(compiled, str) and compiled.hanse_vectors() != b"plain"
 
@@ -112,7 +117,7 @@ class NativeLayers:
     """A model's layers as the compiled code runs them: convolutions, then linear layers.
 
     Attributes:
-        convolutions: each with the pooling and ReLU after it; none for a model of linear layers.
+        convolutions: the convolutions, each with the pooling and ReLU after it; none for a model of linear layers.
         dense: the linear layers.
     """
 
@@ -201,7 +206,7 @@ def _halves(layer: nn.Module) -> bool:
 def read_dense(specs: Sequence[Spec]) -> list[Layer] | None:
     """Return linear layers with the activation after each, or None for other layers or another order of them.
 
-    The last layer must be linear: outputs go to the loss as they are.
+    The last layer must be linear: its outputs go directly to the loss.
     """
     layers: list[Layer] = []
     for before, spec in zip([None, *specs], specs, strict=False):

@@ -29,7 +29,8 @@ struct layer {
    row, kernel x channels numbers of one line, lies together. */
 struct convolution {
   int64_t channels, height, width, filters, kernel, pad, pooled;
-  int64_t rows, columns, places; /* of the outputs before pooling, and how many these are */
+  const struct vectors *by;      /* for its products and pooling: not wider than its filters need */
+  int64_t rows, columns, places; /* of the outputs before pooling that are used, and how many these are */
   int64_t line;              /* floats from one line of the padded image to the next, a whole vector behind its end */
   int64_t wide, span;        /* kernel x channels; the same, padded to whole vectors */
   int64_t ld;                /* filters, padded to whole vectors */
@@ -40,7 +41,7 @@ struct convolution {
   float *ones;               /* of one filter, the gradients that are not 0, and where the kernel stood there */
   int32_t *from;
   int64_t *sees;             /* how far from there each vector of a filter looks */
-  const float **lines;       /* [kernel][places]: where a line of the kernel stands for each output */
+  const float **lines;       /* [places]: where the kernel's first line stands for each output */
   uint8_t *at;               /* [width][out]: which of the 2 x 2 was the largest */
 };
 
@@ -97,7 +98,9 @@ struct step {
 struct vectors {
   const char *name;
   int64_t lanes;
-  void (*forward)(const float *const *, int64_t, int64_t, const float *, int64_t, float *);
+  const struct vectors *narrower; /* the next narrower ones that are as fast a number, or NULL */
+  void (*forward)(const float *const *, int64_t, int64_t, int64_t, int64_t, const float *, int64_t, float *);
+  void (*mix)(const float *const *, const float *, int64_t, int64_t, int64_t, float *);
   void (*step)(const float *const *, int64_t, int64_t, const float *, int64_t, float *, float *, const float *,
                const struct step *);
   void (*pool)(const struct convolution *, float *, uint8_t *);
@@ -109,11 +112,14 @@ static const struct vectors *chosen;
 /* Choose vectors by name ("plain", "avx2", "avx512"), or the widest that this processor has (NULL). Returns 0, or 1 if
    it has none of that name. */
 int hanse_use_vectors(const char *name) {
-  static const struct vectors plain = {"plain", 4, forward_plain, step_plain, pool_plain, convolve_back_plain};
+  static const struct vectors plain = {"plain", 4, NULL, forward_plain, mix_plain, step_plain, pool_plain,
+                                       convolve_back_plain};
   const struct vectors *found[3], **end = found;
 #if defined(__x86_64__)
-  static const struct vectors avx2 = {"avx2", 8, forward_avx2, step_avx2, pool_avx2, convolve_back_avx2};
-  static const struct vectors avx512 = {"avx512", 16, forward_avx512, step_avx512, pool_avx512, convolve_back_avx512};
+  static const struct vectors avx2 = {"avx2", 8, NULL, forward_avx2, mix_avx2, step_avx2, pool_avx2,
+                                       convolve_back_avx2};
+  static const struct vectors avx512 = {"avx512", 16, &avx2, forward_avx512, mix_avx512, step_avx512, pool_avx512,
+                                       convolve_back_avx512};
   if (__builtin_cpu_supports("avx512f")) *end++ = &avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) *end++ = &avx2;
 #endif
@@ -136,7 +142,7 @@ const char *hanse_vectors(void) { return vectors()->name; }
 
 /* To be raised with every change of what the functions below take. library.py refuses a compiled file whose number is
    not its own VERSION. */
-int hanse_native_version(void) { return 3; }
+int hanse_native_version(void) { return 4; }
 
 /* One layer at work. w, v, c: weights, their velocities and constants, [in][ld], of a convolution
    [filters][kernel][span]: `weights` floats each. b, bv, bc: the same of the biases, `biases` floats each.
@@ -162,8 +168,8 @@ static int64_t transposed_size(const struct layer *layers, int64_t depth, int64_
 }
 
 /* Describe a layer above another (or NULL); the buffers come with cut. */
-static struct work shape_of(const struct layer *l, const struct layer *lower, int64_t lanes) {
-  const int64_t ld = padded(l->out, lanes);
+static struct work shape_of(const struct layer *l, const struct layer *lower, const struct vectors *by) {
+  const int64_t lanes = by->lanes, ld = padded(l->out, lanes);
   struct work w = {.in = l->in, .out = l->out, .ld = ld, .activation = l->activation, .bias = l->bias};
   w.weights = l->in * ld, w.biases = ld, w.maps = lower && lower->kernel ? lower->filters : 1;
   if (l->kernel) {
@@ -171,8 +177,11 @@ static struct work shape_of(const struct layer *l, const struct layer *lower, in
     k->channels = l->channels, k->height = l->height, k->width = l->width, k->filters = l->filters;
     k->kernel = l->kernel, k->pad = l->pad, k->pooled = l->pooled;
     k->rows = l->height + 2 * l->pad - l->kernel + 1, k->columns = l->width + 2 * l->pad - l->kernel + 1;
+    if (k->pooled) k->rows -= k->rows % 2, k->columns -= k->columns % 2; /* pooling leaves out an odd one */
     k->places = k->rows * k->columns, k->line = padded((l->width + 2 * l->pad) * l->channels, lanes) + lanes;
-    k->wide = l->kernel * l->channels, k->span = padded(k->wide, lanes), k->ld = padded(l->filters, lanes);
+    k->wide = l->kernel * l->channels, k->span = padded(k->wide, lanes);
+    k->by = by->narrower && l->filters <= by->narrower->lanes ? by->narrower : by;
+    k->ld = padded(l->filters, k->by->lanes);
     w.weights = l->filters * l->kernel * k->span, w.biases = k->ld;
   }
   return w;
@@ -187,15 +196,13 @@ static int64_t cut(struct work *w, int64_t lanes, int64_t width, float *memory) 
   const int64_t image = (k->height + 2 * k->pad) * k->line, acts = width * w->ld + 16; /* pool writes whole vectors */
   const int64_t sizes[] = {w->weights, w->weights, w->weights, w->biases, w->biases, w->biases, acts, acts,
                            image, image, k->places * k->ld, k->kernel * k->wide * k->ld, k->kernel ? w->weights : 0,
-                           k->ld, k->places + 1, k->places + 1, 2 * k->kernel * k->span / lanes, 2 * k->kernel * k->places,
+                           k->ld, k->places + 1, k->places + 1, 2 * k->kernel * k->span / lanes, 2 * k->places,
                            k->pooled ? acts / 4 + 16 : 0};
   int64_t taken = 0;
   for (int64_t i = 0; i < 19; taken += padded(sizes[i++], 16))
     if (memory) *all[i] = memory + taken;
-  for (int64_t i = 0; memory && i < k->kernel * k->places; i++) {
-    const int64_t place = i % k->places, y = place / k->columns + i / k->places, x = place % k->columns;
-    k->lines[i] = k->image + y * k->line + x * k->channels;
-  }
+  for (int64_t i = 0; memory && i < k->places; i++)
+    k->lines[i] = k->image + i / k->columns * k->line + i % k->columns * k->channels;
   for (int64_t i = 0; memory && i < k->kernel * k->span / lanes; i++)
     k->sees[i] = i * lanes / k->span * k->line + i * lanes % k->span;
   return taken;
@@ -288,27 +295,36 @@ static void image_of(const struct convolution *k, const float *x, int pool) {
     memcpy(k->image + (y + k->pad) * k->line + k->pad * k->channels, x + y * whole, sizeof(float) * whole);
 }
 
-/* Run a convolution on one sample, so that a and at hold its outputs after pooling. */
-static void convolve(const struct vectors *by, const struct work *l, const float *x, int pool, float *a, uint8_t *at) {
+/* Run a convolution on the sample in its lines, so that maps holds its outputs before pooling. */
+static void correlate(const struct work *l) {
   const struct convolution *k = &l->k;
-  image_of(k, x, pool);
-  for (int64_t i = 0; i < k->places; i++) memcpy(k->maps + i * k->ld, l->b, sizeof(float) * k->ld);
-  for (int64_t y = 0; y < k->kernel; y++)
-    by->forward(k->lines + y * k->places, k->places, k->wide, k->turned + y * k->wide * k->ld, k->ld, k->maps);
-  if (k->pooled) by->pool(k, a, at);
+  const int64_t all = k->places * k->ld;
+  memcpy(k->maps, l->b, sizeof(float) * k->ld);
+  for (int64_t have = k->ld; have < all; have *= 2) /* every place begins with the biases */
+    memcpy(k->maps + have, k->maps, sizeof(float) * (all - have < have ? all - have : have));
+  k->by->forward(k->lines, k->places, k->kernel, k->line, k->wide, k->turned, k->ld, k->maps);
+}
+
+/* Write what pooling leaves of maps to a [places][filters], and to `at` which it was. */
+static void reduce(const struct convolution *k, float *a, uint8_t *at) {
+  if (k->pooled) k->by->pool(k, a, at);
   else
     for (int64_t i = 0; i < k->places; i++) memcpy(a + i * k->filters, k->maps + i * k->ld, sizeof(float) * k->filters);
 }
 
-/* Run the layers on samples x, so that a[] of the last one are the outputs; `own` is room for pointers to rows. */
-static void run(const struct vectors *by, const struct work *layers, int64_t depth, const float **x, const float **own,
-                int64_t rows) {
-  for (int64_t i = 0; i < depth; i++) {
+/* Run layers from `first` on, so that a[] of the last one are the outputs, and for training which outputs pooling left.
+   x: the samples, or what the layer below put out; `own` is room for pointers to rows. */
+static void run(const struct vectors *by, const struct work *layers, int64_t first, int64_t depth, const float **x,
+                const float **own, int64_t rows, int training) {
+  for (int64_t i = first; i < depth; i++) {
     const struct work *l = layers + i;
     for (int64_t r = 0; r < rows; r++)
-      if (l->k.kernel) convolve(by, l, x[r], !i, l->a + r * l->ld, l->k.at + r * l->out);
-      else memcpy(l->a + r * l->ld, l->b, sizeof(float) * l->ld);
-    if (!l->k.kernel) by->forward(x, rows, l->in, l->w, l->ld, l->a);
+      if (l->k.kernel) {
+        image_of(&l->k, x[r], !i);
+        correlate(l);
+        reduce(&l->k, l->a + r * l->ld, training ? l->k.at + r * l->out : NULL);
+      } else memcpy(l->a + r * l->ld, l->b, sizeof(float) * l->ld);
+    if (!l->k.kernel) by->forward(x, rows, 1, 0, l->in, l->w, l->ld, l->a);
     activate(l, rows);
     lines(own, l->a, l->ld, rows);
     x = own;
@@ -359,7 +375,7 @@ static void below(const struct vectors *by, const struct work *l, const struct w
     for (int64_t o = 0; o < l->out; o++) turned[o * lower->ld + i] = l->w[i * l->ld + o];
   memset(lower->g, 0, sizeof(float) * rows * lower->ld);
   lines(own, l->g, l->ld, rows);
-  by->forward(own, rows, l->out, turned, lower->ld, lower->g);
+  by->forward(own, rows, 1, 0, l->out, turned, lower->ld, lower->g);
   slope(lower, rows);
 }
 
@@ -450,7 +466,7 @@ static void train(const struct vectors *by, struct seat *seat, const struct work
       if (place >= 0) places[rows] = place, x[rows++] = pool + place * inputs;
     }
     if (!rows) continue; /* nothing but padding */
-    run(by, layers, depth, x, own, rows);
+    run(by, layers, 0, depth, x, own, rows, 1);
     const struct work *top = layers + depth - 1;
     const double loss = labels ? cross_entropy(top, places, rows, labels) : squared_error(top, places, rows, targets);
     if (t >= seat->reported) seat->loss += loss, seat->counted += rows;
@@ -472,7 +488,7 @@ int hanse_train(const struct layer *given, int64_t depth, struct seat *seats, in
   for (int64_t i = 0; i < count; i++) width = seats[i].width > width ? seats[i].width : width;
   struct work *layers = malloc(sizeof(struct work) * depth);
   for (int64_t i = 0; layers && i < depth; i++)
-    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by->lanes), size += cut(layers + i, by->lanes, width, NULL);
+    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by), size += cut(layers + i, by->lanes, width, NULL);
   float *memory = calloc(size + 16, sizeof(float)); /* 16 more, to begin at a cache line of 64 bytes */
   const float **x = malloc(sizeof(float *) * 2 * width);
   int64_t *places = malloc(sizeof(int64_t) * width);
@@ -488,6 +504,12 @@ int hanse_train(const struct layer *given, int64_t depth, struct seat *seats, in
   return !enough;
 }
 
+/* Write the last layer's outputs on some samples to out [outputs][n]. */
+static void put_out(const struct work *top, int64_t rows, float *out, int64_t n) {
+  for (int64_t o = 0; o < top->out; o++)
+    for (int64_t r = 0; r < rows; r++) out[o * n + r] = top->a[r * top->ld + o];
+}
+
 /* Write what a model, row [P], puts out on samples x [n][inputs] to out [outputs][n], in blocks of 64 samples, whose
    activations stay in the cache from layer to layer. Returns as hanse_train does. */
 int hanse_outputs(const struct layer *given, int64_t depth, const float *row, const float *x, int64_t n, float *out) {
@@ -496,7 +518,7 @@ int hanse_outputs(const struct layer *given, int64_t depth, const float *row, co
   int64_t size = 0;
   struct work *layers = malloc(sizeof(struct work) * depth);
   for (int64_t i = 0; layers && i < depth; i++)
-    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by->lanes), size += cut(layers + i, by->lanes, BLOCK, NULL);
+    layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by), size += cut(layers + i, by->lanes, BLOCK, NULL);
   float *memory = calloc(size + 16, sizeof(float));
   const int enough = memory && layers;
   if (enough) {
@@ -507,15 +529,122 @@ int hanse_outputs(const struct layer *given, int64_t depth, const float *row, co
       turn(&layers[i].k, layers[i].w);
     }
     const float *lines_of_x[BLOCK], *own[BLOCK];
-    const struct work *top = layers + depth - 1;
     for (int64_t from = 0; from < n; from += BLOCK) {
       const int64_t rows = n - from < BLOCK ? n - from : BLOCK;
       lines(lines_of_x, x + from * given->in, given->in, rows);
-      run(by, layers, depth, lines_of_x, own, rows);
-      for (int64_t o = 0; o < top->out; o++)
-        for (int64_t r = 0; r < rows; r++) out[o * n + from + r] = top->a[r * top->ld + o];
+      run(by, layers, 0, depth, lines_of_x, own, rows, 0);
+      put_out(layers + depth - 1, rows, out + from, n);
     }
   }
   free(memory), free(layers);
+  return !enough;
+}
+
+/* A model whose first convolution's outputs are a mixture of those of some rows. */
+struct mixture {
+  const float **from; /* [count] those outputs, before pooling */
+  float *shares;      /* [count] */
+  int64_t count;
+  struct work *layers;
+};
+
+/* Put the sample x through the first convolution of all `rows` models in `lower`, and what the mixtures make of it as
+   row r into their first layers. It is mixed piece by piece, as high as pooling and so wide that a piece of all rows,
+   24 KiB, stays in the first cache. All of `lower` look at the image of its first one. */
+static void mix_first(const struct work *lower, int64_t rows, const struct mixture *mixtures, int64_t count,
+                      float *room, const float *x, int64_t r) {
+  const struct convolution *k = &lower->k;
+  image_of(k, x, 1);
+  for (int64_t s = 0; s < rows; s++) correlate(lower + s);
+  struct convolution piece = *k;
+  piece.rows = 1 + k->pooled, piece.maps = room;
+  const int64_t pieces = 1 + (int64_t)sizeof(float) * rows * piece.rows * k->columns * k->ld / 24576;
+  const int64_t step = padded((k->columns + pieces - 1) / pieces, piece.rows);
+  for (int64_t y = 0; y < k->rows; y += piece.rows)
+    for (int64_t x0 = 0; x0 < k->columns; x0 += step) {
+      piece.columns = k->columns - x0 < step ? k->columns - x0 : step, piece.places = piece.rows * piece.columns;
+      const int64_t wide = piece.columns * k->ld, at = (y * k->columns + x0) * k->ld;
+      const int64_t to = (y >> k->pooled) * (k->columns >> k->pooled) + (x0 >> k->pooled);
+      for (const struct mixture *m = mixtures; m < mixtures + count; m++) {
+        for (int64_t line = 0; line < piece.rows; line++)
+          k->by->mix(m->from, m->shares, m->count, at + line * k->columns * k->ld, wide, room + line * wide);
+        reduce(&piece, m->layers->a + r * m->layers->ld + to * k->filters, NULL);
+      }
+    }
+}
+
+/* Cut memory for the first layer of `count` rows and for all layers of `many` mixtures on `block` samples, unless it is
+   NULL; return how many floats they take. */
+static int64_t cut_mixed(const struct vectors *by, const struct layer *given, int64_t depth, struct work *lower,
+                         int64_t count, const struct mixture *mixtures, int64_t many, int64_t block, float *memory) {
+  int64_t taken = 0;
+  for (int64_t s = 0; s < count; s++) {
+    lower[s] = shape_of(given, NULL, by);
+    taken += cut(lower + s, by->lanes, 1, memory ? memory + taken : NULL);
+    lower[s].k.lines = lower->k.lines;
+  }
+  for (int64_t c = 0; c < many; c++)
+    for (int64_t i = 0; i < depth; i++) {
+      mixtures[c].layers[i] = shape_of(given + i, i ? given + i - 1 : NULL, by);
+      taken += cut(mixtures[c].layers + i, by->lanes, block, memory ? memory + taken : NULL);
+    }
+  return taken;
+}
+
+/* Read the first layers' weights of all rows, and of each mixture the shares that are not 0 and the other layers. */
+static void take_mixed(int64_t depth, const struct work *lower, const float *rows, int64_t count,
+                       struct mixture *mixtures, const float *models, const float *shares, int64_t many) {
+  for (int64_t s = 0; s < count; s++) {
+    rows = take(rows, lower + s, lower[s].w, lower[s].b);
+    turn(&lower[s].k, lower[s].w);
+  }
+  for (struct mixture *m = mixtures; m < mixtures + many; m++, shares += count) {
+    for (int64_t s = 0; s < count; s++)
+      if (shares[s] != 0) m->from[m->count] = lower[s].k.maps, m->shares[m->count++] = shares[s];
+    for (int64_t i = 1; i < depth; i++) {
+      models = take(models, m->layers + i, m->layers[i].w, m->layers[i].b);
+      turn(&m->layers[i].k, m->layers[i].w);
+    }
+  }
+}
+
+/* Write what `many` models put out on samples x [n][inputs] to out [many][outputs][n]. Their first layer is a
+   convolution, a mixture of those of `count` rows by shares [many][count]: so it is run once for each row, and its
+   outputs are mixed. rows [count][..]: the first layer of these rows; models [many][..]: the other layers.
+   Returns as hanse_train does. */
+int hanse_mixed(const struct layer *given, int64_t depth, const float *rows, int64_t count, const float *models,
+                const float *shares, int64_t many, const float *x, int64_t n, float *out) {
+  enum { BLOCK = 16 }; /* enough to fill the tiles of linear layers */
+  const struct vectors *by = vectors();
+  struct work *lower = malloc(sizeof(struct work) * (count + many * depth));
+  struct mixture *mixtures = malloc(sizeof(struct mixture) * many);
+  const float **from = malloc(sizeof(float *) * many * count);
+  float *parts = malloc(sizeof(float) * many * count), *memory = NULL;
+  if (lower && mixtures && from && parts) {
+    for (int64_t c = 0; c < many; c++)
+      mixtures[c] = (struct mixture){from + c * count, parts + c * count, 0, lower + count + c * depth};
+    const int64_t size = padded(cut_mixed(by, given, depth, lower, count, mixtures, many, BLOCK, NULL), 16);
+    memory = calloc(size + lower->k.places * lower->k.ld + 16, sizeof(float));
+    if (memory) {
+      float *begin = (float *)(((uintptr_t)memory + 63) / 64 * 64);
+      cut_mixed(by, given, depth, lower, count, mixtures, many, BLOCK, begin);
+      take_mixed(depth, lower, rows, count, mixtures, models, shares, many);
+      for (int64_t at = 0; at < n; at += BLOCK) {
+        const int64_t left = n - at < BLOCK ? n - at : BLOCK;
+        for (int64_t r = 0; r < left; r++)
+          mix_first(lower, count, mixtures, many, begin + size, x + (at + r) * given->in, r);
+        for (int64_t c = 0; c < many; c++) {
+          const struct work *layers = mixtures[c].layers, *top = layers + depth - 1;
+          const float *own[BLOCK];
+          activate(layers, left);
+          lines(own, layers->a, layers->ld, left);
+          run(by, layers, 1, depth, own, own, left, 0);
+          put_out(top, left, out + c * top->out * n + at, n);
+        }
+      }
+    }
+  }
+  const int enough = memory != NULL;
+  free(memory), free(lower), free(mixtures), free(from), free(parts);
   return !enough;
 }

@@ -1,8 +1,8 @@
 /* The matrix products of seats.c, for one width of the processor's vectors.
 
    seats.c includes this file once for each width, with VB (bytes of a vector) and SUFFIX set, with which every name
-   ends. What comes out are four functions: forward (out += x w), step (gradient, momentum and a step of SGD in one), and
-   for convolutions pool and convolve_back.
+   ends. What comes out are five functions: forward (out += x w), step (gradient, momentum and a step of SGD in one),
+   mix (sums of rows), and for convolutions pool and convolve_back.
 
    Rows of x are given as pointers, so that samples are read where they lie in the pool. Weights are [in][ld]: for each
    input the weights of all outputs side by side, padded with zeros to ld, a multiple of the vector. A tile keeps nr
@@ -39,50 +39,81 @@ typedef uint8_t bytes __attribute__((vector_size(VB / 4), aligned(1)));
 INLINE vec NAME(load)(const float *p) { return *(const vec *)p; }
 INLINE void NAME(store)(float *p, vec v) { *(vec *)p = v; }
 
-/* For nr rows: out[r] += the sum over k in [from, to) of x[r][k] w[k]. Each sum is taken in the order of k, however
-   rows and blocks are cut. */
-INLINE void NAME(forward_tile)(const float *const *x, int64_t from, int64_t to, int64_t next, const float *w, int64_t ld,
-                               float *out, const int nv, const int nr) {
+/* For nr rows: out[r] += the sum over `lines` lines, each `count` numbers of x[r] from `at` on and `apart` from the one
+   before, of these numbers times w. Each sum is taken in order, however rows and blocks are cut. */
+INLINE void NAME(forward_tile)(const float *const *x, int64_t at, int64_t lines, int64_t apart, int64_t count,
+                               int64_t next, const float *w, int64_t ld, float *out, const int nv, const int nr) {
   vec sum[12][WIDEST];
   UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++) sum[r][v] =
       NAME(load)(out + r * ld + v * LANES);
   for (int r = 0; r < nr; r++) /* fetch what the next block will read of these rows */
-    for (int64_t k = to; k < next; k += 16) __builtin_prefetch(x[r] + k, 0, 2);
-  for (int64_t k = from; k < to; k++) {
-    vec row[WIDEST];
-    UNROLL for (int v = 0; v < nv; v++) row[v] = NAME(load)(w + k * ld + v * LANES);
-    UNROLL for (int r = 0; r < nr; r++) {
-      const float one = x[r][k];
-      UNROLL for (int v = 0; v < nv; v++) sum[r][v] += one * row[v];
+    for (int64_t k = at + count; k < at + count + next; k += 16) __builtin_prefetch(x[r] + k, 0, 2);
+  for (int64_t y = 0; y < lines; y++, at += apart)
+    _Pragma("GCC unroll 4") for (int64_t k = at; k < at + count; k++, w += ld) {
+      vec row[WIDEST];
+      UNROLL for (int v = 0; v < nv; v++) row[v] = NAME(load)(w + v * LANES);
+      UNROLL for (int r = 0; r < nr; r++) {
+        const float one = x[r][k];
+        UNROLL for (int v = 0; v < nv; v++) sum[r][v] += one * row[v];
+      }
     }
-  }
   UNROLL for (int r = 0; r < nr; r++) UNROLL for (int v = 0; v < nv; v++)
       NAME(store)(out + r * ld + v * LANES, sum[r][v]);
 }
 
 /* nv vectors of the outputs, for all rows. The weights are taken in blocks of 24 KiB, which stay in the first cache
-   while all rows go by; rows that do not fill a tile go one at a time. */
-INLINE void NAME(forward_columns)(const float *const *x, int64_t rows, int64_t in, const float *w, int64_t ld,
-                                  float *out, const int nv, const int nr) {
-  const int64_t block = 24576 / (nv * VB);
-  for (int64_t from = 0; from < in; from += block) {
-    const int64_t to = from + block < in ? from + block : in, next = to + block < in ? to + block : in;
-    int64_t b = 0;
-    for (; b + nr <= rows; b += nr) NAME(forward_tile)(x + b, from, to, next, w, ld, out + b * ld, nv, nr);
-    for (; b < rows; b++) NAME(forward_tile)(x + b, from, to, next, w, ld, out + b * ld, nv, 1);
-  }
+   while all rows go by, all lines at once where they fit; rows that do not fill a tile go one at a time. */
+INLINE void NAME(forward_columns)(const float *const *x, int64_t rows, int64_t lines, int64_t apart, int64_t in,
+                                  const float *w, int64_t ld, float *out, const int nv, const int nr) {
+  const int64_t block = 24576 / (nv * VB), once = lines * in <= block ? lines : 1;
+  for (int64_t y = 0; y < lines; y += once)
+    for (int64_t from = 0; from < in; from += block) {
+      const int64_t left = in - from, count = left < block ? left : block, after = left - count;
+      const int64_t next = after < block ? after : block, at = y * apart + from;
+      const float *own = w + (y * in + from) * ld;
+      int64_t b = 0;
+      for (; b + nr <= rows; b += nr)
+        NAME(forward_tile)(x + b, at, once, apart, count, next, own, ld, out + b * ld, nv, nr);
+      for (; b < rows; b++) NAME(forward_tile)(x + b, at, once, apart, count, next, own, ld, out + b * ld, nv, 1);
+    }
 }
 
-/* out [rows][ld] += x w, with w [in][ld]. The outputs are cut into parts of nearly the same width, none wider than the
-   widest tile: a narrow rest would use its registers badly. */
-static void NAME(forward)(const float *const *x, int64_t rows, int64_t in, const float *w, int64_t ld, float *out) {
+/* out [rows][ld] += x w, with w [lines][in][ld] and as many lines of each row of x, which are `apart` (one line, unless
+   it is a convolution). The outputs are cut into parts of nearly the same width, none wider than the widest tile: a
+   narrow rest would use its registers badly. */
+static void NAME(forward)(const float *const *x, int64_t rows, int64_t lines, int64_t apart, int64_t in, const float *w,
+                          int64_t ld, float *out) {
   for (int64_t left = ld / LANES, nv; left; left -= nv, w += nv * LANES, out += nv * LANES) {
     const int64_t blocks = (left + WIDEST - 1) / WIDEST;
     nv = (left + blocks - 1) / blocks;
     switch (nv) {
 #define DO(NV, NR) \
-  case NV: NAME(forward_columns)(x, rows, in, w, ld, out, NV, NR); break;
+  case NV: NAME(forward_columns)(x, rows, lines, apart, in, w, ld, out, NV, NR); break;
       TILES(DO)
+#undef DO
+    }
+  }
+}
+
+INLINE void NAME(mix_tile)(const float *const *from, const float *shares, int64_t count, int64_t at, float *to,
+                           const int nv) {
+  vec sum[8];
+  UNROLL for (int v = 0; v < nv; v++) sum[v] = (vec){0};
+  for (int64_t i = 0; i < count; i++) UNROLL for (int v = 0; v < nv; v++) sum[v] +=
+      shares[i] * NAME(load)(from[i] + at + v * LANES);
+  UNROLL for (int v = 0; v < nv; v++) NAME(store)(to + v * LANES, sum[v]);
+}
+
+/* to [n] = the sum over count rows of shares[i] from[i][at ...], n being whole vectors: at most eight at a time, so
+   that a share is loaded once for all */
+static void NAME(mix)(const float *const *from, const float *shares, int64_t count, int64_t at, int64_t n, float *to) {
+  for (int64_t left = n / LANES, nv; left; left -= nv, at += nv * LANES, to += nv * LANES) {
+    const int64_t blocks = (left + 7) / 8;
+    nv = (left + blocks - 1) / blocks;
+    switch (nv) {
+#define DO(NV) \
+  case NV: NAME(mix_tile)(from, shares, count, at, to, NV); break;
+      DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8)
 #undef DO
     }
   }
@@ -162,20 +193,29 @@ INLINE void NAME(larger)(vec *a, ivec *at, vec b, ivec other) {
 }
 
 /* The largest of every 2 x 2 of a convolution's outputs to a [rows][columns][filters], and which it is, from 0 (upper
-   left) to 3. Whole vectors are written: what follows the last filter is overwritten by the next place. */
+   left) to 3, unless `at` is NULL. Whole vectors are written: what follows the last filter is overwritten by the next
+   place. */
 static void NAME(pool)(const struct convolution *k, float *a, uint8_t *at) {
   for (int64_t y = 0; y < k->rows / 2; y++)
-    for (int64_t x = 0; x < k->columns / 2; x++, a += k->filters, at += k->filters) {
+    for (int64_t x = 0; x < k->columns / 2; x++, a += k->filters) {
       const float *upper = k->maps + (2 * y * k->columns + 2 * x) * k->ld, *lower = upper + k->columns * k->ld;
       for (int64_t f = 0; f < k->filters; f += LANES) {
         vec most = NAME(load)(upper + f);
         ivec which = (ivec){0};
+        if (!at) {
+          NAME(larger)(&most, &which, NAME(load)(upper + k->ld + f), which);
+          NAME(larger)(&most, &which, NAME(load)(lower + f), which);
+          NAME(larger)(&most, &which, NAME(load)(lower + k->ld + f), which);
+          NAME(store)(a + f, most);
+          continue;
+        }
         NAME(larger)(&most, &which, NAME(load)(upper + k->ld + f), (ivec){0} + 1);
         NAME(larger)(&most, &which, NAME(load)(lower + f), (ivec){0} + 2);
         NAME(larger)(&most, &which, NAME(load)(lower + k->ld + f), (ivec){0} + 3);
         NAME(store)(a + f, most);
         *(bytes *)(at + f) = __builtin_convertvector(which, bytes);
       }
+      if (at) at += k->filters;
     }
 }
 

@@ -1,0 +1,106 @@
+"""What the noise in updates does to values, so that their intervals contain it (``[federation] private``).
+
+Noise moves a value by chance: to first order by the slope of the loss times the noise. And it makes models worse: noise
+of the variance V at each number of a model raises the loss by about ``c V``, with ``c = tr(H) / 2`` and the loss's
+Hessian H, in every round and always upwards. A value's error contains both (:func:`together`), so nobody is said to
+have done harm by noise alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.core.part import Values
+from hanse.core.table import Floats, Updates
+from hanse.federation.privacy import NOISE
+
+
+def noise_of(updates: Updates) -> Floats:
+    """Return the standard deviation of the noise at each number of each update, ``[S]``, as clients say; 0: none."""
+    said = updates.metrics or [{}] * len(updates)
+    return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
+
+
+def unknown_without(values: Values, updates: Updates) -> Values:
+    """Return values whose errors are not known (NaN) where updates have noise and the part said no errors."""
+    if values.standard_errors is not None or not noise_of(updates).any():
+        return values
+    return replace(values, standard_errors=np.full(len(updates), np.nan))
+
+
+@dataclass(frozen=True)
+class Curved:
+    """How much noise raises the loss of a row that a round moved.
+
+    Attributes:
+        beyond: by how much the loss rose along the step beyond what the slope at its start says; at least 0.
+        squared: the step's squared length.
+    """
+
+    beyond: float
+    squared: float
+
+    @staticmethod
+    def of(rise: float, slope: Tensor, step: Tensor) -> Curved:
+        """Return it for a loss that rose by ``rise`` along a step ``[P]`` with the slope ``[P]`` at its start."""
+        moved = step.to(slope)
+        return Curved(max(0.0, rise - float(slope @ moved)), float(moved @ moved))
+
+    def by(self, squares: Floats, within: float) -> Floats:
+        """Return by how much noise raised the loss.
+
+        Args:
+            squares: the expected squared lengths of noises.
+            within: that of all noise in the step. Where the step is nothing else, ``beyond`` is shared by the squares
+                (for normal noise this is exact in expectation, by Stein's lemma). Where it is longer, only its part.
+        """
+        whole = max(self.squared, within)
+        return self.beyond * squares / whole if whole > 0 else np.zeros_like(squares)
+
+
+def together(chance: Floats, worse: Floats, round: int) -> Floats:
+    """Return standard errors ``[m]`` that contain the noise, for values that are summed over rounds.
+
+    Over t rounds chance adds up as sqrt(t) and harm as t. With ``e_r^2 = chance^2 + (2 r + 1) worse^2`` the errors of
+    the rounds 0 to t - 1 add up to ``e^2 = t chance^2 + t^2 worse^2``, and ``1.96 e`` is at least ``t worse + 1.645
+    sqrt(t) chance`` (Cauchy-Schwarz): at most 5 % of sums of noise alone are clearly below 0.
+
+    Args:
+        chance: the standard deviation of each value by noise, to first order.
+        worse: by how much the noise lowers each value in expectation.
+        round: r, from 0.
+    """
+    return np.asarray(np.hypot(chance, math.sqrt(2 * round + 1) * worse))
+
+
+def left_out(weights: Floats, noise: Floats, total: float, slope: float, size: int) -> tuple[Floats, Floats]:
+    """Return the squared lengths of noise in a mean with, and without each member, and how far it moves the difference.
+
+    Args:
+        weights: ``[m]``, of the members; they sum to 1.
+        noise: ``[m]``, the noise at each number of each member's update.
+        total: what the mean is multiplied by.
+        slope: the length of the loss's gradient.
+        size: P.
+
+    Returns:
+        By how much each member raises the squared length, ``[m]`` (below 0: its noise averages that of others away),
+        and the standard deviation ``[m]`` of the loss's difference, to first order.
+    """
+    squares = np.square(weights * noise)
+    rest = squares.sum() - squares
+    scale = 1 / np.where(weights < 1, 1 - weights, np.inf)  # without the only member nothing is left
+    raised = total**2 * size * (squares.sum() - rest * scale**2)
+    # member i has the weight p_i in the one mean and none in the other, the others p_j and p_j / (1 - p_i)
+    moved = total * slope * np.sqrt(squares + rest * np.square(weights * scale))
+    return raised, moved
+
+
+def length(gradient: Tensor) -> float:
+    """Return the length of a gradient."""
+    return float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
