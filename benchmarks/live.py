@@ -4,7 +4,7 @@
 
 A run directory is written as a run writes it (lines, round files, a ledger), without any learning: first by a writer
 that adds rounds at a fixed pace while a reader follows the server's events, then all at once. The figures are in
-docs/live.md.
+benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations
