@@ -197,3 +197,17 @@ def test_by_weight_no_claim_of_less_sells_more_and_no_least_price_but_the_cost_p
         free = posted_imports(replace(truth, costs=np.zeros(6)), tariff) > 0
         refused += int((free & (posted_imports(truth, tariff) == 0)).sum())
     assert refused > 5
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"budget": -1.0}, "budget, per_sample: -1.0, 0.0: must be at least 0"),
+        ({"budget": float("nan")}, "budget, per_sample: nan, 0.0: must be at least 0"),
+        ({"per_sample": -1.0}, "budget, per_sample: inf, -1.0: must be at least 0"),
+        ({"per_sample": float("inf")}, "budget, per_sample: inf, inf: must be at least 0, per_sample finite"),
+    ],
+)
+def test_a_purchase_with_amounts_that_are_none_is_refused(given: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        best_purchase(100, 1e4, sizes=[300], prices=[2.0], distance=[0.5], lam=1.0, **given)

@@ -25,7 +25,8 @@ class UserError(ValueError):
     """A mistake in what the user gave. The command line prints its lines and exits with 2, without a traceback.
 
     Attributes:
-        lines: the message, one entry per line; several mistakes found together have a line each.
+        lines: the message, one entry per line; several mistakes found together have a line each. ``str()`` joins them
+            with newlines.
     """
 
     def __init__(self, *lines: str) -> None:

@@ -48,7 +48,7 @@ def grow(peaks: list[bytes], count: int, leaf: bytes) -> None:
 
 
 def root_of(peaks: Sequence[bytes]) -> bytes:
-    """Return the root hash of the tree that has these peaks; see :func:`grow`."""
+    """Return the root hash of the tree with these peaks (see :func:`grow`); without peaks, that of an empty tree."""
     if not peaks:
         return EMPTY
     node = peaks[-1]

@@ -121,7 +121,7 @@ class FederatedData(ABC):
         return dict(zip(self.distribution_names, self.server_tests, strict=True))
 
     def group_of(self, client: int) -> int | None:
-        """Return the client's group (see ``groups``), or None where there are none."""
+        """Return the client's group (see ``groups``), or None where there are none. The number is not checked."""
         return None if self.groups is None else int(self.groups[client])
 
     def origin(self, share: str) -> Sequence[str] | None:

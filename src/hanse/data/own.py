@@ -97,10 +97,11 @@ def from_arrays(
     Args:
         x: the inputs ``[n, ...]``, numpy or tensors; for a model with several inputs, a dictionary of them by name.
             Floats are features, integers are tokens (for an embedding).
-        y: the targets ``[n]``; floats are regression targets, anything else are classes.
+        y: the targets ``[n]``, or ``[n, d]`` for regression; floats are regression targets, anything else are classes.
         clients: the client of each sample, ``[n]``, names or numbers; None: ``[data] partition`` distributes them.
-        test: the share of each client's samples that becomes the test set, or ``(x, y)`` or ``(x, y, clients)``.
-        min_samples: the fewest samples that a client may have.
+        test: the share of each client's samples that becomes the test set, from 0 to below 1, or ``(x, y)`` or
+            ``(x, y, clients)``.
+        min_samples: the fewest samples that a client may have, where ``clients`` is given.
         seed: the seed that decides which samples are held out for testing.
         name: what the data are called in messages and records.
 

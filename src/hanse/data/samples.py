@@ -158,7 +158,7 @@ class Samples:
         return Samples(self.x.index_select(0, index), self.y.index_select(0, index), self.inputs)
 
     def to(self, device: torch.device) -> Samples:
-        """Return the samples on a device, unchanged if they are already there."""
+        """Return the samples on a device (a ``torch.device``, not its name): this object if they are already there."""
         if self.x.device.type == device.type == self.y.device.type:
             return self
         return Samples(self.x.to(device), self.y.to(device), self.inputs)

@@ -99,7 +99,8 @@ class ClientData:
 
     Raises:
         UserError: inputs and targets differ in number, a number is not finite, there is nothing to train on, or an
-            amount in the profile is not an amount.
+            amount of the profile (such as the cost) is not a number from 0 to 1e15, or inf. Labels are not compared
+            with ``num_classes`` here, nor the shapes of the shares with one another.
 
     Examples:
         >>> import torch

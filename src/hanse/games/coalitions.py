@@ -108,7 +108,11 @@ class Memo:
         return [self._known[c] for c in coalitions]
 
     def places(self, coalitions: Sequence[Coalition]) -> list[int]:
-        """Return the position of each coalition in the order of evaluation, from 0. All must have been evaluated."""
+        """Return the position of each coalition in the order of evaluation, from 0.
+
+        Raises:
+            KeyError: a coalition that was not evaluated.
+        """
         return [self._place[c] for c in coalitions]
 
 

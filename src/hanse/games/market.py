@@ -272,12 +272,14 @@ def _graph(graph: ArrayLike, m: int) -> NDArray[np.generic]:
 
 
 def gains(graph: NDArray[np.generic], sizes: Floats, eagerness: Floats) -> Floats:
-    """Return every client's collaboration gain ``G_i(A_i)``, ``[m]``, iPFL eq. (2).
+    """Return every client's collaboration gain, ``[m]``: ``sqrt(K_i/n_i) - sqrt(K_i/(n_i + x_i))``, iPFL eq. (2).
+
+    The samples that it imports are ``x = graph @ sizes``; who imports nothing gains 0. Nothing is checked.
 
     Args:
-        graph: ``[m, m]``, who imports whose model, and with what share of its size (1: all of it).
-        sizes: ``[m]``.
-        eagerness: ``[m]``.
+        graph: ``[m, m]``, who imports whose model, and with what share of its size (1: all of it); the diagonal is 0.
+        sizes: ``[m]``, n, in samples.
+        eagerness: ``[m]``, K, in samples.
     """
     imported = np.asarray(graph, np.float64) @ sizes
     return marginal(sizes, imported, eagerness)

@@ -29,7 +29,7 @@ from hanse.games.market_numbers import marginal
 __all__ = ["APART", "Tariff", "best_purchase", "on_sale", "posted_imports", "sold"]
 
 APART = 1e9
-"""The distance of two clients that do not trade."""
+"""The distance from which on two clients do not trade."""
 
 By = Literal["size", "weight"]
 
@@ -109,8 +109,8 @@ def best_purchase(
         prices: ``[m]``, in tokens, whatever the weight; infinite for what is not offered.
         distance: ``[m]``, from the buyer's model, at least 0.
         lam: lambda, the weight of the distance.
-        budget: the most that the buyer spends, in tokens.
-        per_sample: tokens for each sample of the weights, besides the prices.
+        budget: the most that the buyer spends, in tokens, at least 0.
+        per_sample: tokens for each sample of the weights, besides the prices, at least 0.
         least: ``[m]`` or one for all, in tokens: what a seller is paid at least, or it does not sell.
 
     Raises:
@@ -127,6 +127,8 @@ def best_purchase(
     n, p, d = (np.asarray(a, np.float64) for a in (sizes, prices, distance))
     if n.ndim != 1 or p.shape != n.shape or d.shape != n.shape:
         raise ValueError(f"sizes, prices, distance: {n.shape}, {p.shape}, {d.shape}: must be [m] each")
+    if not (budget >= 0 and 0 <= per_sample < np.inf):
+        raise ValueError(f"budget, per_sample: {budget}, {per_sample}: must be at least 0, per_sample finite")
     m = len(n)
     apart = np.broadcast_to(np.r_[0.0, d], (m + 1, m + 1))  # only the buyer's row is read
     market = Market.of(apart, np.r_[own, n], np.r_[np.inf, p], np.r_[eagerness, np.zeros(m)], lam)
@@ -164,7 +166,7 @@ def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> 
 
 
 def on_sale(market: Market) -> NDArray[np.bool_]:
-    """Return whose model (column) is on sale to whom (row), ``[m, m]``: another's, offered and not :data:`APART`.
+    """Return whose model (column) is on sale to whom (row), ``[m, m]``: another's, offered, nearer than :data:`APART`.
 
     Args:
         market: its costs are infinite for models that are not offered.

@@ -358,10 +358,11 @@ class _Estimates:
 
 @dataclass(frozen=True, eq=False)
 class MixtureEstimate:
-    """Values of a game of averages, and the cost of computing them.
+    """What :func:`mixture` returns: values of a game of averages, and the cost of computing them.
 
     Attributes:
-        values: ``[n]`` float64, the reported values.
+        values: ``[n]`` float64, the reported values: ``plug_in``, moved towards ``cross_fitted`` where these differ by
+            more than their error. Unlike them, they need not sum to ``v(N) - v({})`` unless they are exact.
         standard_errors: ``[n]``, widened by Student's factor, so that ``values +- 1.96 standard_errors`` are 95 %
             intervals; 0 where values are exact, NaN where no stratum has two sampled pairs.
         cross_fitted: ``[n]``, the cross-fitted values, unbiased except for the choice of the kernel's parameters.

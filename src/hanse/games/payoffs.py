@@ -57,14 +57,14 @@ def cosine_payoff(vectors: Any) -> Floats:
 
 
 def layer_payoff(params: Any, offsets: Sequence[int], *, relative: bool = False) -> Floats:
-    """Return minus the sum over layers of the distances within each layer, ``[k, k]``.
+    """Return minus the sum over layers of the Euclidean distances within each layer, ``[k, k]``.
 
     Args:
         params: ``[k, P]``, a model per row.
         offsets: the column at which each layer begins, followed by P, as in a table's layout. Layer l has the columns
             ``offsets[l]`` to ``offsets[l + 1]``.
-        relative: whether to divide each layer's distances by their mean and average over layers, so all layers count
-            equally.
+        relative: whether to divide each layer's distances by their mean over pairs of different models and to average
+            over layers, so all layers count equally (one without any distance adds 0).
 
     Raises:
         ValueError: offsets that do not fit, a wrong shape, or a number that is not finite.

@@ -37,7 +37,8 @@ class Estimate:
         values: ``[n]``, float64.
         standard_errors: ``[n]``, the standard errors of ``values``; NaN where fewer than two independent samples were
             taken.
-        evaluations: how many worths the algorithm requested, including ``v({})``, ``v(N)`` and repetitions.
+        evaluations: how many worths the algorithm requested, including ``v({})``, ``v(N)`` and repetitions:
+            ``1 + n * permutations`` if no permutation was cut short.
         distinct: how many different coalitions were really evaluated.
         permutations: how many permutations were used.
         walks: the permutations and the coalitions met along them; None if nothing was sampled.

@@ -138,7 +138,11 @@ def shapley_from_table(v: ArrayLike) -> Floats:
 
 
 def banzhaf_from_table(v: ArrayLike) -> Floats:
-    """Return the Banzhaf value ``[n]`` of the table ``v [2**n]``. Raises ValueError as :func:`semivalue_from_table`."""
+    """Return the Banzhaf value ``[n]`` of the table ``v [2**n]``.
+
+    Raises:
+        ValueError: the length is not ``2**n`` with n at least 1, or a worth is not finite.
+    """
     n = _checked(v).size.bit_length() - 1
     return semivalue_from_table(v, np.full(n, 0.5 ** (n - 1)))
 

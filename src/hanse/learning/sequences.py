@@ -91,7 +91,7 @@ def lstm(
 
 
 def is_text(samples: Samples) -> bool:
-    """Say whether samples are texts, with a label at every position."""
+    """Say whether samples have a class at every position, ``y [n, T]`` of integers. The inputs are not looked at."""
     return samples.y.ndim == 2 and not samples.y.is_floating_point()
 
 

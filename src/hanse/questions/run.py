@@ -206,7 +206,11 @@ class Run(PlainRun, Shown):
         return Page(headline, tuple(rest), None, None, file)
 
     def sentences(self) -> Sequence[str]:
-        """Return doubts and the model's quality first, then warnings and notes on the values."""
+        """Return the result in plain English, one paragraph per entry.
+
+        The first has the doubts and the model's quality; warnings, whether the run was stopped, and what is to be said
+        of the values follow.
+        """
         from hanse.runs.observers import mostly_refused  # here: it loads what draws in a terminal
 
         main = self.record.main

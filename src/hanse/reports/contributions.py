@@ -552,7 +552,7 @@ class Contribution:
         seats: ``[n]``, how many of their updates were valued, over all seeds.
         rounds: ``[C]``, numbers of rounds played.
         running: ``[n, C]``, the sum of each client's values until then.
-        spread: the standard errors of these sums, ``[n, C]`` each.
+        spread: the standard errors of these sums by source, each ``[n, C]``.
         sums: the sums at the end, for comparing them with one another.
         measure: what one value is, in the words of the part that measured it.
     """

@@ -512,7 +512,10 @@ class Experiment(BaseModel):
         return experiment
 
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Return every section as plain values, with all defaults and the options of the mechanism and its parts."""
+        """Return every section as plain values, with all defaults and the options of the mechanism and its parts.
+
+        An experiment made of them plays the same, but is not equal, since it names the mechanism's defaults.
+        """
         sections: dict[str, dict[str, Any]] = self.model_dump(mode="json")
         make = MECHANISMS.get(self.mechanism.name) or import_path(self.mechanism.name, "mechanism.name", MECHANISMS)
         known = defaults(make)
