@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -198,16 +199,19 @@ def test_the_first_sentence_is_true_of_every_mechanism(gains: dict[str, list[tup
 
 def test_the_same_question_has_the_same_answer_from_a_run(tmp_path: Path) -> None:
     """Model, rounds and training are the defaults of a run; only who keeps which rows must be said."""
-    found = hanse.who_gains(frame(), target="readmitted", client="hospital", mechanisms="fedavg")
+    given = inspect.signature(hanse.who_gains).parameters
+    assert [given[name].default for name in ("model", "rounds", "train", "metric")] == [None] * 4
+    found = hanse.who_gains(frame(), target="readmitted", client="hospital", mechanisms="fedavg", rounds=3)
     experiment = hanse.Experiment(
         data={"source": {"target": "readmitted", "client_column": "hospital", "test": 0.0}, "client_test": 0.3},
         mechanism="fedavg",
         eval={"metrics": ["accuracy"]},
+        run={"rounds": 3},
     )
     run = hanse.run(experiment, data=frame(), out=tmp_path / "run")
     run.alone()
     assert run.joining().gains == found.gains
-    assert "Played with model mlp, 60 rounds, lr 0.1, 1 epoch a round, and 30 %" in str(found)
+    assert "Played with model mlp, 3 rounds, lr 0.1, 1 epoch a round, and 30 %" in str(found)
 
 
 def test_of_a_loss_less_is_better(capsys: pytest.CaptureFixture[str]) -> None:

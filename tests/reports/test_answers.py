@@ -217,8 +217,8 @@ def test_a_statement_gives_percentages_of_the_number_beside_them() -> None:
     )
     assert mine.part == (
         "All helpful updates together lowered the validation loss by 3.6; 0.5 (95 % interval 0.3 to 0.7) of it, "
-        "13.9 %, came through its updates. Harmful ones took back 1.6 and -0.10 came through no client's updates, "
-        "which leaves 1.9."
+        "13.9 %, came through its updates. Those with values below zero took back 1.6 and -0.10 came "
+        "through no client's updates, which leaves 1.9."
     )
 
 

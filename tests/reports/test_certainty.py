@@ -251,7 +251,7 @@ def test_by_leave_one_out_harm_is_more_than_the_chance_of_whose_samples_are_redu
 
 @pytest.mark.slow
 def test_clean_clients_are_seldom_called_harmful_by_leave_one_out_and_a_spoiler_is() -> None:
-    """The data of 24 hospitals are alike: by the validation samples alone 6 % of the clean ones "clearly did harm"."""
+    """The data of 24 hospitals are alike: by intervals alone 12 of 188 clean ones did harm in 20 rounds."""
     accused, caught = 0, 0
     for seed in range(3):
         draw = np.random.default_rng(seed)

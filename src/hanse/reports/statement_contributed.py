@@ -128,14 +128,18 @@ class Contributed:
         return f"Of the {abs(self.gained):.3g} by which {self.fallen} {way} in this federation, {came}."
 
     def _part_of_helpful(self, half: float) -> str:
-        """Return the same sentence for values that can be shared out, with what harmful updates took back."""
+        """Return the same sentence for values that can be shared out, with what updates below zero took back."""
         value, share, left = self.value or 0.0, self.share or 0.0, self.gained or 0.0
         sure = f" (95 % interval {between(value, half)})" if half else ""
         worth = f"{rounded(value, half) if value else 0}{sure}"
         part = f"; {worth} of it, {100 * share:.1f} %, came through its updates"
         told = f"All helpful updates together lowered {self.fallen} by {rounded(self.above, most=2)}"
         told += f"{part if value > 0 else f'; its own updates gave {worth}'}."
-        after = [f"harmful ones took back {rounded(-self.below, most=2)}"] if self.below < -0.01 * self.above else []
+        after = (
+            [f"those with values below zero took back {rounded(-self.below, most=2)}"]
+            if self.below < -0.01 * self.above
+            else []
+        )
         if abs(self.besides) > 0.01 * abs(left):
             after.append(f"{rounded(self.besides, most=2)} came through no client's updates")
         rest = " and ".join(after)
