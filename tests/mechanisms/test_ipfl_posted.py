@@ -360,7 +360,31 @@ def test_another_tariff_than_the_settings_fails_the_audit(tmp_path: Path) -> Non
     settings = file.read_text()
     assert "\nflat = 0.5\n" in settings
     file.write_text(settings.replace("\nflat = 0.5\n", "\nflat = 0.25\n"))
-    assert {c.name for c in audit_run(tmp_path / "run").checks if not c.holds} == {"settings"}
+    assert {c.name for c in audit_run(tmp_path / "run").checks if not c.holds} == {"config.toml", "settings"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "\nflat = 0.5\n",
+            "\nflat = 0.5\nbogus = 1\n",
+            "mechanism.bogus is 1, and the rounds were played with left out",
+        ),
+        ('"ipfl_posted"', '"ipfl"', "mechanism.name is "),
+        ("\nrelated = ", "\nunrelated = ", "mechanism.related is left out"),
+        ("grant = 100.0", "grant = 99.0", "clients.grant is 99.0, and the rounds were played with 100.0"),
+    ],
+)
+def test_an_edited_setting_fails_the_audit(old: str, new: str, said: str, tmp_path: Path) -> None:
+    hanse.run(experiment(), out=tmp_path / "run")
+    file = tmp_path / "run" / "config.toml"
+    settings = file.read_text()
+    assert old in settings
+    file.write_text(settings.replace(old, new))
+    [wrong] = [c for c in audit_run(tmp_path / "run").checks if c.name == "config.toml"]
+    assert not wrong.holds
+    assert wrong.said.startswith(f"config.toml was edited: {said}")
 
 
 def test_receipts_are_held_against_a_market_at_posted_prices(tmp_path: Path) -> None:

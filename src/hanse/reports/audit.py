@@ -50,6 +50,7 @@ from hanse.runs.replay_by_value import replay_by_value
 from hanse.runs.replay_tokens import replay_tokens
 from hanse.runs.round_record import lost_rounds, rounds_of
 from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.rundir import edited_settings
 
 SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
@@ -180,12 +181,13 @@ def audit_run(folder: Path, told: Told = untold) -> Audit:
     made = _made_rows(folder)
     records, models = _records(folder), () if made is None else (made,)
     if next(recorded_markets(folder), None) is None and (made is not None or (folder / "ledger.json").exists()):
-        return _audit_of(0, (records, *_books(folder, ()), *models, _ranking(folder), _cheats_hold(folder)), ())
+        books = (*_books(folder, ()), *models, _ranking(folder), _cheats_hold(folder))
+        return _audit_of(0, (records, *_edited(folder), *books), ())
     rounds = load_market(folder)
     run, clients = load_run(folder), client_sums(rounds)
     lines = {int(line["round"]): line for line in run.metrics}
     checks: list[Callable[[], Sequence[Check | Fact | None]]] = [
-        lambda: [_settings(folder, rounds), _evidence(folder, rounds, run.num_clients)],
+        lambda: [*_edited(folder), _settings(folder, rounds), _evidence(folder, rounds, run.num_clients)],
         *([lambda: [_offers(rounds)]] if any(r.tariff for r in rounds) else _by_algorithm(rounds, lines)),
         lambda: [_all("payments", "every payment is its price, rounded down to the unit", rounds, wrong_payments)],
         lambda: _truly(rounds),
@@ -222,6 +224,12 @@ def _by_algorithm(
         ],
         lambda: [_rationality("individual rationality", rounds, _DECLAREDLY, _declared)],
     ]
+
+
+def _edited(folder: Path) -> list[Check]:
+    """Return a check that fails if ``config.toml`` is not what was played; nothing if it is, or if nothing says so."""
+    edited = edited_settings(folder)
+    return [Check("config.toml", False, edited)] if edited else []
 
 
 def _settings(folder: Path, rounds: Sequence[MarketRound]) -> Check | Fact:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,14 @@ def load(path: Path, device: torch.device) -> Snapshot:
         for r, step, kind, memo, rows in known["pending"]
     )
     return Snapshot(state, known["lengths"], pending, known.get("settings", ""))
+
+
+def played_settings(folder: Path) -> str:
+    """Return the settings that a run's newest readable checkpoint was played with, as TOML; "" if none says so."""
+    for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
+        with suppress(SafetensorError, OSError, ValueError, KeyError), safe_open(path, "pt") as file:
+            return str(json.loads((file.metadata() or {})["notes"]).get("settings", ""))
+    return ""
 
 
 def _accounts(kept: Mapping[str, Any] | None) -> dict[int, Account] | None:

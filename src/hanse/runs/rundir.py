@@ -39,6 +39,7 @@ from hanse.base.files import (
     on_network,
     private_folder,
     read_json,
+    read_toml,
     table,
     taken,
     write_whole,
@@ -427,7 +428,6 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**tomllib.loads(snapshot.settings))  # with the defaults of settings that are new since
     then, now = (dict(toml.flat(tomllib.loads(one.to_toml()))) for one in (before, experiment))
-    free = () if before.run.recomputable else MAY_CHANGE
     for key in sorted(then.keys() | now.keys()):
         old, new = ("left out" if key not in one else toml.inline(one[key]) for one in (then, now))
         changed = f" --set {key}={new}" if key in now else ""
@@ -439,13 +439,31 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
             why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
         elif key == "run.rounds":
             why = f"{played} of {old} rounds were played already"
-        elif any(key == name or key.startswith(f"{name}.") for name in free):
+        elif _may_change(key) and not before.run.recomputable:
             continue
         else:
             why = f"the {played} rounds until now were played with another"
         lines.append(f"{key}: {new}: {why}; {back}, or play it as a new run{anew}")
     if lines:
         raise UserError(*lines)
+
+
+def edited_settings(path: Path) -> str:
+    """Return which setting of ``config.toml`` is not the one that a run's last checkpoint was played with; "" if all
+    are, apart from those of :data:`MAY_CHANGE`, or if no checkpoint says.
+    """
+    played = checkpoint.played_settings(path)
+    then, now = (dict(toml.flat(one)) for one in (tomllib.loads(played), read_toml(path / "config.toml")))
+    for key in sorted(then.keys() | now.keys()) if played else ():
+        if then.get(key) != now.get(key) and not _may_change(key):
+            old, new = ("left out" if key not in one else toml.inline(one[key]) for one in (then, now))
+            return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
+    return ""
+
+
+def _may_change(key: str) -> bool:
+    """Say whether a setting is one of :data:`MAY_CHANGE`, or in a table that is."""
+    return any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
 
 
 def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
