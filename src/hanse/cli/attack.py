@@ -26,10 +26,7 @@ def attack(
     client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
     pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
     second_key: Annotated[
-        bool,
-        typer.Option(
-            "--second-key", help="The next client is a second key of the same party; an honest party uses only one."
-        ),
+        bool, typer.Option("--second-key", help="The next client is the same party's second key; honest ones use one.")
     ] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="Measure the gain in an attack.toml or a .json again.")
