@@ -152,7 +152,7 @@ def _replayed(file: Path) -> None:
 
     lie, honest, gain = replay_counterexample(file)
     does = f"splits in {lie.factor:g}" if lie.what == "split" else f"{lie.what} times {lie.factor:g}"
-    say(f"client {lie.who}, {does}: gains {gain:.6f} tokens a round; when honest, it ends with {honest:.6f}")
+    say(f"client {lie.who}, {does}: {gain:+.6f} tokens a round; when honest, it ends with {honest:.6f}")
 
 
 def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
