@@ -45,7 +45,7 @@ def alone(market: Market, honest: Floats, lied: Floats) -> Floats:
 
 
 def line(name: str, before: Floats, after: Floats, welfare: float) -> str:
-    """Return a row of the table; ``before`` and ``after [markets, m]`` are utilities by honesty and by the lie."""
+    """Return a row of the table; ``before`` and ``after [markets, m]`` are utilities when honest and with the lie."""
     gain = after - before
     pays = 100 * float((gain > LEAST * np.abs(before)).mean())
     return f"| {name} | {pays:.0f} % | {100 * gain.sum() / before.sum():+.1f} % | {100 * welfare:.1f} % |"

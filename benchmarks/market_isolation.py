@@ -3,9 +3,9 @@
     python benchmarks/market_isolation.py
 
 Eight honest clients ask 1 token for their models, the ninth asks nothing, buys nothing and sends something else
-(digits, logistic regression, alpha 1, 8 rounds of 20 steps, lambda 2, seeds 0 to 4). "blend" is a part of its update
-and the rest of its length in a fixed random direction. Prints Markdown: importers at the first and the last market,
-the attacker's utility over all, and what the honest have on average without any attacker.
+(digits, logistic regression, alpha 1, 8 rounds of 20 steps, lambda 2, seeds 0 to 4). "blend .4" is .4 of its update
+plus .92 of it in a shuffled order that never changes. Prints Markdown: importers at the first and the last market, the
+attacker's utility over all, and what the honest have on average without any attacker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ATTACKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Blended(Behaviour):
-    """Client 8 sends a part of its update, and the rest of its length in a direction that it keeps."""
+    """Client 8 sends a share of its update, plus its update in a shuffled order that never changes."""
 
     share: float = 0.4
 

@@ -26,7 +26,7 @@ def attack(
     client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
     pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
     second_key: Annotated[
-        bool, typer.Option("--second-key", help="The next client is a second key of this one; honest ones have one.")
+        bool, typer.Option("--second-key", help="The next client is the same party's second key; honest ones use one.")
     ] = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="Measure the gain in an attack.toml or a .json again.")
@@ -45,7 +45,7 @@ def attack(
     out_dir: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default runs/attack-<name>.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Search for the cheat that pays one client, or a pair, best: false numbers, answers, models, gradients, silence.
+    """Search for the cheat that gains a client, or a pair, most: false numbers, answers, models, gradients, silence.
 
     The mechanism's questions to the client define the possible deviations. Each is played with the same data, models
     and draws as honest play, so the difference is what it earns. The best one is confirmed with fresh seeds and written
@@ -131,7 +131,7 @@ def _market_table(found: Found) -> RichTable:
 
     clients = found.markets * CLIENTS
     title = (
-        f"{found.markets} {found.kind} markets of {CLIENTS} clients; {found.losers} have less than nothing by honesty; "
+        f"{found.markets} {found.kind} markets of {CLIENTS} clients; {found.losers} end below zero when honest; "
         f"welfare net of distance {100 * found.welfare:.1f} % of eq. (10)'s"
     )
     heads = ("lie", "pays, of clients", "in markets (at most, 95 %)", "gain where it pays, tokens", "all others then")
@@ -152,7 +152,7 @@ def _replayed(file: Path) -> None:
 
     lie, honest, gain = replay_counterexample(file)
     does = f"splits in {lie.factor:g}" if lie.what == "split" else f"{lie.what} times {lie.factor:g}"
-    say(f"client {lie.who}, {does}: {gain:+.6f} tokens a round to {honest:.6f} by honesty")
+    say(f"client {lie.who}, {does}: {gain:+.6f} tokens a round; when honest, it ends with {honest:.6f}")
 
 
 def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
@@ -180,7 +180,9 @@ def _percent(found: Attacked, value: float) -> float:
 
 def _yardstick(found: Attacked) -> str:
     """Return what percentages are of, in words."""
-    return "its utility by honesty" if found.measure == "utility" else "what a client earns or loses by honesty"
+    if found.measure == "utility":
+        return "its utility when honest"
+    return "the mean amount by which honest clients' balances end above or below their grant"
 
 
 def _table(found: Attacked) -> RichTable:
@@ -224,11 +226,11 @@ def sentences(found: Attacked) -> list[str]:
     )
     lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
     if found.idle is not None and found.idle.deviation != found.best.deviation:
-        lines.append(f"Best without sending anything that was trained: {_told(found, found.idle)}.")
+        lines.append(f"The best cheat that sends no trained update: {_told(found, found.idle)}.")
     if drawn:
         lines.append(
-            f"Of {drawn} deviations drawn at random {paid} paid in seed {found.searched[0]}: with 95 % confidence at "
-            f"most {100 * bound:.0f} % of the space do."
+            f"Of {drawn} deviations drawn at random, {paid} paid with seed {found.searched[0]}; so at most "
+            f"{100 * bound:.0f} % of all possible deviations pay with it (95 % confidence)."
         )
     if failed := [one for one in found.tries if one.failed is not None]:
         lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")
@@ -240,10 +242,10 @@ def _told(found: Attacked, one: Try) -> str:
     """Return what a deviation earned with the fresh seeds, in words."""
     gain, low, high = (_percent(found, value) for value in one.gain(found.fresh))
     ahead = _ahead(one, found.fresh)
-    said = f"{one.said}: {gain:+.1f} % of {_yardstick(found)} (95 % interval {low:+.1f} to {high:+.1f})"
+    said = f"{one.said}. It gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {_yardstick(found)}"
     if ahead is None:
         return said
-    return f"{said}, {abs(ahead):.3f} tokens {'above' if ahead >= 0 else 'below'} the others' mean"
+    return f"{said}, and ends {abs(ahead):.3f} tokens {'above' if ahead >= 0 else 'below'} the others' mean"
 
 
 def _json(found: Attacked) -> dict[str, Any]:

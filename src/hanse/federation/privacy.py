@@ -60,8 +60,8 @@ LEAVES: Mapping[type[port.Result], str] = {
     port.Tested: "on a network empty: a test on no samples. In a simulation tests are measurements of whoever plays it",
     port.SizeCommitted: "refused",
     port.SizeAudited: "refused",
-    port.Masked: "the update in it was clipped, noised and charged before it was masked; the other steps have no "
-    "samples",
+    port.Masked: "the update in it was clipped, noised and charged before it was masked; the protocol's other messages "
+    "contain nothing of the samples",
 }
 SURELY = 25.0
 """Minus the logarithm of the chance with which an honest update is longer than it may be."""
@@ -106,8 +106,8 @@ class Privacy:
         clip: the largest length of an update, in the unit of the parameters; with unit "sample", of each sample's
             gradient. Anything longer is shortened to this length.
         epsilon: each client's budget over the run. A client that has spent it sits out.
-        delta: the chance with which the guarantee may fail, above 0, and less than one divided by the number of
-            samples.
+        delta: the chance with which the guarantee may fail, above 0, and below one divided by the number of clients
+            (unit "sample": of the client's samples).
         noise: the standard deviation of the noise at each number, in multiples of ``clip``. None: the least with which
             the budget lasts for as many rounds as a client is expected to be asked.
         unit: what is hidden: the whole "client", or one "sample" of it.
@@ -153,10 +153,10 @@ class Privacy:
         return self
 
     def bearing(self, clients: int, samples: int) -> Privacy:
-        """Return these settings for a client among some, with so many samples.
+        """Return these settings, checked for a client with so many samples, one of so many clients.
 
         Raises:
-            UserError: delta promises nothing: to give one of them away whole would keep to it.
+            UserError: delta is too large: revealing one client (or sample) whole would keep to it.
         """
         number, of = (clients, "clients") if self.unit == "client" else (samples, "samples here")
         if self.delta * number >= 1:
@@ -211,7 +211,7 @@ class Privacy:
         return [self.release(samples, recipe, work), *self._beside]
 
     def clip_of(self, task: port.Train) -> float:
-        """Return the length to which an update is shortened: whatever the server says, noise follows it."""
+        """Return the length to which an update is shortened. The server may choose it: noise is a multiple of it."""
         return self.clip if self.quantile is None or task.clip is None else task.clip
 
     def level(self, samples: int, recipe: Recipe, lr: float, task: port.Train) -> float:
@@ -238,10 +238,10 @@ class Privacy:
         """Return how long an update can be without its noise; in DP-SGD almost surely (Bernstein's inequality).
 
         Args:
-            samples: as in :meth:`level`, like the others.
-            recipe: how the client trains; with a weight decay there is no bound.
-            lr: the round's learning rate.
-            task: the update's.
+            samples: as in :meth:`level`.
+            recipe: as in :meth:`level`; with a weight decay there is no bound.
+            lr: as in :meth:`level`.
+            task: as in :meth:`level`.
         """
         if self.unit == "client":
             return self.clip_of(task)
@@ -339,7 +339,9 @@ class InFile:
         return self.rule.over(self.file.read())
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
-        """Charge an answer on the disk, if it fits into the budget; the same answer again costs nothing."""
+        """Charge an answer and write the account to disk, if the budget allows it (else None); the same answer again
+        costs nothing.
+        """
         sent = digest()
         with self.file.held():
             kept = self.file.read()
@@ -418,7 +420,7 @@ class Private:
             return [port.Reply(request.client, refused=LOOP) for request in asked]
 
     def _instead(self, request: port.Request) -> port.Reply | None:
-        """Return the reply to what is not even looked at, or None."""
+        """Return the reply to a request that the clients need not see, or None."""
         client, tasks = request.client, request.tasks
         tests = [task for task in tasks if isinstance(task, port.Test)]
         if tests and len(tasks) > 1:
@@ -498,11 +500,11 @@ class Believed:
 
     A client may say less noise than it adds, or take a clip so small that it adds next to none: rules that weigh
     updates by their noise, and the errors of values, would trust it more than one that keeps the run's terms. What a
-    client says counts as at least the noise of its own terms (``stricter``), and at most as a million times that.
-    Saying more makes room for a longer update, and costs weight. Where it costs none, an update is shortened to the
-    length that the terms allow.
+    client says counts as at least the noise of its own terms (``stricter``), and at most as a million times that. A
+    client that says more may send a longer update, but its update weighs less. If weights do not depend on noise,
+    updates are shortened to the length that the run's terms allow.
 
-    What a client claims of its account is kept if some account can be like that; other numbers are left out.
+    What a client claims of its account is kept if such an account is possible; other numbers are left out.
 
     Attributes:
         inner: the federation that is asked.
@@ -638,8 +640,8 @@ def answering(file: AccountFile, own: Privacy | None, asked: Mapping[str, Any] |
         asked: the run's ``federation.private``; None: it has none.
 
     Raises:
-        UserError: the run has none and the participant has an account, or they count otherwise; or the account's file
-            is damaged.
+        UserError: the run has none and the participant has an account, or the two differ in ``unit``; the settings name
+            no ``noise``; or the account's file is damaged.
     """
     account = file.read()
     rule = own if own is not None else None if asked is None else call(Privacy, asked, "federation.private")

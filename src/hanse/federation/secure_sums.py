@@ -59,9 +59,10 @@ class SecureSums:
         """Return how many of a group's members must answer for its sum to be opened.
 
         It is n^2 / (2n - g + 1), rounded down, plus 1, and at least g, for a group of n that was asked. Then it is more
-        than half of n, so no two sums of one group can be opened. And even a server that tells each member
-        something else of who has answered can open no sum of fewer than g: if it opens that of m members, each of the
-        others was left out at ``least`` members, which all were told at least ``least`` names. So n ``least`` <=
+        than half of n, so no two sums of one group can be opened. And even a server that tells members different lists
+        of who has answered can open no sum of fewer than g. To open that of m members, it must leave each of the other
+        n - m out of the lists of at least ``least`` members; and each list has at least ``least`` names. Of the names
+        on n lists, at most m n are of the m, and at most (n - m)(n - ``least``) of the others. So n ``least`` <=
         m n + (n - m)(n - ``least``), or m >= n (2 ``least`` - n) / ``least`` > g - 1.
 
         Args:

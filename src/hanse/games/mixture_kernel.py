@@ -112,8 +112,8 @@ def kernel_interactions(u: Floats, q: Floats, measure: Semivalue) -> Floats:
 def sum_kernel_values(u: Floats, q: Floats, offset: float, measure: Semivalue) -> Floats:
     """Return a semivalue of the games ``(offset + u_T . x_S)^4`` where coalitions are sums, ``[n, T]``.
 
-    Given the probability ``p`` that each other player is present, presences are independent, so the moments of their
-    sum follow from its cumulants.
+    For a given probability ``p`` of being present, players are present independently, so the cumulants of the sum over
+    those present add up, and its moments follow from them.
 
     Args:
         u: ``[T, n]``, T games.

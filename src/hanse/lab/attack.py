@@ -108,7 +108,7 @@ class Attacked:
         measure: the outcome that is compared: "utility" or "balance".
         tries: all deviations, in the order of the search.
         best: the one that paid most, with the fresh seeds.
-        idle: likewise the best of those that send nothing trained; None: none was tried.
+        idle: the best deviation that sends no trained update, with the fresh seeds; None: none was tried.
         searched: the search's seeds.
         fresh: the seeds of the confirmation.
         ended: why the search ended: "tries", "minutes" or "space" (everything was tried).
@@ -131,7 +131,7 @@ class Attacked:
 
     def paying_share(self) -> tuple[int, int, float]:
         """Return how many random deviations paid in the search's first seed, of how many, and the 95 % upper bound of
-        the share of the whole space that does (Clopper and Pearson).
+        the share of the whole space that pays (Clopper and Pearson).
         """
         from scipy.special import betaincinv  # late: it takes longer to import than a short run
 
@@ -571,8 +571,8 @@ class _Game:
         return found
 
     def _gain(self, seed: int, outcome: np.ndarray) -> float:
-        """Return how much more the deviants have than if honest: each, or of two keys together without the second's
-        grant.
+        """Return how much more the deviants have than if honest: the mean over them; for two keys the sum, less the
+        second's grant.
         """
         apart = (outcome - self.outcomes[seed])[list(self.clients)]
         return float(apart.sum()) - self.granted[seed] if self.second_key else float(apart.mean())

@@ -186,8 +186,9 @@ class Lie:
 def lies(rule: Rule, truth: Market, who: int) -> Iterator[Lie]:
     """Yield the lies of a client that could pay, that is, on which trade depends.
 
-    At posted prices a claim is left out that fails its audit too often to be paid for by any sale, or that leaves no
-    more than the cost of a sale; and, by size, so is a cost that leaves the client's answer as it is.
+    Left out at posted prices: a size, or part of a split, at whose price a sale brings no more than it costs; a size
+    whose audit fails so often that selling to everybody would not make up for the bond; and, if prices go by size, a
+    false cost that does not change whether the client sells.
     """
     posted, cost = rule.pricing == "posted", float(truth.costs[who])
 

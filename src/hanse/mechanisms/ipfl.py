@@ -136,7 +136,7 @@ class Trade:
             size with which i imports it.
         truth: the clients' true traits.
         claimed: the sizes before they were capped by evidence, ``[m]``.
-        caps: the most samples that count of each, ``[m]``; infinite without evidence.
+        caps: at most so many of each client's samples count, ``[m]``; infinite without evidence.
         least: the least that each would sell for, ``[m]`` in tokens; 0 where prices go by size.
     """
 
@@ -154,7 +154,7 @@ class Evidence:
     """Tells later parts a round's evidence of sizes, if any: it caps sizes from the next market on.
 
     Attributes:
-        losses: ``[N, N]``, of each column's first model on the data of each row's client; NaN: not known.
+        losses: ``[N, N]``; ``[i, j]``: the loss of client j's first model on client i's data; NaN: not known.
         sizes: ``[N]``, what clients claim.
     """
 
@@ -169,7 +169,7 @@ class Offers:
     Attributes:
         market: what clients declared or offer, and the distances between their models.
         gram: the cosines and lengths that the centres need; None: they need none.
-        out: by place who was left out, with the reason.
+        out: the reason for each that was left out, by its place.
         least: the least that each would sell for, ``[m]`` in tokens; 0 where prices go by size.
     """
 
@@ -248,11 +248,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         flat: tokens for any model, at posted prices.
         per_thousand: tokens for each thousand samples, at posted prices.
         by: of which samples: those that a model was trained on ("size"), or those with which its buyer imports it
-            ("weight"). By weight a seller also says the least that it sells for, which buyers are shown; and what a
-            model adds to a step is at most as much of the way to it as is taken of its size.
-        evidence: sizes count at most as evidence says, times e to the power of so many standard errors
-            (:mod:`hanse.games.market_evidence`). In the first round of a client, in which it trains alone, all others
-            score its model on their validation shares; what that says holds from the next market on. None: no evidence.
+            ("weight"). By weight a seller also says the least that it sells for, which buyers are shown; and a model
+            moves the centre at most so far that the share of the way to it is that of its size that was bought.
+        evidence: a size counts at most as the number that the evidence suggests, times ``exp(evidence * error)``, with
+            the standard error of that number's logarithm (:mod:`hanse.games.market_evidence`). In the first round of a
+            client, in which it trains alone, all others score its model on their validation shares; what that says
+            holds from the next market on. None: no evidence.
         start: what a client with imports trains from: its "own" model or its "centre". The minimum of eq. (7) is the
             same.
 
@@ -381,7 +382,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return np.flatnonzero(~state["seen"][view.trained.seats.client])
 
     def _evidence_asked(self, view: View, state: State) -> list[Request]:
-        """Return the question how good the models of new clients are to each of the others."""
+        """Return requests to all who trained to score the new clients' models."""
         new = self._newly_seen(view, state)
         if not len(new):
             return []
@@ -458,7 +459,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each client at its own model or its centre, pulled to one with others' models in it.
+        """Return a seat for each client. It starts from its own model or its centre, and is pulled to the centre if
+        others' models are in it.
 
         Args:
             view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.
@@ -525,7 +527,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return best_imports(market)
 
     def _market(self, view: View, state: State) -> tuple[Trade, Replace, Mapping[int, str]]:
-        """Return the trade, the centres that follow from it, and by place who was left out, with the reason."""
+        """Return the trade, the centres that follow from it, and the reason for each that was left out, by place."""
         offers = view.get(Offers) or self._offers(view, state)
         market = offers.market
         clients, wrong = view.trained.seats.client, dict(offers.out)
@@ -568,7 +570,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Offers(market, gram, out, least)
 
     def _least(self, view: View) -> Floats:
-        """Return the least that each would sell for, ``[m]`` in tokens: what it says is asked of prices by weight only.
+        """Return the least that each would sell for, ``[m]`` in tokens: 0 unless prices go by weight.
 
         Who says no amount sells to nobody.
         """
@@ -582,10 +584,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Return how far their own gradients have taken the clients so far, ``[m, parameters]``, this round included.
 
         A round of SGD takes a client by ``U - start = s (centre - own model) + own``, with the share s of
-        :func:`pull_share`, or 0 from the centre on. Who sends a multiple of its update has gone further that way, and
-        would come closer to those it bought from. So if a client that was pulled went a larger share of the way from
-        its own model to its centre, that share is taken off. Nor does it come closer by saying that it took fewer steps
-        than it was asked for: these count at least.
+        :func:`pull_share`, or s = 0 if it started from the centre. Who sends a multiple of its update has gone further
+        that way, and would come closer to those it bought from. So if a client that was pulled went a larger share of
+        the way from its own model to its centre, that share is taken off. Nor does it come closer by saying that it
+        took fewer steps than it was asked for: at least the steps that were asked for are counted.
         """
         updates, recipe = view.trained, view.context.recipe
         seats, width = updates.seats, view.context.layout.num_parameters
@@ -606,7 +608,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def _scores(self, view: View, state: State) -> Floats:
         """Return each update's score ``[S]`` at its client: accuracy, or minus the loss without classes.
 
-        If a client has no such share, its latest model counts as its best.
+        If a client has no validation share, its latest model counts as its best.
         """
         found = np.zeros(len(view.trained))
         for s, c in enumerate(view.trained.seats.client.tolist()):
@@ -620,7 +622,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return found
 
     def _declared(self, view: View, measured: Tensor, state: State) -> tuple[Traits, Mapping[int, str]]:
-        """Return what the clients declare and report, and who is left out: by place among the updates, the reason.
+        """Return what the clients declare and report, and the reason for each that is left out, by its place among the
+        updates.
 
         A client that is left out has size 0, an infinite cost and no eagerness, so it neither sells nor buys.
         """
@@ -653,7 +656,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Traits(sizes, costs, eager), out
 
     def _product_distances(self, view: View) -> Floats:
-        """Return the distances ``[m, m]`` between the products of adapters, of whatever ``of`` says."""
+        """Return the distances ``[m, m]`` between the adapters' products: of the models or of the changes that ``of``
+        names.
+        """
         updates, layout = view.trained, view.context.layout
         reference = None
         if self.of != "models":
@@ -696,7 +701,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Replace(rows, inner, models)
 
     def _limited(self, W: Floats, gram: Floats, graph: Graph | Floats) -> Floats:
-        """Return weights of centres ``[m, m]`` within reach of what is imported, by weight as far as it is imported."""
+        """Return weights of centres ``[m, m]`` within reach of what is imported; at prices by weight, each import's own
+        part too is limited by its share.
+        """
         if self.by != "weight":
             return within_reach(W, gram, graph != 0)
         return within_reach(within_shares(W, gram, np.asarray(graph, np.float64), self.distance), gram, graph)
@@ -848,7 +855,7 @@ def _unseen(n: int) -> State:
 
 
 def _caps(state: State, clients: Ints) -> Floats:
-    """Return the most samples that count of these clients, ``[m]``; infinite without evidence."""
+    """Return how many samples of each of these clients count at most, ``[m]``; infinite without evidence."""
     return state["cap"][clients] if "cap" in state else np.full(len(clients), np.inf)
 
 
@@ -985,11 +992,11 @@ def _utilities(graph: NDArray[np.generic], money: Floats, truth: Traits) -> Floa
 
 
 def _purchases(view: View, market: Market, out: Mapping[int, str]) -> tuple[Floats, dict[int, str]]:
-    """Return who takes which offer with what share of its size, ``[m, m]``, and by place who was left out, wrong
-    purchases added.
+    """Return who takes which offer with what share of its size, ``[m, m]``, and the reason for each that was left out
+    or whose purchase is void, by its place.
 
-    A purchase that names what is not on sale to that buyer, or at a weight that it has not, is void as a whole. Who
-    reports no samples buys nothing.
+    A purchase that names what is not on sale to that buyer, or at a weight not above 0 or above its size, is void as a
+    whole. Who reports no samples buys nothing.
     """
     clients, wrong = view.trained.seats.client, dict(out)
     place = {c: s for s, c in enumerate(clients.tolist())}
@@ -1232,7 +1239,7 @@ def ipfl(
         pricing: "marginal" or "critical"; posted prices are :func:`ipfl_posted`'s.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        related: how much two ways must have in common for their clients to trade; "none", as published: nothing.
+        related: how much two clients' changes must have in common for them to trade; "none", as published: nothing.
         start: whether a client with imports trains from its "own" model or from its "centre".
     """
     part = IPFL(
@@ -1288,10 +1295,12 @@ def ipfl_posted(
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        related: how much two ways must have in common for their clients to trade; "none": nothing.
-        evidence: how many standard errors above what others' losses say a size may count; "none": losses say nothing.
+        related: how much two clients' changes must have in common for them to trade; "none": nothing.
+        evidence: by how many standard errors a size may exceed what others' losses suggest; only this much counts.
+            "none": losses do not matter.
         start: whether a client with imports trains from its "own" model or from its "centre".
-        by: whether these are the samples of the model's owner ("size") or those as which its buyer takes it ("weight").
+        by: which samples ``per_thousand`` counts: the owner's ("size"), or the weight that the buyer gives the model
+            ("weight").
     """
     part = IPFL(
         lam,

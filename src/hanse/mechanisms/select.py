@@ -60,7 +60,9 @@ def rounds_to_meet_all(num_clients: int, clients_per_round: int) -> int:
 
 
 def too_short(size: Size) -> Sequence[str]:
-    """Return a warning if a run ends before a selector's first phase, in which every client trains once."""
+    """Return a warning if a run is over before or when the selector's first phase ends, in which every client trains
+    once.
+    """
     needed = rounds_to_meet_all(size.clients, size.seats)
     if size.rounds > needed:
         return ()

@@ -1,15 +1,15 @@
 """What each client's updates were worth, and how sure that is.
 
 :func:`contribution` adds up the values of a group of runs, :func:`contribution_charts` and :func:`estimate_charts` draw
-them, :func:`interactions` says which clients complement each other, and :func:`smaller_budgets` what fewer models a
-round would have told. :func:`standings` compares the sums of clients with one another: which of them cannot be told
-apart, and how sure a client's part of the whole is. The statement and the report's summary use it as well, so all
-places judge alike.
+them, :func:`interactions` says which clients complement each other, and :func:`smaller_budgets` says what the values
+would have been with fewer models scored in a round. :func:`standings` compares the sums of clients with one another:
+which of them cannot be told apart, and how sure a client's part of the whole is. The statement and the report's summary
+use it as well, so all places judge alike.
 
 **Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
 Rounds are sampled independently, so the variances of rounds add. *Draw*: values are measured on a validation set,
-and another one would give others. It is the same set in every round, so these errors do not average out: what a
-sum would have been without each block of the samples is added up round by round, and the jackknife is taken of the sums
+and another one would give others. It is the same set in every round, so these errors do not average out: for each block
+of samples, the sum without it is added up over the rounds, and the jackknife is taken of these sums
 (:mod:`hanse.games.jackknife`).
 """
 
@@ -99,7 +99,8 @@ def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
     """Return the errors ``[n, C]`` of the summed values from the sampling of coalitions.
 
     ``group_of [N]`` is each client's group (-1: none), ``count`` the number of groups. NaN for a group none of whose
-    values has an error; infinite from the first round on whose file was lost, if it had the error of the draw.
+    values has an error; infinite from the first round on whose file was lost, if rounds record the error of the draw,
+    or all files are lost.
     """
     seats = run.seats
     ours = (group_of[seats.client] >= 0) & np.isfinite(seats.value) & (seats.round <= ends[-1])
@@ -403,7 +404,7 @@ class Standings:
         return part, np.sqrt(sampling + drawn**2)
 
     def between(self) -> Floats:
-        """Return the 95 % intervals ``[n, 2]`` of each sum's part of all sums above zero, the others counting as zero
+        """Return 95 % intervals ``[n, 2]`` of each client's part of the total, in which sums below zero count as zero
         (NaN: not known).
 
         They are percentiles over sums drawn around these by both errors, so they hold where it is not sure whose
@@ -463,7 +464,7 @@ def in_words(places: Ints, own: int) -> str:
 
     Args:
         places: ``[n]``, ascending, at least one.
-        own: a client's own place. It is not among them and does not divide a stretch that goes on behind it.
+        own: a client's own place. It is not in ``places``, and a stretch that goes on behind it is told as one.
 
     Returns:
         For instance "number 5" or "numbers 2, 3 and 5 to 8"; for widely scattered places how many they are, as in "5
@@ -511,7 +512,7 @@ def clearly_harmful(totals: Floats, errors: Floats, updates: Ints, chance: float
     Args:
         totals: ``[n]``, the sums of their values.
         errors: ``[n]``, their standard errors; NaN: not known; 0: exact, and nothing is known of other validation
-            samples. Nobody is accused by these two.
+            samples. In both cases nobody is accused.
         updates: ``[n]``, how many updates were valued. One says too little.
         chance: from :func:`by_chance`.
 
@@ -526,12 +527,12 @@ def clearly_harmful(totals: Floats, errors: Floats, updates: Ints, chance: float
 
 
 def by_chance(totals: Floats, measure: Measure) -> float:
-    """Return the standard error of sums by the chance of which samples each client has; 0 where that is no question.
+    """Return how much sums vary by chance because clients have different samples (a standard error); 0 for values that
+    do not vary so.
 
-    It is one for leave-one-out, by which of clients with similar data about half are below 0, and in the game of
-    averages, in which those with data unlike the others' often are, on any validation samples. The sums' own spread
-    measures it (the median distance from the median, 1.48 of which are a standard deviation), as long as fewer than
-    half the clients are harmful.
+    By leave-one-out about half of the clients with similar data are below 0; in the game of averages, clients with data
+    unlike the others' often are, on any validation samples. The sums' own spread measures it (the median distance from
+    the median, 1.48 of which are a standard deviation), as long as fewer than half the clients are harmful.
 
     Args:
         totals: ``[n]``, the sums of all clients' values.
@@ -850,10 +851,10 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
 def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints, Floats] | None:
     """Return how the updates of pairs of clients worked together; None if no run recorded interactions.
 
-    Of a client with several seats in a round the interactions of its seats are added up.
+    If a client has several seats in a round, their interactions are added up.
 
     Args:
-        group: the seeds of one experiment; the rounds of all that have the same clients count.
+        group: the seeds of one experiment; the rounds of all seeds with the same clients are used.
 
     Returns:
         The clients ``[n]`` that were ever valued together with another one; the mean interaction of each pair over the

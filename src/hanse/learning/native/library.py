@@ -99,8 +99,8 @@ def vectors_are_wide() -> bool:
 def why_not_native(problem: Problem) -> str | None:
     """Return why the compiled code cannot train a model here, or None if it can.
 
-    It can train linear layers with ReLU or tanh between them, and before them convolutions with ReLU and pooling
-    by 2, if all of them train, with cross-entropy or the squared error.
+    It can train linear layers with ReLU or tanh between them, and before these convolutions, each followed by ReLU,
+    pooling by 2 or both. Every parameter must be trainable, and the loss cross-entropy or the squared error.
     """
     compiled = library()
     if isinstance(compiled, str):
