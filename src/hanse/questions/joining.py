@@ -123,16 +123,9 @@ class Joining(Shown):
         counts = {name: [sum(self.sign(g) == s for g in self.of(name)) for s in (1, -1, 0)] for name in self.mechanisms}
         mean = {name: float(np.nanmean([g.gain for g in self.of(name)])) for name in self.mechanisms}
         best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]))
-        (better, worse, _), n = counts[best], len(self.clients)
-        if better:
-            harmed = "nobody surely worse" if not worse else f"{worse} surely worse"
-            first = f"By {best}, {better} of {n} clients {_are(better)} surely better off than alone, {harmed}."
-        elif worse:
-            lost = f"{worse} of {n} clients {_are(worse)} surely worse off than alone"
-            first = f"Joining surely pays nobody here: by {best}, {lost}."
-        else:
-            by = f" by {best}" if len(counts) > 1 else ""
-            first = f"For none of the {n} clients is it sure that joining{by} changes anything: the intervals hold 0."
+        first = _headline(best, *counts[best])
+        if len(counts) > 1:
+            first += f" Of the {len(counts)} mechanisms here, {best} has the best result; the others follow."
         each = [
             f"{name}: {up} surely better off, {down} surely worse, {open_} open; on the mean "
             f"{self.reading.show_difference(mean[name])} of {self.reading.title}."
@@ -333,6 +326,18 @@ def _owned(read: _Source, target: str | None, client: str | None, seed: int) -> 
     if len(set(dataset.client_of.tolist())) < 2:
         raise UserError(f"data: {dataset.name}: has one client, who has nobody to join")
     return dataset
+
+
+def _headline(name: str, up: int, down: int, open_: int) -> str:
+    """Return for how many clients joining surely pays, surely does not, and for how many neither is sure."""
+    n, worse = up + down + open_, f"{down} {_are(down)} surely worse off than alone"
+    if not up and not down:
+        return f"For none of the {n} clients is it sure that joining by {name} changes anything."
+    if not up:
+        unsure = f"For {open_} of {n} clients it is not sure whether joining by {name} pays; {worse}."
+        return unsure if open_ else f"By {name}, all {n} clients are surely worse off than alone."
+    better = f"By {name}, {up} of {n} clients {_are(up)} surely better off than alone"
+    return f"{better}, {down or 'nobody'} surely worse{f'; for {open_} it is not sure' if open_ else ''}."
 
 
 def _are(count: int) -> str:
