@@ -8,6 +8,7 @@ rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -183,7 +184,13 @@ class Joining(Shown):
         return frame([{**vars(gain)} for gain in self.gains], "client")
 
 
-@in_python()
+def _as_arguments(line: str) -> str:
+    """Return a message with the arguments of :func:`who_gains` in place of the experiment's settings they stand for."""
+    line = re.sub(r"\bdata\.source\.(target|features|prepare|statistics|client_column)\b", r"\1", line)
+    return line.replace("prepare = 'auto'", 'prepare="auto"').replace("client_column", "client")
+
+
+@in_python(_as_arguments)
 def who_gains(
     data: Any,
     *,
@@ -468,7 +475,7 @@ class _Plan:
             place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
             counted.label = label
             run = running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
-            warned += [line for line in run.said if line.startswith("warning: ")]
+            warned += [_as_arguments(line) for line in run.said if line.startswith("warning: ")]
             if label != ALONE:
                 joined, alone = load_run(place), load_run(folder / ALONE)
                 found += gains_of(joined, alone, label)
