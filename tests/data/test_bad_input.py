@@ -15,6 +15,7 @@ from torch import nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import from_frame
+from hanse.data.frames import names_of
 
 
 def table(rows: int = 80) -> pd.DataFrame:
@@ -97,6 +98,36 @@ def test_features_that_are_not_scaled_are_warned_of_and_prepare_scales_them() ->
         assert not [line for line in played(data, **options).said if "not scaled" in line]
     ruined = played(table().assign(age=lambda t: 1e31 * (60 + t.age)))
     assert "warning: client 0 (Hope): no update in 1 of the 1 rounds that it sat in" in str(ruined)
+
+
+def test_the_target_names_no_clients() -> None:
+    with pytest.raises(UserError, match=r"^data.source.client_column: 'ill': is the target, which cannot name the"):
+        played(table(), client_column="ill")
+
+
+@pytest.mark.parametrize("name", ["", "  ", "\x00"])
+def test_a_client_without_a_name_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=r"column 'hospital': a client is called .*: give it a name that can be read"):
+        played(spoilt("hospital", 7, name))
+    half = np.ones((20, 2)), np.arange(20) % 2
+    with pytest.raises(UserError, match=r"a client is called .*: give it a name"):
+        played({"Hope": half, name: half}, client_column=None, target=None)
+    assert names_of(["?", "Hope"], "data").tolist() == ["?", "Hope"]
+
+
+def test_who_gains_names_its_own_arguments() -> None:
+    for frame, said in (
+        (spoilt("age", 7, np.nan), r'fill them \(prepare="auto" does\), or drop'),
+        (table().assign(sex="m"), r'makes some \(prepare="auto" too\)'),
+    ):
+        with pytest.raises(UserError, match=said) as wrong:
+            hanse.who_gains(frame, target="ill", client="hospital")
+        assert "data.source" not in str(wrong.value)
+    with pytest.raises(UserError, match=r"^client: 'ill': is the target"):
+        hanse.who_gains(table(), target="ill", client="ill")
+    large = table().assign(age=lambda t: 60 + 15 * t.age)
+    found = hanse.who_gains(large, target="ill", client="hospital", model="logistic", mechanisms="fedavg", rounds=1)
+    assert 'prepare="auto" scales a table\'s columns' in str(found)
 
 
 def test_one_client_has_nobody_to_join() -> None:

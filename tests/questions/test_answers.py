@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
@@ -145,6 +146,25 @@ def test_what_is_returned_for_each_sample_is_of_the_same_samples_and_can_be_cach
         hanse.value(ROWS, lambda model: np.array([1.0, np.nan]))
     with pytest.raises(UserError, match=r"must be one number, the more the better, or an array of one for each test"):
         hanse.value(ROWS, lambda model: (0.3, 0.9))  # a loss and an accuracy
+
+
+@pytest.mark.parametrize("worth", ["0.5", True, np.True_, torch.tensor(True), np.array(["0.5", "1"]), np.array("1")])
+def test_words_and_a_lone_truth_are_no_worth(worth: Any) -> None:
+    with pytest.raises(UserError, match="must be one number, the more the better") as wrong:
+        hanse.value(ROWS, lambda model: worth)
+    assert len(wrong.value.lines) == 1
+    right = hanse.value(ROWS, lambda model: np.array([True, False] * 20))  # for each test sample, whether it was right
+    assert (right.all_together, right.samples) == (0.5, 40)
+
+
+def test_forms_that_do_not_say_which_model_is_whose_are_refused() -> None:
+    frame = pd.DataFrame({"w": [1.0, 2.0], "b": [3.0, 5.0]}, index=["Hope", "St Mary"])
+    with pytest.raises(UserError, match=r"^updates: a DataFrame: .* frame\.T if its columns are$"):
+        hanse.value(frame, np.sum)
+    found = hanse.value(dict(zip(frame.index, frame.to_numpy(), strict=True)), np.sum)  # as the message says
+    assert (found.names, found.all_together) == (("Hope", "St Mary"), 5.5)
+    with pytest.raises(UserError, match=r"^names: are the keys of a dictionary: "):
+        hanse.value([np.ones(2)], np.sum, names=["Hope"])  # type: ignore[arg-type]
 
 
 def test_which_error_is_missing_is_said() -> None:

@@ -23,7 +23,7 @@ from hanse.core.entry import MINT, Transaction
 from hanse.ledger.run_ledger import reading
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
-from hanse.reports.invoice import Invoice, Line, as_csv, as_page, invoice
+from hanse.reports.invoice import Invoice, Line, _unsure, as_csv, as_page, invoice
 from hanse.reports.statement import statement
 
 DIGITS = {"source": "digits", "clients": 4}
@@ -163,7 +163,7 @@ def test_the_command_writes_csv_and_a_page(valued: Path, tmp_path: Path) -> None
     page = (tmp_path / "a.html").read_text()
     assert all(f"{Decimal(row['amount']):,f}" in page for row in rows)
     assert "mill: 10,000.00 EUR for 3 of 4 participants" in page
-    assert "The operator of this run pays each participant" in page
+    assert "A proposal for the sum given with" in page
     assert "<script" not in page
 
 
@@ -193,6 +193,30 @@ def test_no_part_is_off_by_a_coin(weights: list[float], total: int) -> None:
 def test_how_sure_the_order_is_is_said(totals: list[float], sampling: list[float], said: str) -> None:
     sums = Standings(np.arange(3), np.array(totals), np.array(sampling), np.full((3, 0), np.nan))
     assert sums.how_sure().startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("totals", "sampling", "said"),
+    [
+        ([3.0, 2.9, 2.8], [0.3] * 3, ["None of the 3 pairs of participants can be told apart: their order is open."]),
+        ([3.0, 2.0, 1.0], [0.01] * 3, []),
+        ([3.0, 2.0, 1.0], [np.inf] * 3, []),  # not known, which is said below
+        (
+            [3.0, 2.0, -9.0],
+            [2.0, 2.0, 0.1],
+            ["Of the 3 pairs of participants, 2 can be told apart with 95 % confidence"],
+        ),
+    ],
+)
+def test_shares_that_say_nothing_are_warned_of_first(
+    totals: list[float], sampling: list[float], said: list[str]
+) -> None:
+    sums = Standings(np.arange(3), np.array(totals), np.array(sampling), np.full((3, 0), np.nan))
+    found = _unsure(sums)
+    assert len(found) == len(said)
+    assert all(line.startswith(start) for line, start in zip(found, said, strict=True))
+    wide = np.ptp(sums.between(), axis=1).max() > 0.5
+    assert any("% interval spans" in line for line in found) == (wide and bool(said))
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> N
     assert before.fit.alone_accuracy is None
     assert "--client 1 --train-alone" in before.fit.how
     assert (
-        "By the market's formula (not money) all 11 clients gained. Whether their models are better"
+        "there is no run of each client alone. By the market's formula (not money) all 11 clients gained."
         in answers_of(market).joining
     )
     place = train_alone(market)
@@ -272,6 +272,7 @@ NOTHING = Models(0, 0, 0, 0, 0)
         (fit(0.52, 0.5), None, "even"),  # 2 points on 400 samples
         (fit(0.52, 0.5), 1.0, "even"),
         (fit(0.52, 0.5, 40_000), None, "yes"),
+        (fit(0.9, 0.5, None), None, "even"),  # of nobody knows how many samples
         (fit(0.5, None), None, "unknown"),
         (fit(0.5, None), -1.0, "unknown"),
     ],
@@ -280,7 +281,19 @@ def test_the_answer_is_no_surer_than_the_numbers(of: Fit, utility: float | None,
     models = Models(1, 1, 1, 1, 1, utility=utility)
     found = verdict_of(of, None, models)
     assert found.answer == answer
-    assert ("y the market's formula" in found.headline) == bool(utility)
+    assert ("by the market's formula" in found.headline) == (utility is not None)
+
+
+@pytest.mark.parametrize(
+    ("of", "answer"),
+    [(fit(0.707, 0.805), "no"), (fit(0.536, 0.5), "even"), (fit(0.5, None), "unknown"), (fit(0.9, 0.5), "yes")],
+)
+@pytest.mark.parametrize("net", [180_000, -100_000])
+def test_tokens_do_not_decide(of: Fit, answer: str, net: int) -> None:
+    """+0.18 tokens made it a yes for a model 10 points worse, and -0.1 a no for one 3.6 points better."""
+    found = verdict_of(of, books(max(net, 0), max(-net, 0)), NOTHING)
+    assert found.answer == verdict_of(of, None, NOTHING).answer == answer
+    assert found.headline.endswith(f"; in tokens: {net / 1e6:+g}")
 
 
 def test_two_equal_accuracies_are_called_the_same() -> None:
@@ -299,21 +312,17 @@ def books(received: int, paid: int) -> Money:
 @pytest.mark.parametrize(
     ("money", "utility", "said"),
     [
-        (books(0, 23_304_267), 9.5, "It paid 23.3 tokens more than it received; by the market's formula it "
-         "gained; whether its model is better is not known"),
-        (books(5_000_000, 0), -1.0, "It received 5 tokens more than it paid; by the market's formula it "
-         "lost; whether its model is better is not known"),
-        (books(2, 2), 0.0, "It paid as many tokens as it received; by the market's formula it neither "
-         "gained nor lost; whether its model is better is not known"),
-        (None, 1.0, "By the market's formula it gained; whether its model is better is not known"),
-        (books(0, 7_000_000), None, "In tokens joining did not pay; whether its model is better is not known"),
+        (books(0, 23_304_267), 9.5, "; in tokens: -23.3; by the market's formula it gained"),
+        (books(5_000_000, 0), -1.0, "; in tokens: +5; by the market's formula it lost"),
+        (books(2, 2), 0.0, "; in tokens: 0; by the market's formula it neither gained nor lost"),
+        (None, 1.0, "; by the market's formula it gained"),
+        (books(0, 7_000_000), None, "; in tokens: -7"),
     ],
 )  # fmt: skip
-def test_the_money_comes_first_and_then_the_markets_formula(
-    money: Money | None, utility: float | None, said: str
-) -> None:
+def test_the_model_comes_first_and_then_the_money(money: Money | None, utility: float | None, said: str) -> None:
     found = verdict_of(fit(0.5, None), money, Models(1, 1, 1, 1, 1, utility=utility))
-    assert found.headline == said
+    assert found.headline == f"Whether joining paid is not known{said}"
+    assert found.answer == "unknown"
     [_, economy] = found.reasons
     if money is not None and utility is not None:
         assert economy.startswith("Not counting its grant, it received ")
@@ -326,13 +335,13 @@ def test_the_money_comes_first_and_then_the_markets_formula(
 
 def test_what_a_point_of_accuracy_cost() -> None:
     found = verdict_of(fit(0.9, 0.5), books(0, 2_000_000), NOTHING)
-    assert found.headline == "Its model is clearly better; it paid 2 tokens"
+    assert found.headline == "Yes, joining paid (on its 400 test samples, in this run); in tokens: -2"
     assert found.reasons[-1] == "It paid 0.05 tokens for each point of accuracy."
     found = verdict_of(fit(0.5, 0.9), books(8_000_000, 0), NOTHING)
-    assert found.headline == "Its model is clearly worse; it earned 8 tokens"
+    assert found.headline == "No, joining did not pay (on its 400 test samples, in this run); in tokens: +8"
     assert found.reasons[-1] == "It earned 0.2 tokens for each point of accuracy that it gave up."
     found = verdict_of(fit(0.9, 0.5), None, Models(1, 1, 1, 1, 1, utility=-2.0))  # nothing was paid
-    assert found.headline == "Its model is clearly better; by the market's formula it lost"
+    assert found.headline.endswith("in this run); by the market's formula it lost")
     assert not any("for each point" in reason for reason in found.reasons)
 
 
@@ -407,7 +416,7 @@ def test_the_command(auction: Path, tmp_path: Path) -> None:
     run = CliRunner()
     result = run.invoke(app, ["statement", str(auction), "--client", "2", "--out", str(tmp_path / "s.html")])
     assert result.exit_code == 0
-    assert "In tokens joining" in result.stdout
+    assert "Whether joining paid is not known; in tokens: +" in result.stdout
     assert (tmp_path / "s.html").read_text() == render(statement(auction, 2))
     result = run.invoke(app, ["statement", str(auction), "-c", "2", "--json"])
     assert json.loads(result.stdout) == json.loads(json.dumps(statement(auction, 2).as_json()))

@@ -55,9 +55,12 @@ class PartError(RuntimeError):
 
 
 @contextmanager
-def in_python() -> Iterator[None]:
+def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
     """Within this context, or in a function decorated with it, UserErrors name arguments and calls of Python instead of
     the command line's options.
+
+    Args:
+        says: changes each line further, for a function whose arguments stand for settings of an experiment.
 
     Examples:
         >>> with in_python():
@@ -70,7 +73,7 @@ def in_python() -> Iterator[None]:
     except UserError as wrong:
         lines = [re.sub(r"^--(out|rounds) ", r"\1: ", line) for line in wrong.lines]
         lines = [line.replace("--overwrite", "overwrite=True").replace("--client ", "client ") for line in lines]
-        lines = [re.sub(r"'hanse resume (\S+)'", r"hanse.resume('\1')", line) for line in lines]
+        lines = [says(re.sub(r"'hanse resume (\S+)'", r"hanse.resume('\1')", line)) for line in lines]
         if lines == list(wrong.lines):
             raise
         raise UserError(*lines).with_traceback(wrong.__traceback__) from None

@@ -45,7 +45,7 @@ def invoice(
             except OSError as wrong:
                 raise UserError(f"{option} {file}: cannot be written: {wrong.strerror}") from None
     warn(made.doubts)
-    say(f"The operator pays each participant its amount; {made.paid} of {len(made.lines)} receive any.", wrap=True)
+    say(f"A proposal for the sum given; {made.paid} of {len(made.lines)} participants receive any.", wrap=True)
     by_value = made.by == "value"
     table = RichTable("participant", "share", made.currency, "95 % interval" if by_value else "tokens")
     for column in table.columns[1:]:

@@ -161,7 +161,7 @@ def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool) -> 
 
 
 _IN_A_WORD: dict[Answer, str] = {
-    "yes": "yes", "no": "no", "mixed": "in part", "even": "not clear", "unknown": "not known"
+    "yes": "yes", "no": "no", "even": "not clear", "unknown": "not known"
 }  # fmt: skip
 
 

@@ -102,7 +102,8 @@ def _columns(
     """Return the columns of features, by the name of an input ("" if there is one).
 
     Raises:
-        UserError: a column does not exist, two have the same name, or a feature is the target or the client.
+        UserError: a column does not exist, two have the same name, the target is the client, or a feature is one of
+            these.
     """
     twice = sorted({str(c) for c in columns if columns.count(c) > 1})
     if twice:
@@ -121,6 +122,9 @@ def _columns(
         if c not in columns
     ]
     lines += [f"data.source.features: {c!r}: is the {key}, not a feature" for key, c in others.items() if c in flat]
+    lines += [f"data.source.client_column: {client!r}: is the target, which cannot name the clients too"] * (
+        client == target
+    )
     if not lines and not all(wanted.values()):
         lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
     if lines:
@@ -168,13 +172,13 @@ def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray
         kind: the prefix for clients that are numbers, such as the column's name.
 
     Raises:
-        UserError: two clients' names would look alike.
+        UserError: a client has no name, or two clients' names would look alike.
     """
     # named once each: values repeat in thousands of rows
     names: dict[Any, str] = {}
     for value in values:
         if value not in names:
-            names[value] = name_of(f"{kind} {value}" if isinstance(value, int | float) else value)
+            names[value] = client_name(value, where, kind)
     if len(set(names.values())) < len(names):
         shown = list(names.values())
         alike = next(name for name in shown if shown.count(name) > 1)
@@ -184,6 +188,14 @@ def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray
             f"{alike!r} (one line, {NAME} characters): give them other names, or the same one"
         )
     return np.array([names[value] for value in values], dtype=object)
+
+
+def client_name(value: Any, where: str, kind: str = "client") -> str:
+    """Return a client's name, a number behind its ``kind``. Raises UserError if nothing of it can be shown."""
+    name = name_of(f"{kind} {value}" if isinstance(value, int | float) else value)
+    if name == "?" != value:
+        raise UserError(f"{where}: a client is called {value!r:.80}: give it a name that can be read")
+    return name
 
 
 def name_of(value: Any) -> str:

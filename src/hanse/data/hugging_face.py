@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.data.frames import Features, Rows, name_of, of_frame, owners_in, target_column
+from hanse.data.frames import Features, Rows, client_name, of_frame, owners_in, target_column
 
 
 def is_hugging_face(given: Any) -> bool:
@@ -40,7 +40,7 @@ def of_hugging_face(dataset: Any, target: str, client: str | None, features: Fea
     flat = list(wanted) if not isinstance(wanted, Mapping) else [c for group in wanted.values() for c in group]
     plain = all(type(known[c]).__name__ in ("Value", "ClassLabel") for c in flat if c in known)
     # a frame's messages also say which column does not exist
-    if plain or target not in known or (client is not None and client not in known):
+    if plain or target not in known or client == target or (client is not None and client not in known):
         rows = of_frame(dataset.to_pandas(), target, client, features, name)
     else:
         columns = dataset.with_format("numpy")[:]
@@ -55,7 +55,7 @@ def of_hugging_face(dataset: Any, target: str, client: str | None, features: Fea
     # a ClassLabel has names for its numbers; as a frame or array the column shows the numbers alone
     if client is not None and hasattr(known[client], "names"):
         labels = dataset.with_format("numpy")[:][client]
-        owner = np.array([name_of(known[client].names[int(i)]) for i in labels], dtype=object)
+        owner = np.array([client_name(known[client].names[int(i)], f"data: {name}") for i in labels], dtype=object)
     if hasattr(known[target], "names"):
         classes = len(known[target].names)
     return Rows(rows.x, rows.y, owner, classes)

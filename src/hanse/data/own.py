@@ -28,7 +28,7 @@ from torch.utils.data import Dataset as TorchDataset
 from hanse.base.errors import UserError, first_line
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.frames import LISTED, Features, Rows, is_frame, name_of, names_of, of_frame, rows_of
+from hanse.data.frames import LISTED, Features, Rows, client_name, is_frame, names_of, of_frame, rows_of
 from hanse.data.hugging_face import array_of, is_hugging_face, of_hugging_face
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, as_tensors, first_gap
@@ -436,7 +436,7 @@ def _of_clients(
     if not given:
         raise UserError(f"data: {name}: has no clients")
     parts: list[Rows] = []
-    names = [name_of(f"client {key}" if isinstance(key, int) else key) for key in given]
+    names = [client_name(key, f"data: {name}") for key in given]
     if len(set(names)) < len(names):
         raise UserError(f"data: {name}: two clients have the same name: {max(names, key=names.count)!r}")
     frames = all(map(is_frame, given.values()))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hanse.base.errors import UserError
 from hanse.core.table import Floats
+from hanse.data.frames import is_frame
 from hanse.questions.estimators import check_alike, is_estimator, parameters_of, with_parameters
 
 
@@ -183,6 +184,11 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
         UserError: no updates, or updates that do not fit each other.
     """
     keys: tuple[Any, ...] | None = None
+    if is_frame(updates):
+        raise UserError(
+            "updates: a DataFrame: does not say whether its rows or columns are the models: give "
+            "dict(zip(frame.index, frame.to_numpy())), or the same of frame.T if its columns are"
+        )
     updates = updates if isinstance(updates, Mapping | Sequence) else _plain(updates)
     if isinstance(updates, Tensor | np.ndarray):
         if updates.ndim != 2:

@@ -8,6 +8,7 @@ rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -123,16 +124,9 @@ class Joining(Shown):
         counts = {name: [sum(self.sign(g) == s for g in self.of(name)) for s in (1, -1, 0)] for name in self.mechanisms}
         mean = {name: float(np.nanmean([g.gain for g in self.of(name)])) for name in self.mechanisms}
         best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]))
-        (better, worse, _), n = counts[best], len(self.clients)
-        if better:
-            harmed = "nobody surely worse" if not worse else f"{worse} surely worse"
-            first = f"By {best}, {better} of {n} clients {_are(better)} surely better off than alone, {harmed}."
-        elif worse:
-            lost = f"{worse} of {n} clients {_are(worse)} surely worse off than alone"
-            first = f"Joining surely pays nobody here: by {best}, {lost}."
-        else:
-            by = f" by {best}" if len(counts) > 1 else ""
-            first = f"For none of the {n} clients is it sure that joining{by} changes anything: the intervals hold 0."
+        first = _headline(best, *counts[best])
+        if len(counts) > 1:
+            first += f" Of the {len(counts)} mechanisms here, {best} has the best result; the others follow."
         each = [
             f"{name}: {up} surely better off, {down} surely worse, {open_} open; on the mean "
             f"{self.reading.show_difference(mean[name])} of {self.reading.title}."
@@ -190,7 +184,13 @@ class Joining(Shown):
         return frame([{**vars(gain)} for gain in self.gains], "client")
 
 
-@in_python()
+def _as_arguments(line: str) -> str:
+    """Return a message with the arguments of :func:`who_gains` in place of the experiment's settings they stand for."""
+    line = re.sub(r"\bdata\.source\.(target|features|prepare|statistics|client_column)\b", r"\1", line)
+    return line.replace("prepare = 'auto'", 'prepare="auto"').replace("client_column", "client")
+
+
+@in_python(_as_arguments)
 def who_gains(
     data: Any,
     *,
@@ -335,6 +335,18 @@ def _owned(read: _Source, target: str | None, client: str | None, seed: int) -> 
     return dataset
 
 
+def _headline(name: str, up: int, down: int, open_: int) -> str:
+    """Return for how many clients joining surely pays, surely does not, and for how many neither is sure."""
+    n, worse = up + down + open_, f"{down} {_are(down)} surely worse off than alone"
+    if not up and not down:
+        return f"For none of the {n} clients is it sure that joining by {name} changes anything."
+    if not up:
+        unsure = f"For {open_} of {n} clients it is not sure whether joining by {name} pays; {worse}."
+        return unsure if open_ else f"By {name}, all {n} clients are surely worse off than alone."
+    better = f"By {name}, {up} of {n} clients {_are(up)} surely better off than alone"
+    return f"{better}, {down or 'nobody'} surely worse{f'; for {open_} it is not sure' if open_ else ''}."
+
+
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
@@ -463,7 +475,7 @@ class _Plan:
             place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
             counted.label = label
             run = running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
-            warned += [line for line in run.said if line.startswith("warning: ")]
+            warned += [_as_arguments(line) for line in run.said if line.startswith("warning: ")]
             if label != ALONE:
                 joined, alone = load_run(place), load_run(folder / ALONE)
                 found += gains_of(joined, alone, label)

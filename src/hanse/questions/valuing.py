@@ -122,6 +122,7 @@ def value(
     seconds: float | None = None,
     progress: bool | None = None,
     cache: Cache | None = None,
+    names: None = None,
 ) -> Valuation:
     """Return the value of each of n updates (clients' trained models) to their average.
 
@@ -161,6 +162,7 @@ def value(
         progress: show a bar on standard error; None: where it takes longer than 2 seconds, in a terminal or a notebook.
         cache: your own dictionary for caching the worths of averages, by content, across calls with the same
             ``evaluate``.
+        names: not taken: a dictionary's keys are the names.
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -180,6 +182,8 @@ def value(
         >>> round(found.all_together - found.nothing, 2)  # the values share out the whole gain
         1.33
     """
+    if names is not None:
+        raise UserError("names: are the keys of a dictionary: hanse.value({'Hope': model, 'St Mary': model}, evaluate)")
     method = ("mixture" if gradient is None else "path") if method is None else method
     _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
@@ -570,7 +574,11 @@ def _number(worth: Any, function: str, of: str) -> Answer:
     """
     plain = worth.detach().cpu() if isinstance(worth, Tensor) else worth
     several = hasattr(plain, "__array__") and np.ndim(plain) == 1 and len(plain) > 1
-    try:
+    try:  # NumPy and float() read words and a lone True as numbers
+        if not several and isinstance(getattr(plain, "item", lambda: plain)(), str | bytes | bool):
+            raise TypeError
+        if several and any(isinstance(one, str | bytes) for one in np.asarray(plain).tolist()):
+            raise TypeError
         found = np.asarray(plain, np.float64) if several else float(plain)
     except (TypeError, ValueError):
         raise UserError(

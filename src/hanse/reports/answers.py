@@ -177,28 +177,24 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
                         "all data are in one place."))  # fmt: skip
     fits = [_honest_fits(run, _alone_of(run, beside)) for run in group.runs]
     economy = _economy(first, books)
-    each = [(sign_of(fit), None if economy is None else _sign(economy, client)) for client, fit in fits[0].items()]
-    each += [(sign_of(fit), None) for more in fits[1:] for fit in more.values()]
-    if not fits[0] and economy is not None:
-        each = [(None, _sign(economy, client)) for client in range(len(economy))]
-    missing = not any(sign is not None for sign, _ in each)
+    signs = [sign_of(fit) for one in fits for fit in one.values()]
+    missing = all(sign is None for sign in signs)
     told = []
-    if utilities(first) is not None:  # a market's formula measures nothing, so that models are counted without it
-        told, each = [_by_formula([worth for _, worth in each if worth is not None])], [(own, None) for own, _ in each]
-    counts = [answer_of(*pair) for pair in each]
-    together = "" if economy is None or told else ", in tokens alone" if missing else ", tokens counted"
+    counts = [answer_of(sign) for sign in signs]
     if any(count != "unknown" for count in counts):
-        told.append(_counted(counts, len(group.runs), together, *_honest_of(group)))
+        told.append(_counted(counts, len(group.runs), *_honest_of(group)))
     differences = [_differences(list(one.values())) for one in fits]
     if any(len(one) for one in differences):
         told.append(_by_how_much(differences, first.main))
     elif common := _on_common_data(group, beside):
         told.append(common)
-    elif told and missing:
-        told.append("Whether their models are better is not known.")
     elif not told:
         why = "there is no run of each client alone." if fits[0] else "clients kept no test data of their own."
         told.append(f"Whether joining paid is not known: {why}")
+    if economy is not None:
+        own = economy[list(fits[0])] if fits[0] else economy
+        by = "In tokens" if utilities(first) is None else "By the market's formula (not money)"
+        told.append(_beside(own, by if len(group.runs) == 1 else f"{by}, with the first seed,"))
     return _Joining(" ".join(told), counts.count("no") > counts.count("yes"), missing, not fits[0], economy is not None)
 
 
@@ -222,16 +218,15 @@ def _economy(run: RunRecord, books: Books | None) -> Floats | None:
     return np.asarray(books.held[-1] - granted(run))
 
 
-def _sign(worth: Floats, client: int) -> int:
-    """Return the sign of a client's worth; less than half a unit (a millionth of a token) counts as 0."""
-    return int(np.sign(np.round(worth[client], 6))) if np.isfinite(worth[client]) else 0
+def _beside(worth: Floats, by: str) -> str:
+    """Return in a sentence how many clients gained by something that does not decide, such as tokens.
 
-
-def _by_formula(worth: Sequence[int]) -> str:
-    """Return in a sentence for how many clients a market's formula is above zero, by these signs."""
-    gained = sum(sign > 0 for sign in worth)
-    many = f"all {gained}" if gained == len(worth) else f"{gained} of {len(worth)}"
-    return f"By the market's formula (not money) {many} clients gained."
+    Args:
+        worth: each client's gain ``[n]``; less than half a unit (a millionth of a token) counts as 0.
+        by: what they gained by, as the start of the sentence.
+    """
+    gained = int((np.round(worth, 6) > 0).sum())
+    return f"{by} {f'all {gained}' if gained == len(worth) else f'{gained} of {len(worth)}'} clients gained."
 
 
 def _honest_of(group: SeedGroup) -> tuple[str, int]:
@@ -241,13 +236,12 @@ def _honest_of(group: SeedGroup) -> tuple[str, int]:
     return ("honest " if left_out else ""), left_out
 
 
-def _counted(counts: Sequence[Answer], seeds: int, together: str, kind: str = "", left_out: int = 0) -> str:
+def _counted(counts: Sequence[Answer], seeds: int, kind: str = "", left_out: int = 0) -> str:
     """Return a sentence: for how many clients joining paid, for how many it did not, and for how many that is open.
 
     Args:
         counts: the answer of each client (and seed).
         seeds: how many seeds these come from.
-        together: what is counted, as the end of the sentence.
         kind: how the clients are called, such as "honest ".
         left_out: how many others are not counted.
     """
@@ -256,17 +250,17 @@ def _counted(counts: Sequence[Answer], seeds: int, together: str, kind: str = ""
     whole = f" of {len(known)} {kind}clients{f' of {seeds} seeds' if seeds > 1 else ''}"
     whole += f" ({left_out} left out)" if left_out else ""
     if many["even"] == len(known):
-        return f"Not known for any{whole}: differences may be chance{together}."
-    ways = {"yes": "paid for", "no": "did not pay for", "mixed": "was mixed for"}
+        return f"Not known for any{whole}: differences may be chance."
+    ways = {"yes": "paid for", "no": "did not pay for"}
     if many["no"] == len(known):
-        return f"Joining paid for none{whole}{together}."
+        return f"Joining paid for none{whole}."
     told = [f"{way} {many[answer]}" for answer, way in ways.items() if many[answer]]
     told[0] += whole
     if len(told) == 1 and not many["even"]:
         told[0] = f"{next(way for answer, way in ways.items() if many[answer])} all{whole.removeprefix(' of')}"
     told = [way.replace("did not pay for", "not for") if i else way for i, way in enumerate(told)]
-    rest = f"; {many['even']} {'is' if many['even'] == 1 else 'are'} unclear" if many["even"] else ""
-    return f"Joining {_list(told)}{rest}{together}."
+    rest = f"; {many['even']} unclear" if many["even"] else ""
+    return f"Joining {_list(told)}{rest}."
 
 
 def _differences(fits: Sequence[Fit]) -> Floats:
@@ -294,7 +288,7 @@ def _by_how_much(differences: Sequence[Floats], reading: Reading) -> str:
     told = rounded(mean, half, sign=True)
     unit = points(told) if reading.percent else " (less is better)" if reading.less_is_better else ""
     sure = f" (95 % interval {between(mean, half)})" if half > 0 else ""
-    return f"Mean {reading.title} on own test data: {told}{unit}{sure}."
+    return f"Clients' mean {reading.title} (own tests): {told}{unit} against alone{sure}."
 
 
 def _on_common_data(group: SeedGroup, beside: Sequence[RunRecord]) -> str:
@@ -420,7 +414,7 @@ def _parts(found: Contribution) -> list[str]:
 
 def _how_to_read(measure: Measure, known: bool, drawn: bool, left_out: int) -> str:
     """Return the picture's caption."""
-    told = "Right of zero, a client's updates made the model better; left of it, worse."
+    told = "Right of zero, a client's updates made the model better on the server's validation samples; left, worse."
     if measure.scatters:
         told = "Right of zero, groups with this client made better models on the mean; left of it, worse ones, which "
         told += "data unlike the others' can do as well as harm."
@@ -430,7 +424,7 @@ def _how_to_read(measure: Measure, known: bool, drawn: bool, left_out: int) -> s
         told = "Right of zero, a client mostly stood above the middle of those who trained with it; left of it, below."
         told += " Below does not mean harm."
     if known:
-        told += " Whiskers: 95 % intervals."
+        told += " Whiskers: 95 % intervals; where one crosses zero, better and worse are both possible."
     if drawn:
         told += " Clients of different groups can be told apart; inside a group, some cannot."
     if left_out:
@@ -471,8 +465,8 @@ def _next(group: SeedGroup, joined: _Joining, found: Contribution | None) -> str
             f"Operator: check what {who[0].lower() + who[1:] if not _named(names[0]) else who} sent, then {whose} data."
         )
     if len(group.runs) == 1 and not elsewhere:
-        how = "run.seed = 1, 2, ... in Python" if by_python(run) else f"hanse sweep {folder}/config.toml --seeds 5"
-        return f"Operator: try other seeds ({how}). Members: your statements."
+        how = "data.seed and run.seed = 1, 2, ..." if by_python(run) else f"hanse sweep {folder}/config.toml --seeds 5"
+        return f"Try other seeds ({how}), then give clients their statements."
     return f"Give each client its statement (hanse statement {folder} --all)."
 
 

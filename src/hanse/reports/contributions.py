@@ -358,6 +358,12 @@ class Standings:
                                        for client, at in place.items()])  # fmt: skip
         return np.split(order, np.flatnonzero(reach == np.arange(len(order)))[:-1] + 1)
 
+    @property
+    def apart(self) -> int:
+        """How many pairs of clients can be told apart."""
+        tied = sum(len(self.tied(client)) for client in self.clients.tolist()) // 2
+        return len(self.clients) * (len(self.clients) - 1) // 2 - tied
+
     def how_sure(self) -> str:
         """Return a sentence on how sure the order of the sums is.
 
@@ -368,14 +374,13 @@ class Standings:
         """
         if not self.known:
             return "How sure these parts are is not known: not all errors of these values are recorded."
-        tied = sum(len(self.tied(client)) for client in self.clients.tolist()) // 2
-        pairs = len(self.clients) * (len(self.clients) - 1) // 2
-        if not tied:
+        apart, pairs = self.apart, len(self.clients) * (len(self.clients) - 1) // 2
+        if apart == pairs:
             return f"All {pairs} pairs of participants can be told apart with 95 % confidence."
-        if tied == pairs:
+        if not apart:
             return f"None of the {pairs} pairs of participants can be told apart: their order is open."
-        apart = f"Of the {pairs} pairs of participants, {pairs - tied} can be told apart with 95 % confidence"
-        return f"{apart}; the order of the others is open."
+        told = f"Of the {pairs} pairs of participants, {apart} can be told apart with 95 % confidence"
+        return f"{told}; the order of the others is open."
 
     def parts(self) -> tuple[Floats, Floats]:
         """Return each sum as a part of all sums above zero, and how sure that is.

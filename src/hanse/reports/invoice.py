@@ -27,7 +27,7 @@ from hanse.core.entry import TOKEN, escrow, tokens
 from hanse.core.entry import client as account_of
 from hanse.ledger.run_ledger import movements, reading
 from hanse.ledger.split import split
-from hanse.reports.contributions import contribution, lost_files, without_values
+from hanse.reports.contributions import Standings, contribution, lost_files, without_values
 from hanse.reports.groups import SeedGroup
 from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import RunRecord, load_run
@@ -169,10 +169,21 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
             "This run has no books: that its values are right is the operator's word alone. A run that pays by value "
             "(mechanism.settle = by_value) keeps books that fix them."
         )
-    said += [found.sums.how_sure(), *without_values(run), *lost_files(run)]
+    doubts = _unsure(found.sums)
+    said += [*([] if doubts else [found.sums.how_sure()]), *without_values(run), *lost_files(run)]
     if booked:
         said.append("The tokens in participants' statements are counted apart and are not in these amounts.")
-    return _made(run, by, currency, total, weights, between, said)
+    made = _made(run, by, currency, total, weights, between, said)
+    return replace(made, doubts=(*made.doubts, *doubts))
+
+
+def _unsure(sums: Standings) -> list[str]:
+    """Return how sure the parts are, if nobody can be told apart or one amount may be off by half of the total."""
+    wide = float(np.ptp(sums.between(), axis=1).max())  # NaN, which is not known: no comparison holds
+    if not sums.known or len(sums.clients) < 2 or (sums.apart and not wide > 0.5):
+        return []
+    by_how_much = f" The widest 95 % interval spans {100 * wide:.0f} % of the total." if wide > 0.5 else ""
+    return [f"{sums.how_sure()}{by_how_much}"]
 
 
 def _coins(budget: str, currency: str, digits: int) -> int:

@@ -144,9 +144,9 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
         names=names,
         verdict=verdict,
         short=in_short(
-            verdict.answer,
             fit,
             given,
+            net=0 if money is None else money.net,
             doubts=doubts,
             finished=not run.unfinished,
             privacy=privacy_of(run, client, given),

@@ -9,16 +9,17 @@ from hanse.reports.contributions import DOUBTFUL, HELPFUL
 from hanse.reports.digits import agreeing, points, rounded
 from hanse.reports.statement_contributed import Contributed
 from hanse.reports.statement_fit import Fit
-from hanse.reports.statement_verdict import Answer, sign_of
+from hanse.reports.statement_verdict import sign_of
 
 _FEW = 400  # test samples: with fewer, five points of accuracy may be chance
+_VERY_FEW = 30  # test samples: with fewer, a difference in one run is no ground for a decision
 
 
 def in_short(
-    answer: Answer,
     fit: Fit,
     given: Contributed,
     *,
+    net: int = 0,
     doubts: Sequence[str] = (),
     finished: bool = True,
     privacy: str = "",
@@ -27,9 +28,9 @@ def in_short(
     """Return up to four short answers by what they are about; without privacy, at most 60 words with the headline.
 
     Args:
-        answer: the verdict.
         fit: how good the client's model is.
         given: what its updates were worth.
+        net: the millionths of a token that it received, less those that it paid.
         doubts: what must stand before any result.
         finished: whether the run is.
         privacy: what the client has spent of its privacy budget; "": it has none.
@@ -38,7 +39,7 @@ def in_short(
     Example:
         >>> fit = Fit((9,), (0.9,), (0.4,), 400, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
         >>> given = Contributed(rounds=(), value=0.7, drawn=0.17, place=1, ranked=8, tied=(2, 3), valued=8)
-        >>> for about, told in in_short("yes", fit, given).items():
+        >>> for about, told in in_short(fit, given).items():
         ...     print(f"{about}: {told}")
         Its model: accuracy on its own test data 90 %, alone 80 %: +10 points (95 % interval +5 to +15).
         Its contribution: worth 0.7 (95 % interval 0.4 to 1.0); number 1 of 8, perhaps 1 to 3.
@@ -48,7 +49,7 @@ def in_short(
     if doubts and given.value is not None:
         gave = f"{DOUBTFUL[0].lower()}{DOUBTFUL[1:]}: {gave}"
     found = {"Its model": _model(fit), "Its contribution": gave, "Its privacy": privacy}
-    found["What next"] = _next(answer, fit, given, doubts, finished, alone)
+    found["What next"] = _next(fit, given, net, doubts, finished, alone)
     return {about: told for about, told in found.items() if told}
 
 
@@ -113,7 +114,7 @@ def _gave(given: Contributed) -> str:
     return f"{told}; {place}{f', perhaps {places[0]} to {places[-1]}' if len(places) > 1 else ''}."
 
 
-def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], finished: bool, alone: str) -> str:
+def _next(fit: Fit, given: Contributed, net: int, doubts: Sequence[str], finished: bool, alone: str) -> str:
     """Return the one thing that would tell or help this client most."""
     if not finished:
         return "wait for the end of the run; this is how things stand now."
@@ -128,24 +129,12 @@ def _next(answer: Answer, fit: Fit, given: Contributed, doubts: Sequence[str], f
         if fit.last is None and fit.last_loss is None:
             return "ask for a run that tests clients on data of their own."
         return f"compare with training alone ({alone or '--train-alone'})."
-    between = fit.difference_interval
-    if answer == "no" and between is not None and between[1] < 0:
-        return "ask for a personal mechanism, such as ditto, or train alone."
-    if answer == "mixed":
-        return "decide what a better model is worth to it."
+    if model and fit.samples is not None and fit.samples < _VERY_FEW:
+        return f"see whether it holds with other test rows before deciding; {fit.samples} are few."
+    if model * net < 0:
+        return "decide what a better model is worth to it in tokens."
     if model == 0 and fit.samples is not None and fit.samples < _FEW:
-        return _more_samples(fit)
+        return f"compare on more test samples than the {fit.samples} there are."
+    if model < 0:
+        return "ask for a personal mechanism (ditto), or train alone."
     return "stay in." if model == 1 else "decide by what taking part costs."
-
-
-def _more_samples(fit: Fit) -> str:
-    """Return about how many test samples would settle a difference like this one: an interval narrows as their root."""
-    more, between = _difference(fit), fit.difference_interval
-    if fit.main is not None or between is None or not more or not fit.samples:
-        return f"test on more samples; {fit.samples} are few."
-    needed = fit.samples * ((between[1] - between[0]) / 2 / more) ** 2
-    return f"test on about {float(f'{max(needed, fit.samples + 1):.2g}'):,.0f} samples to settle this."
-
-
-def _difference(fit: Fit) -> float | None:
-    return None if fit.last is None or fit.alone_accuracy is None else fit.last - fit.alone_accuracy

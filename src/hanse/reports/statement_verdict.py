@@ -13,8 +13,7 @@ from hanse.reports.statement_fit import Fit, MainFit
 from hanse.reports.statement_models import Models
 from hanse.reports.statement_money import Money
 
-Answer = Literal["yes", "no", "mixed", "even", "unknown"]
-
+Answer = Literal["yes", "no", "even", "unknown"]
 """What the statement says of joining; :class:`JoiningVerdict` explains each."""
 
 _UNSURE = "How much of the difference is chance is not known, so that it does not count."
@@ -24,14 +23,15 @@ _UNSURE = "How much of the difference is chance is not known, so that it does no
 class JoiningVerdict:
     """Whether joining paid.
 
-    Two things are judged: the client's model against the one that it trains alone, and its tokens. In a market the
-    model alone is: the headline names its formula, which measures nothing, and the answer does not count it.
+    The model decides: the client's against the one that it trains alone. Tokens have no interval, and a market's
+    formula measures nothing, so the headline names them beside the answer.
 
     Attributes:
-        answer: "yes" if at least one of the two gained and none lost; "no" the other way round; "mixed" if one gained
-            and the other lost; "even" if the numbers show no difference; "unknown" if there is nothing to compare.
-        headline: the answer in a sentence. It says so where only the tokens decide.
-        reasons: a sentence on each of the two and, if they disagree, one on what one cost in terms of the other.
+        answer: "yes" if the model is better, "no" if it is worse; "even" if the numbers show no difference; "unknown"
+            if there is nothing to compare.
+        headline: the answer in a sentence, then what came in or went out in tokens.
+        reasons: a sentence on the model, one on the tokens and, if they disagree, one on what one cost in terms of the
+            other.
     """
 
     answer: Answer
@@ -39,26 +39,11 @@ class JoiningVerdict:
     reasons: tuple[str, ...]
 
 
-# what the tokens say where the model says nothing, and what a market's formula does, which measures nothing
-_TOKENS: dict[Answer, str] = {
-    "yes": "joining paid",
-    "no": "joining did not pay",
-    "even": "joining made no difference",
-}
-_FORMULA: dict[Answer, str] = {"yes": "it gained", "no": "it lost", "even": "it neither gained nor lost"}
-
-_UNKNOWN, _EVEN = "whether its model is better is not known", "its model is not clearly better or worse"
-
-_HEADLINES: dict[Answer, str] = {
-    "yes": "Yes, joining paid",
-    "no": "No, joining did not pay",
-    "even": "Not known whether joining paid: the difference may be chance",
-    "unknown": "Whether joining paid is not known",
-}
+_FORMULA = {1: "it gained", -1: "it lost", 0: "it neither gained nor lost"}
 
 
 def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
-    """Return whether joining paid, judged by the model and by the tokens.
+    """Return whether joining paid, judged by the model, with the tokens beside it.
 
     Args:
         fit: the client's model compared with the one alone.
@@ -70,33 +55,29 @@ def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
         >>> for samples in (400, 30):  # 90 % against 80 %, by how many test samples
         ...     fit = Fit((9,), (0.9,), (0.4,), samples, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
         ...     print(verdict_of(fit, None, models).headline)
-        Yes, joining paid
+        Yes, joining paid (on its 400 test samples, in this run)
         Not known whether joining paid: the difference may be chance
     """
-    (model, of_model), (economy, of_economy) = _model(fit), _economy(money, models)
-    named = answer_of(model, economy)
-    reasons = [of_model, of_economy, _rate(fit, money, models) if named == "mixed" else ""]
-    answer = named if models.utility is None else answer_of(model, None)
-    headline = _headline(named, model, economy, money, models)
-    return JoiningVerdict(answer, headline, tuple(filter(None, reasons)))
+    model, of_model = _model(fit)
+    reasons = [of_model, _economy(money, models), _rate(fit, money, models) if model else ""]
+    beside = [] if money is None else [f"in tokens: {'+' if money.net > 0 else ''}{about(money.net)}"]
+    if models.utility is not None:
+        beside.append(f"by the market's formula {_FORMULA[(models.utility > 0) - (models.utility < 0)]}")
+    return JoiningVerdict(answer_of(model), "; ".join([_headline(fit, model), *beside]), tuple(filter(None, reasons)))
 
 
-def answer_of(model: int | None, economy: int | None) -> Answer:
+def answer_of(model: int | None) -> Answer:
     """Return whether joining paid.
 
     Args:
         model: 1 if the client's model is better than the one alone, -1 if it is worse, 0 if that cannot be told, None
             if there is nothing to compare.
-        economy: the same for its tokens; None in a market, whose formula is no money.
 
     Example:
-        >>> answer_of(0, 1), answer_of(-1, 1), answer_of(None, None)
-        ('yes', 'mixed', 'unknown')
+        >>> answer_of(0), answer_of(-1), answer_of(None)
+        ('even', 'no', 'unknown')
     """
-    signs = {sign for sign in (model, economy) if sign is not None}
-    if signs >= {1, -1}:
-        return "mixed"
-    return "yes" if 1 in signs else "no" if -1 in signs else "even" if signs else "unknown"
+    return "unknown" if model is None else "yes" if model > 0 else "no" if model < 0 else "even"
 
 
 def about(units: int) -> str:
@@ -113,28 +94,13 @@ def sign_of(fit: Fit) -> int | None:
     return _model(fit)[0]
 
 
-def _headline(named: Answer, model: int | None, economy: int | None, money: Money | None, models: Models) -> str:
-    """Return the answer in a sentence. Where the model does not decide it says so, and first what moved in a market.
-
-    ``named`` is the answer with a market's formula counted, as the sentence names it.
-    """
-    if named == "mixed":
-        clear = f"Its model is clearly {'better' if model == 1 else 'worse'}"
-        if models.utility is not None:
-            return f"{clear}; by the market's formula {_FORMULA['yes' if economy == 1 else 'no']}"
-        return f"{clear}; it {'earned' if economy == 1 else 'paid'} {about(abs(money.net) if money else 0)} tokens"
-    undecided = economy is not None and named in _TOKENS and (model is None or (model == 0 and named != "even"))
-    if not undecided:
-        return _HEADLINES[named]
-    rest = _UNKNOWN if model is None else _EVEN
-    if models.utility is None:
-        return f"In tokens {_TOKENS[named]}; {rest}"
-    formula = f"by the market's formula {_FORMULA[named]}; {rest}"
-    if money is None:
-        return f"{formula[0].upper()}{formula[1:]}"
-    more, less = ("received", "paid") if money.net > 0 else ("paid", "received")
-    moved = f"It {more} {about(abs(money.net))} tokens more than it {less}"
-    return f"{moved if money.net else 'It paid as many tokens as it received'}; {formula}"
+def _headline(fit: Fit, model: int | None) -> str:
+    """Return the answer in a sentence, which says what it was seen on: the test rows of one split, with one seed."""
+    if not model:
+        unknown = "Whether joining paid is not known"
+        return unknown if model is None else "Not known whether joining paid: the difference may be chance"
+    said = "Yes, joining paid" if model > 0 else "No, joining did not pay"
+    return f"{said} (on its {fit.samples or 'own'} test samples, in this run)"
 
 
 def _model(fit: Fit) -> tuple[int | None, str]:
@@ -155,7 +121,7 @@ def _model(fit: Fit) -> tuple[int | None, str]:
     between = fit.difference_interval
     if between is None:
         unsure = "The number of test samples is not recorded, so that the difference may be chance."
-        return (points > 0) - (points < 0), f"{told}. {unsure}"
+        return 0, f"{told}. {unsure}"
     if points == 0:
         return 0, f"{told}, so the two are the same."
     low, high = (100 * end for end in between)
@@ -210,26 +176,22 @@ def _loss(fit: Fit) -> tuple[int | None, str]:
     return (1 if ours < alone else -1), f"{told} That is a {said}."
 
 
-def _economy(money: Money | None, models: Models) -> tuple[int | None, str]:
-    """Return the same as :func:`_model` for the market's utility, or for the tokens where there is no market.
-
-    A market's utility has its payments in it already, so the two are not added up.
-    """
-    told, net = "", 0  # the section on payments says it
+def _economy(money: Money | None, models: Models) -> str:
+    """Return a sentence on the tokens, and one on a market's utility, which has its payments in it already."""
+    told = ""  # the section on payments says it
     if money is not None:
-        net = money.net
         told = f"Not counting its grant, it received {about(money.received)} tokens and paid {about(money.paid)}, "
-        told += f"which makes {'+' if net >= 0 else ''}{about(net)}."
+        told += f"which makes {'+' if money.net >= 0 else ''}{about(money.net)}."
         told += f" Of its tokens {about(money.escrow)} are held in escrow." if money.escrow else ""
     if models.utility is None:
-        return (None if money is None else (net > 0) - (net < 0)), told
+        return told
     u = models.utility
     told += (
         f" By the market's formula it {'lost' if u < 0 else 'gained'} {abs(u):.2f}: what others' models should bring "
     )
     told += "it, less the cost of sharing its own" + (" and that net payment" if money is not None else "") + ". The "
     told += "formula takes sample counts and the eagerness set in the file, not measured accuracy; no payment follows."
-    return (u > 0) - (u < 0), told.lstrip()
+    return told.lstrip()
 
 
 def _rate(fit: Fit, money: Money | None, models: Models) -> str:
