@@ -462,6 +462,19 @@ def test_the_lesser_budget_binds_a_run_that_is_resumed(epsilon: float, answers: 
     assert f"So it sat out {5 - answers} of 5 rounds, as it says." in said
 
 
+def test_terms_that_a_run_began_with_bind_clients_that_had_not_answered_yet(tmp_path: Path) -> None:
+    begun = GIVEN | {"epsilon": 3.0, "stricter": [{"clients": [3], "epsilon": 2.5}]}
+    hanse.run(experiment(1, begun, {"name": "fedavg", "clients_per_round": 1}), out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    edited = re.sub("epsilon = (3.0|2.5)", "epsilon = 50.0", config.read_text())
+    edited = edited.replace("delta = 1e-05", "delta = 0.01").replace("rounds = 1", "rounds = 12")
+    config.write_text(edited)
+    run = hanse.resume(tmp_path / "run")
+    told = {line["client"]: (line["fit/budget"], line["fit/delta"]) for line in run.clients if "fit/budget" in line}
+    assert told == {client: (2.5 if client == 3 else 3.0, 1e-5) for client in range(4)}
+    assert all(line["fit/epsilon"] <= line["fit/budget"] for line in run.clients if "fit/budget" in line)
+
+
 WRITTEN = "private = { clip = 1.0, noise = 2.0, epsilon = 8.0, delta = 1e-5 }"
 
 

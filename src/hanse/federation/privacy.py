@@ -301,11 +301,15 @@ class InState:
 
     Attributes:
         rule: opens accounts.
-        accounts: those that spent something, by client.
+        accounts: those that were opened, by client; :meth:`opened` makes everybody's.
     """
 
     rule: Privacy
     accounts: Mapping[int, Account] = field(default_factory=dict)
+
+    def opened(self, clients: int) -> dict[int, Account]:
+        """Return everybody's account as a run begins, so that later terms bind also those who never answered."""
+        return {client: self.rule.of(client).opened() for client in range(clients)}
 
     def of(self, client: int) -> Account:
         """Return a client's account, with the lesser of its budget and the rule's."""
