@@ -261,6 +261,13 @@ def test_what_a_client_says_of_the_clip_costs_each_time_that_it_is_drawn_anew(tm
     assert counts(tmp_path) == 4  # two answers, each with a bit
 
 
+def test_a_server_cannot_choose_a_clip_that_numbers_are_too_coarse_for(tmp_path: Path) -> None:
+    """Opacus rounds the factors of 7.1e-46 up to 1.4e-45: twice what the account charges."""
+    with pytest.raises(UserError, match=r"private.clip: 7.1e-46: input should be greater than or equal to 0.000000001"):
+        node(tmp_path, GIVEN | {"clip": 7.1e-46, "unit": "sample"})
+    assert not (tmp_path / "privacy.json").exists()
+
+
 def test_a_participants_lesser_terms_hold_in_an_account_with_a_larger_budget(tmp_path: Path) -> None:
     assert asked(node(tmp_path, GIVEN)).refused is None
     own = Privacy(clip=1.0, noise=2.0, epsilon=3.0, delta=1e-5)
@@ -537,8 +544,8 @@ def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None
         ({"delta": 0.0}, "federation.private.delta: 0.0: input should be greater than 0"),
         ({"delta": 1.0}, "federation.private.delta: 1.0: input should be less than 1"),
         ({"epsilon": 0.0}, "federation.private.epsilon: 0.0: input should be greater than 0"),
-        ({"clip": 0.0}, "federation.private.clip: 0.0: input should be greater than 0"),
-        ({"clip": float("inf")}, "federation.private.clip: inf: input should be a finite number"),
+        ({"clip": 7.1e-46}, "federation.private.clip: 7.1e-46: input should be greater than or equal to 0.000000001"),
+        ({"clip": 1e30}, "federation.private.clip: 1e+30: input should be less than or equal to 1000000"),
         ({"noise": 0.0}, "federation.private.noise: 0.0: input should be greater than 0"),
         ({"unit": "user"}, "federation.private.unit: 'user': input should be 'client' or 'sample'"),
         ({"clipping": 1.0}, "federation.private.clipping: no such key; did you mean 'clip'?"),

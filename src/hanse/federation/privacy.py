@@ -27,7 +27,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
-from hanse.base.factories import Rate, call
+from hanse.base.factories import call
 from hanse.core import port
 from hanse.core.recipe import Recipe
 from hanse.federation.account import Account, AccountFile, Release, Unit, library, noise_for
@@ -39,6 +39,8 @@ from hanse.learning.loop import LOOP
 
 log = logging.getLogger("hanse.federation")
 
+LEAST_CLIP, MOST_CLIP = 1e-9, 1e6  # below, float32 may round up what is clipped; above, noise outgrows what may be sent
+ClipAt = Annotated[float, Field(ge=LEAST_CLIP, le=MOST_CLIP)]
 Noise = Annotated[float, Field(gt=0, le=1e6)]
 MOST_EPSILON = 1e6
 Epsilon = Annotated[float, Field(gt=0, le=MOST_EPSILON, allow_inf_nan=False)]
@@ -119,7 +121,7 @@ class Privacy:
         stricter: clients with a smaller budget.
     """
 
-    clip: Rate
+    clip: ClipAt
     epsilon: Epsilon
     delta: Annotated[float, Field(gt=0, lt=1)]
     noise: Noise | None = None
