@@ -27,9 +27,11 @@ from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
-from hanse.reports.statement_privacy import sitting_out
+from hanse.reports.statement_privacy import _too_little, sitting_out
 from hanse.rounds.round import LoopState
-from hanse.runs.privacy import same_accounting
+from hanse.runs.observers import mostly_refused
+from hanse.runs.privacy import same_accounting, told_used_up, used_up
+from hanse.runs.recorded_seats import Seat
 from hanse.runs.rehearsal import rehearse
 from hanse.runs.run_record import load_run
 from hanse.runs.setup import build, settle_engine
@@ -527,6 +529,38 @@ def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_st
     assert said.startswith(f"its privacy budget is {why}")
     assert said.endswith("So it sat out 2 of 2 rounds, as it says.")
     assert sitting_out(load_run(tmp_path / "run")) == [f"Client 1 sat out every round: {said.split('. So')[0]}."]
+
+
+def test_budgets_that_are_used_up_on_the_way_are_told_at_the_end_and_on_resume(tmp_path: Path) -> None:
+    given = GIVEN | {"epsilon": 4.0, "stricter": [{"clients": [1], "epsilon": 2.0, "noise": 2.0}]}
+    run = hanse.run(experiment(4, given), out=tmp_path / "run")
+    line = "privacy budgets are used up: client 1 from round 1 on, clients 0, 2, 3 from round 3 on"
+    assert mostly_refused(run.clients) == [line]
+    assert sitting_out(load_run(tmp_path / "run")) == [f"P{line[1:]}."]
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 4", "rounds = 5"))
+    [one, more] = [said for said in hanse.resume(tmp_path / "run").said if "sit out" in said]
+    assert "clients 0, 2, 3 will sit out every round: the budget is used up: epsilon 3.709 of 4" in one
+    assert "client 1 will sit out every round: the budget is used up: epsilon 1.993 of 2" in more
+
+
+def test_a_client_that_answers_again_has_not_used_up_its_budget() -> None:
+    out = "its privacy budget is used up: epsilon 1"
+    seats = [(c, 0, None) for c in range(9)] + [(c, c, out) for c in range(1, 9)] + [(1, 2, None), (2, 9, "no reply")]
+    assert used_up(seats) == {c: c for c in range(2, 9)}
+    [line] = told_used_up(used_up(seats))
+    assert line.endswith("client 5 from round 5 on, client 6 from round 6 on, others later")
+
+
+@pytest.mark.parametrize("noise", [0.3, 2.0, 40.0])
+def test_a_budget_is_said_to_be_too_small_for_more_answers_only_if_it_is(noise: float) -> None:
+    cost = [spent(((Release(noise), n),), 1e-5) for n in range(1, 40)]
+    line = {"round": 0, "client": 0, "fit/delta": 1e-5, "fit/budget": cost[11]}  # it lasts for twelve
+    said = [Seat.of({**line, "fit/epsilon": one}) for one in cost[:4]]
+    told = [_too_little(said, more) for more in range(1, 30)]
+    assert not any(told[:8])
+    assert all(told[20:])
+    assert not _too_little(said[:1], 30)
 
 
 def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -104,31 +104,57 @@ def warn_of_budgets(rule: Privacy | None, sizes: np.ndarray) -> list[str]:
     return [f"warning: federation.private.{line}" for line in lines]
 
 
-def warn_of_sitting_out(rule: Privacy | None, sizes: np.ndarray, recipe: Recipe) -> list[str]:
-    """Return a line for each budget that is too small for a single answer.
+def warn_of_sitting_out(accounts: InState | None, sizes: np.ndarray, recipe: Recipe) -> list[str]:
+    """Return a line for each reason why what is left of a budget is too little for a single answer.
 
     Args:
-        rule: the privacy settings with their noise; None: clients have none.
+        accounts: the clients' accounts; None: they have none.
         sizes: ``[N]``, how many samples each client has.
         recipe: how clients train.
     """
-    if rule is None:
+    if accounts is None:
         return []
     out: dict[str, list[int]] = {}
     for client, size in enumerate(sizes.tolist()):
-        terms = rule.of(client)
-        one = terms.update(size, recipe)
-        if not terms.opened().affords(one):
-            out.setdefault(terms.opened().refuses(one).removeprefix(f"{SAT_OUT} "), []).append(client)
-    lines = []
-    for why, who in out.items():
-        more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
-        named = f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:_NAMED]))}{more}"
-        lines.append(f"warning: federation.private.epsilon: {named} will sit out every round: the budget is {why}")
-    return lines
+        account, one = accounts.of(client), accounts.rule.of(client).update(size, recipe)
+        if not account.affords(one):
+            out.setdefault(account.refuses(one).removeprefix(f"{SAT_OUT} "), []).append(client)
+    return [
+        f"warning: federation.private.epsilon: {_named(who)} will sit out every round: the budget is {why}"
+        for why, who in out.items()
+    ]
 
 
-_NAMED = 5  # clients that a line names
+def used_up(seats: Iterable[tuple[int, int, str | None]]) -> dict[int, int]:
+    """Return since which round each client sits out whose privacy budget is used up, as it says.
+
+    Args:
+        seats: of each the client, the round, and why there is no update (None: there is one), in the order of rounds.
+    """
+    since: dict[int, int] = {}
+    for client, round, refused in seats:
+        if refused is not None and refused.startswith(f"{SAT_OUT} used up"):
+            since.setdefault(client, round)
+        elif refused is None:
+            since.pop(client, None)
+    return since
+
+
+def told_used_up(since: Mapping[int, int]) -> list[str]:
+    """Return a line that says since when clients sit out (:func:`used_up`), unless none does."""
+    rounds = sorted(set(since.values()))
+    told = [f"{_named([c for c in sorted(since) if since[c] == r])} from round {r} on" for r in rounds[:_NAMED]]
+    told += ["others later"] if len(rounds) > _NAMED else []
+    return [f"privacy budgets are used up: {', '.join(told)}"] if told else []
+
+
+def _named(who: Sequence[int]) -> str:
+    """Return the first clients by number, and how many more there are."""
+    more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
+    return f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:_NAMED]))}{more}"
+
+
+_NAMED = 5  # clients, or rounds, that a line names
 
 
 DROWNED = 1e3  # noise, in multiples of the clip
