@@ -389,15 +389,16 @@ def test_a_learning_rate_for_which_dp_sgd_overflows_buys_no_bit(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("private", "line"),
-    [({"delta": 0.25}, "delta: 0.25: must be below 1/4, one in the clients"),
-     ({"delta": 0.1, "unit": "sample"}, "delta: 0.1: must be below 1/[0-9]+, one in the samples here")],
+    ("delta", "clients", "line"),
+    [(0.4, 2, "delta: 0.4: input should be less than or equal to 0.01"),
+     (0.01, 100, "delta: 0.01: must be below 1/100, one in the clients")],
 )  # fmt: skip
 def test_a_server_whose_delta_promises_nothing_gets_no_answer(
-    private: dict[str, Any], line: str, tmp_path: Path
+    delta: float, clients: int, line: str, tmp_path: Path
 ) -> None:
+    job = Assignment("mine", 1, clients, 0, {"name": "logistic"}, {"lr": 0.1}, private=GIVEN | {"delta": delta})
     with pytest.raises(UserError, match=line):
-        node(tmp_path, GIVEN | private)
+        Node(held(), job, tmp_path)
     assert not (tmp_path / "privacy.json").exists()
 
 
@@ -576,7 +577,11 @@ def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None
     ("private", "line"),
     [
         ({"delta": 0.0}, "federation.private.delta: 0.0: input should be greater than 0"),
-        ({"delta": 1.0}, "federation.private.delta: 1.0: input should be less than 1"),
+        ({"delta": 0.25}, "federation.private.delta: 0.25: input should be less than or equal to 0.01"),
+        (
+            {"delta": 0.01, "unit": "sample"},
+            "federation.private.delta: 0.01: must be below 1/378, one in the samples of one client",
+        ),
         ({"epsilon": 0.0}, "federation.private.epsilon: 0.0: input should be greater than 0"),
         ({"clip": 7.1e-46}, "federation.private.clip: 7.1e-46: input should be greater than or equal to 0.000000001"),
         ({"clip": 1e30}, "federation.private.clip: 1e+30: input should be less than or equal to 1000000"),
@@ -591,21 +596,19 @@ def test_a_wrong_setting_is_one_line(private: dict[str, Any], line: str) -> None
     assert list(wrong.value.lines) == [line]
 
 
-@pytest.mark.parametrize(
-    ("private", "line"),
-    [
-        ({"delta": 0.5}, "delta: 0.5: should be below 1/4, one in the number of clients"),
-        ({"delta": 0.25}, "delta: 0.25: should be below 1/4"),
-        (
-            {"delta": 0.1, "unit": "sample"},
-            "delta: 0.1: should be below 1/378, one in the number of samples of a client",
-        ),
-        ({"epsilon": 1e-9}, "epsilon: 1e-09: takes noise 5.64e+04 times as long at each number as what is learned"),
-    ],
-)
-def test_a_budget_that_promises_or_teaches_nothing_gets_advice(private: dict[str, Any], line: str) -> None:
-    given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5} | private
-    said = settle_engine(build(experiment(2, given))).said
+@pytest.mark.parametrize(("clients", "delta", "refused"), [(100, 0.01, True), (99, 0.01, False), (1000, 1e-3, True)])
+def test_delta_is_below_one_in_the_clients(clients: int, delta: float, refused: bool) -> None:
+    rule = dataclasses.replace(RULE, delta=delta)
+    if not refused:
+        assert rule.bearing(clients, 10**9) == rule
+        return
+    with pytest.raises(UserError, match=f"delta: {delta:g}: must be below 1/{clients}, one in the clients"):
+        rule.bearing(clients, 1)
+
+
+def test_a_budget_that_teaches_nothing_gets_advice() -> None:
+    line = "epsilon: 1e-09: takes noise 5.64e+04 times as long at each number as what is learned"
+    said = settle_engine(build(experiment(2, {"clip": 1.0, "epsilon": 1e-9, "delta": 1e-5}))).said
     assert [one for one in said if one.startswith(f"warning: federation.private.{line}")]
     assert not [one for one in settle_engine(build(experiment(2))).said if "federation.private" in one]
 

@@ -41,6 +41,7 @@ log = logging.getLogger("hanse.federation")
 
 LEAST_CLIP, MOST_CLIP = 1e-9, 1e6  # below, float32 may round up what is clipped; above, noise outgrows what may be sent
 ClipAt = Annotated[float, Field(ge=LEAST_CLIP, le=MOST_CLIP)]
+Delta = Annotated[float, Field(gt=0, le=0.01)]  # a server says how many clients there are: 1/n alone is no bound
 Noise = Annotated[float, Field(gt=0, le=1e6)]
 MOST_EPSILON = 1e6
 Epsilon = Annotated[float, Field(gt=0, le=MOST_EPSILON, allow_inf_nan=False)]
@@ -108,8 +109,8 @@ class Privacy:
         clip: the largest length of an update, in the unit of the parameters; with unit "sample", of each sample's
             gradient. Anything longer is shortened to this length.
         epsilon: each client's budget over the run. A client that has spent it sits out.
-        delta: the chance with which the guarantee may fail, above 0, and less than one divided by the number of
-            samples.
+        delta: the chance with which the guarantee may fail, above 0 and at most 0.01; :meth:`bearing` has another
+            bound.
         noise: the standard deviation of the noise at each number, in multiples of ``clip``. None: the least with which
             the budget lasts for as many rounds as a client is expected to be asked.
         unit: what is hidden: the whole "client", or one "sample" of it.
@@ -123,7 +124,7 @@ class Privacy:
 
     clip: ClipAt
     epsilon: Epsilon
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    delta: Delta
     noise: Noise | None = None
     unit: Unit = "client"
     quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -160,7 +161,7 @@ class Privacy:
         Raises:
             UserError: delta promises nothing: to give one of them away whole would keep to it.
         """
-        number, of = (clients, "clients") if self.unit == "client" else (samples, "samples here")
+        number, of = (clients, "clients") if self.unit == "client" else (samples, "samples of one client")
         if self.delta * number >= 1:
             raise UserError(f"federation.private.delta: {self.delta:g}: must be below 1/{number}, one in the {of}")
         return self

@@ -30,13 +30,14 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
         sizes: ``[N]``, how many samples each client has; None: not known.
 
     Raises:
-        UserError: an option is wrong, no noise is enough, or the noise depends on unknown sizes.
+        UserError: an option is wrong, delta promises nothing, no noise is enough, or noise depends on unknown sizes.
     """
     given = experiment.federation.private
     if given is None:
         return None
     rule: Privacy = call(Privacy, given, "federation.private")
     clients, recipe = experiment.data.clients if sizes is None else len(sizes), experiment.train.recipe
+    rule.bearing(clients, 0 if sizes is None else int(sizes.max(initial=0)))
     share = experiment.mechanism.built.most_seats(clients) / max(1, clients)
 
     def noise(terms: Privacy, of: Sequence[int]) -> float:
@@ -78,30 +79,22 @@ def same_accounting(accounts: InState | None, kept: LoopState) -> None:
         raise UserError(f"federation.private.unit: '{accounts.rule.unit}': this run's accounts count by {units.pop()}")
 
 
-def warn_of_budgets(rule: Privacy | None, sizes: np.ndarray) -> list[str]:
-    """Return a line for a delta that promises little, and one for a budget with which nothing is learned.
+def warn_of_budgets(rule: Privacy | None) -> list[str]:
+    """Return a line for a budget with which nothing is learned.
 
     Args:
         rule: the privacy settings with their noise; None: clients have none.
-        sizes: ``[N]``, how many samples each client has.
     """
     if rule is None:
         return []
-    lines, number = [], len(sizes) if rule.unit == "client" else int(sizes.max(initial=1))
-    of = "clients" if rule.unit == "client" else "samples of a client"
-    if rule.delta * number >= 1:
-        lines.append(
-            f"delta: {rule.delta:g}: should be below 1/{number}, one in the number of {of}: whoever gave one of them "
-            "away whole would keep to it"
-        )
     terms = [(rule.noise, rule.epsilon), *((one.get("noise"), one["epsilon"]) for one in rule.stricter)]
     noise, epsilon = max((noise or 0.0, epsilon) for noise, epsilon in terms)
-    if noise > DROWNED:
-        lines.append(
-            f"epsilon: {epsilon:g}: takes noise {noise:.3g} times as long at each number as what is learned at most, "
-            "so that nothing is learned; 1 is a strong budget already"
-        )
-    return [f"warning: federation.private.{line}" for line in lines]
+    if noise <= DROWNED:
+        return []
+    return [
+        f"warning: federation.private.epsilon: {epsilon:g}: takes noise {noise:.3g} times as long at each number as "
+        "what is learned at most, so that nothing is learned; 1 is a strong budget already"
+    ]
 
 
 def warn_of_sitting_out(accounts: InState | None, sizes: np.ndarray, recipe: Recipe) -> list[str]:
