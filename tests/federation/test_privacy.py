@@ -29,6 +29,7 @@ from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
 from hanse.reports.statement_privacy import _too_little, sitting_out
 from hanse.rounds.round import LoopState
+from hanse.runs.config import TrainSection
 from hanse.runs.observers import mostly_refused
 from hanse.runs.privacy import same_accounting, told_used_up, used_up
 from hanse.runs.recorded_seats import Seat
@@ -378,10 +379,11 @@ def test_training_that_fails_is_a_step_of_zero_and_tells_nothing(
 
 
 def test_a_learning_rate_for_which_dp_sgd_overflows_buys_no_bit(tmp_path: Path) -> None:
-    given = GIVEN | {"unit": "sample"}
-    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 1e38, "batch_size": 10}, private=given)
+    given = GIVEN | {"unit": "sample", "clip": 1e6}
+    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 1e30, "batch_size": 10}, private=given)
     at = Node(held(), job, tmp_path)
-    edge = torch.full((at.problem.layout.size,), 3e38)  # the sign of any step says whether the model is finite
+    # the sign of any step says whether the model is finite
+    edge = torch.full((at.problem.layout.size,), torch.finfo(torch.float32).max)
     for n in range(3):
         [sent] = asked(at, n, tasks=(Train(0, 0, edge),)).results
         assert torch.equal(sent.row, edge)  # type: ignore[union-attr]
@@ -400,6 +402,42 @@ def test_a_server_whose_delta_promises_nothing_gets_no_answer(
     with pytest.raises(UserError, match=line):
         Node(held(), job, tmp_path)
     assert not (tmp_path / "privacy.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("train", "line"),
+    [
+        ({"batch_size": -5}, "train.batch_size: -5: input should be greater than or equal to 1"),
+        ({"epochs": 0.5}, "train.epochs: 0.5: input should be a valid integer"),
+        ({"momentum": 1.0}, "train.momentum: 1.0: input should be less than 1"),
+        ({"lr": float("nan")}, "train.lr: nan: must not be NaN"),
+        ({"lr": 1e38}, f"train.lr: 1e+38: input should be less than or equal to 1{30 * '0'}"),
+        ({"batchsize": 5}, "train.batchsize: no such key; did you mean 'batch_size'?"),
+        ({"optimizer": "adamw"}, "train.optimizer: 'adamw': must be 'sgd': DP-SGD steps as SGD"),
+        ({"loss": {"name": "cross_entropy", "weights": "balanced"}},
+         "train.loss.weights: 'balanced': must be numbers here"),
+    ],
+)  # fmt: skip
+def test_a_job_that_no_experiment_could_have_is_refused_in_one_line(train: Any, line: str, tmp_path: Path) -> None:
+    given = GIVEN | {"unit": "sample"}
+    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 0.1} | train, private=given)
+    with pytest.raises(UserError) as wrong:
+        Node(held(), job, tmp_path)
+    assert list(wrong.value.lines) == [line]
+
+
+def test_a_recipe_has_the_bounds_of_the_experiments_section() -> None:
+    section, recipe = (typing.get_type_hints(kind, include_extras=True) for kind in (TrainSection, Recipe))
+    assert {name: repr(section[name]) for name in recipe} == {name: repr(kind) for name, kind in recipe.items()}
+
+
+def test_privacy_that_is_no_table_and_gradients_of_no_models_are_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^federation.private: \[1\]: must be a table of options$"):
+        node(tmp_path, [1])
+    at = node(tmp_path, GIVEN)
+    [none] = asked(at, tasks=(Gradient("g", torch.zeros(0, at.problem.layout.size)),)).results
+    assert len(none.gradients) == 0  # type: ignore[union-attr]
+    assert counts(tmp_path) == 0
 
 
 def test_more_steps_than_can_be_counted_are_never_afforded(tmp_path: Path) -> None:

@@ -462,11 +462,10 @@ class Private:
         """Return a result as it may be seen."""
         rule, samples = self.rule.of(client), int(self.sizes[client])
         if isinstance(task, port.Gradient) and isinstance(result, port.Derived):
-            rows = zip(task.models, result.gradients, strict=True)
-            noised = [
-                self._step(round, client, f"gradient {task.name} {c}", *pair, rule.clip) for c, pair in enumerate(rows)
-            ]
-            return replace(result, gradients=torch.stack(noised).to(result.gradients), num_samples=samples)
+            noised = torch.empty_like(result.gradients)  # of no models there are none
+            for c, pair in enumerate(zip(task.models, result.gradients, strict=True)):
+                noised[c] = self._step(round, client, f"gradient {task.name} {c}", *pair, rule.clip)
+            return replace(result, gradients=noised, num_samples=samples)
         if not isinstance(task, port.Train) or not isinstance(result, port.Trained):
             return result
         row, steps, said = result.row, self.recipe.sampling(samples, task.work)[1], dict[str, float]()
