@@ -661,6 +661,23 @@ def test_a_budget_that_no_noise_meets_says_which_one_would() -> None:
     build(experiment(4, given | {"epsilon": 1.01 * least}))
 
 
+def test_a_budget_that_what_is_said_of_the_clip_exceeds_names_bits_and_the_entry() -> None:
+    given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5, "quantile": 0.5}
+    cost = spent(((Release(4.0), 4),), 1e-5)
+    for private, where in (
+        (given | {"stricter": [{"clients": [0], "epsilon": 1.0}, {"clients": [1], "epsilon": 0.1}]}, ".stricter[0]"),
+        (given | {"epsilon": 0.1}, ""),
+    ):
+        epsilon = 1 if where else 0.1
+        with pytest.raises(UserError) as wrong:
+            build(experiment(4, private))
+        assert list(wrong.value.lines) == [
+            f"federation.private{where}.epsilon: {epsilon}: what a client says of the clip with noise bits = 4 costs "
+            f"{cost:.3g} in 4 answers; needs larger bits, or no quantile"
+        ]
+    build(experiment(4, given | {"epsilon": 1.01 * cost}))
+
+
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(UserError) as wrong:
         hanse.run(experiment(1, {"clip": 1.0}))
@@ -820,7 +837,9 @@ def test_without_terms_of_the_run_an_update_has_at_most_the_noise_that_its_lengt
     ("said", "kept"),
     [
         ({"epsilon": 3.0, "budget": 8.0, "delta": 1e-5}, True),
+        ({"epsilon": 0.0, "budget": 1e-12, "delta": 0.01}, True),  # much noise costs nothing at some delta
         ({"epsilon": -3.0, "budget": 8.0, "delta": 1e-5}, False),
+        ({"epsilon": 0.0, "budget": 0.0, "delta": 1e-5}, False),
         ({"epsilon": 9.0, "budget": 8.0, "delta": 1e-5}, False),
         ({"epsilon": 3.0, "budget": 1e300, "delta": 1e-5}, False),
         ({"epsilon": 3.0, "budget": 8.0, "delta": 1.0}, False),

@@ -175,12 +175,18 @@ class Privacy:
             one: what an update gives out; its noise is not read.
 
         Raises:
-            UserError: no noise is enough.
+            UserError: no noise is enough; the line begins with the option's name.
         """
         if self.noise is not None:
             return self.noise
         asked = max(1, math.ceil(rounds * share - 1e-9))
-        return noise_for(self.opened().charged(self._beside * asked), [one] * asked)
+        beside = self.opened().charged(self._beside * asked)
+        if beside.spent > self.epsilon:
+            raise UserError(
+                f"epsilon: {self.epsilon:g}: what a client says of the clip with noise bits = {self.bits:g} costs "
+                f"{beside.spent:.3g} in {asked} answers; needs larger bits, or no quantile"
+            )
+        return noise_for(beside, [one] * asked)
 
     @property
     def _beside(self) -> list[Release]:
@@ -623,7 +629,7 @@ def _saying(task: port.Task, result: port.Result, account: Account) -> port.Resu
 def _claims(said: Mapping[str, float]) -> dict[str, float]:
     """Return what a client claims of its account: nothing unless some account can be like that."""
     epsilon, budget, delta = (said.get(name, math.nan) for name in (EPSILON, BUDGET, DELTA))
-    sound = 0 < epsilon <= budget <= MOST_EPSILON and 0 < delta < 1
+    sound = 0 <= epsilon <= budget and 0 < budget <= MOST_EPSILON and 0 < delta < 1
     return {EPSILON: epsilon, BUDGET: budget, DELTA: delta} if sound else {}
 
 

@@ -40,23 +40,27 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
     rule.bearing(clients, 0 if sizes is None else int(sizes.max(initial=0)))
     share = experiment.mechanism.built.most_seats(clients) / max(1, clients)
 
-    def noise(terms: Privacy, of: Sequence[int]) -> float:
+    def noise(terms: Privacy, of: Sequence[int], where: str = "federation.private") -> float:
         """Return the noise of some clients' terms, which lasts for whoever of them spends the most."""
         if terms.noise is None and rule.unit == "sample" and sizes is None:
-            raise UserError("federation.private.noise: is required with unit 'sample' on a network")
+            raise UserError(f"{where}.noise: is required with unit 'sample' on a network")
         held = np.ones(1) if sizes is None else sizes[list(of)]
         # whoever has the fewest samples draws the largest share of them in each step, and spends the most
         one = rule.release(int(held[held > 0].min(initial=2**53)), recipe)
-        return terms.needs(experiment.run.rounds, share, one)
+        try:
+            return terms.needs(experiment.run.rounds, share, one)
+        except UserError as wrong:
+            raise UserError(*(f"{where}.{line}" for line in wrong.lines)) from None
 
     strict = [client for one in rule.stricter for client in one["clients"]]
     if (wrong := max(strict, default=0)) >= clients:
         raise UserError(f"federation.private.stricter: client {wrong}: allowed: 0 to {clients - 1}")
     least = noise(rule, [c for c in range(clients) if c not in strict])
     stricter: list[Stricter] = []
-    for one in rule.stricter:
+    for at, one in enumerate(rule.stricter):
         terms = replace(rule, epsilon=one["epsilon"], noise=one.get("noise"), stricter=())
-        stricter.append({**one, "noise": max(least, noise(terms, one["clients"]))})
+        own = noise(terms, one["clients"], f"federation.private.stricter[{at}]")
+        stricter.append({**one, "noise": max(least, own)})
     return replace(rule, noise=least, stricter=stricter)
 
 
