@@ -27,9 +27,12 @@ from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
-from hanse.reports.statement_privacy import sitting_out
+from hanse.reports.statement_privacy import _too_little, sitting_out
 from hanse.rounds.round import LoopState
-from hanse.runs.privacy import same_accounting
+from hanse.runs.config import TrainSection
+from hanse.runs.observers import mostly_refused
+from hanse.runs.privacy import same_accounting, told_used_up, used_up
+from hanse.runs.recorded_seats import Seat
 from hanse.runs.rehearsal import rehearse
 from hanse.runs.run_record import load_run
 from hanse.runs.setup import build, settle_engine
@@ -261,6 +264,13 @@ def test_what_a_client_says_of_the_clip_costs_each_time_that_it_is_drawn_anew(tm
     assert counts(tmp_path) == 4  # two answers, each with a bit
 
 
+def test_a_server_cannot_choose_a_clip_that_numbers_are_too_coarse_for(tmp_path: Path) -> None:
+    """Opacus rounds the factors of 7.1e-46 up to 1.4e-45: twice what the account charges."""
+    with pytest.raises(UserError, match=r"private.clip: 7.1e-46: input should be greater than or equal to 0.000000001"):
+        node(tmp_path, GIVEN | {"clip": 7.1e-46, "unit": "sample"})
+    assert not (tmp_path / "privacy.json").exists()
+
+
 def test_a_participants_lesser_terms_hold_in_an_account_with_a_larger_budget(tmp_path: Path) -> None:
     assert asked(node(tmp_path, GIVEN)).refused is None
     own = Privacy(clip=1.0, noise=2.0, epsilon=3.0, delta=1e-5)
@@ -369,10 +379,11 @@ def test_training_that_fails_is_a_step_of_zero_and_tells_nothing(
 
 
 def test_a_learning_rate_for_which_dp_sgd_overflows_buys_no_bit(tmp_path: Path) -> None:
-    given = GIVEN | {"unit": "sample"}
-    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 1e38, "batch_size": 10}, private=given)
+    given = GIVEN | {"unit": "sample", "clip": 1e6}
+    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 1e30, "batch_size": 10}, private=given)
     at = Node(held(), job, tmp_path)
-    edge = torch.full((at.problem.layout.size,), 3e38)  # the sign of any step says whether the model is finite
+    # the sign of any step says whether the model is finite
+    edge = torch.full((at.problem.layout.size,), torch.finfo(torch.float32).max)
     for n in range(3):
         [sent] = asked(at, n, tasks=(Train(0, 0, edge),)).results
         assert torch.equal(sent.row, edge)  # type: ignore[union-attr]
@@ -380,16 +391,53 @@ def test_a_learning_rate_for_which_dp_sgd_overflows_buys_no_bit(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("private", "line"),
-    [({"delta": 0.25}, "delta: 0.25: must be below 1/4, one in the clients"),
-     ({"delta": 0.1, "unit": "sample"}, "delta: 0.1: must be below 1/[0-9]+, one in the samples here")],
+    ("delta", "clients", "line"),
+    [(0.4, 2, "delta: 0.4: input should be less than or equal to 0.01"),
+     (0.01, 100, "delta: 0.01: must be below 1/100, one in the clients")],
 )  # fmt: skip
 def test_a_server_whose_delta_promises_nothing_gets_no_answer(
-    private: dict[str, Any], line: str, tmp_path: Path
+    delta: float, clients: int, line: str, tmp_path: Path
 ) -> None:
+    job = Assignment("mine", 1, clients, 0, {"name": "logistic"}, {"lr": 0.1}, private=GIVEN | {"delta": delta})
     with pytest.raises(UserError, match=line):
-        node(tmp_path, GIVEN | private)
+        Node(held(), job, tmp_path)
     assert not (tmp_path / "privacy.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("train", "line"),
+    [
+        ({"batch_size": -5}, "train.batch_size: -5: input should be greater than or equal to 1"),
+        ({"epochs": 0.5}, "train.epochs: 0.5: input should be a valid integer"),
+        ({"momentum": 1.0}, "train.momentum: 1.0: input should be less than 1"),
+        ({"lr": float("nan")}, "train.lr: nan: must not be NaN"),
+        ({"lr": 1e38}, f"train.lr: 1e+38: input should be less than or equal to 1{30 * '0'}"),
+        ({"batchsize": 5}, "train.batchsize: no such key; did you mean 'batch_size'?"),
+        ({"optimizer": "adamw"}, "train.optimizer: 'adamw': must be 'sgd': DP-SGD steps as SGD"),
+        ({"loss": {"name": "cross_entropy", "weights": "balanced"}},
+         "train.loss.weights: 'balanced': must be numbers here"),
+    ],
+)  # fmt: skip
+def test_a_job_that_no_experiment_could_have_is_refused_in_one_line(train: Any, line: str, tmp_path: Path) -> None:
+    given = GIVEN | {"unit": "sample"}
+    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 0.1} | train, private=given)
+    with pytest.raises(UserError) as wrong:
+        Node(held(), job, tmp_path)
+    assert list(wrong.value.lines) == [line]
+
+
+def test_a_recipe_has_the_bounds_of_the_experiments_section() -> None:
+    section, recipe = (typing.get_type_hints(kind, include_extras=True) for kind in (TrainSection, Recipe))
+    assert {name: repr(section[name]) for name in recipe} == {name: repr(kind) for name, kind in recipe.items()}
+
+
+def test_privacy_that_is_no_table_and_gradients_of_no_models_are_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^federation.private: \[1\]: must be a table of options$"):
+        node(tmp_path, [1])
+    at = node(tmp_path, GIVEN)
+    [none] = asked(at, tasks=(Gradient("g", torch.zeros(0, at.problem.layout.size)),)).results
+    assert len(none.gradients) == 0  # type: ignore[union-attr]
+    assert counts(tmp_path) == 0
 
 
 def test_more_steps_than_can_be_counted_are_never_afforded(tmp_path: Path) -> None:
@@ -462,6 +510,19 @@ def test_the_lesser_budget_binds_a_run_that_is_resumed(epsilon: float, answers: 
     assert f"So it sat out {5 - answers} of 5 rounds, as it says." in said
 
 
+def test_terms_that_a_run_began_with_bind_clients_that_had_not_answered_yet(tmp_path: Path) -> None:
+    begun = GIVEN | {"epsilon": 3.0, "stricter": [{"clients": [3], "epsilon": 2.5}]}
+    hanse.run(experiment(1, begun, {"name": "fedavg", "clients_per_round": 1}), out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    edited = re.sub("epsilon = (3.0|2.5)", "epsilon = 50.0", config.read_text())
+    edited = edited.replace("delta = 1e-05", "delta = 0.01").replace("rounds = 1", "rounds = 12")
+    config.write_text(edited)
+    run = hanse.resume(tmp_path / "run")
+    told = {line["client"]: (line["fit/budget"], line["fit/delta"]) for line in run.clients if "fit/budget" in line}
+    assert told == {client: (2.5 if client == 3 else 3.0, 1e-5) for client in range(4)}
+    assert all(line["fit/epsilon"] <= line["fit/budget"] for line in run.clients if "fit/budget" in line)
+
+
 WRITTEN = "private = { clip = 1.0, noise = 2.0, epsilon = 8.0, delta = 1e-5 }"
 
 
@@ -509,6 +570,38 @@ def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_st
     assert sitting_out(load_run(tmp_path / "run")) == [f"Client 1 sat out every round: {said.split('. So')[0]}."]
 
 
+def test_budgets_that_are_used_up_on_the_way_are_told_at_the_end_and_on_resume(tmp_path: Path) -> None:
+    given = GIVEN | {"epsilon": 4.0, "stricter": [{"clients": [1], "epsilon": 2.0, "noise": 2.0}]}
+    run = hanse.run(experiment(4, given), out=tmp_path / "run")
+    line = "privacy budgets are used up: client 1 from round 1 on, clients 0, 2, 3 from round 3 on"
+    assert mostly_refused(run.clients) == [line]
+    assert sitting_out(load_run(tmp_path / "run")) == [f"P{line[1:]}."]
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 4", "rounds = 5"))
+    [one, more] = [said for said in hanse.resume(tmp_path / "run").said if "sit out" in said]
+    assert "clients 0, 2, 3 will sit out every round: the budget is used up: epsilon 3.709 of 4" in one
+    assert "client 1 will sit out every round: the budget is used up: epsilon 1.993 of 2" in more
+
+
+def test_a_client_that_answers_again_has_not_used_up_its_budget() -> None:
+    out = "its privacy budget is used up: epsilon 1"
+    seats = [(c, 0, None) for c in range(9)] + [(c, c, out) for c in range(1, 9)] + [(1, 2, None), (2, 9, "no reply")]
+    assert used_up(seats) == {c: c for c in range(2, 9)}
+    [line] = told_used_up(used_up(seats))
+    assert line.endswith("client 5 from round 5 on, client 6 from round 6 on, others later")
+
+
+@pytest.mark.parametrize("noise", [0.3, 2.0, 40.0])
+def test_a_budget_is_said_to_be_too_small_for_more_answers_only_if_it_is(noise: float) -> None:
+    cost = [spent(((Release(noise), n),), 1e-5) for n in range(1, 40)]
+    line = {"round": 0, "client": 0, "fit/delta": 1e-5, "fit/budget": cost[11]}  # it lasts for twelve
+    said = [Seat.of({**line, "fit/epsilon": one}) for one in cost[:4]]
+    told = [_too_little(said, more) for more in range(1, 30)]
+    assert not any(told[:8])
+    assert all(told[20:])
+    assert not _too_little(said[:1], 30)
+
+
 def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None:
     given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
     run = hanse.run(experiment(3, given, {"name": "fedavg", "clients_per_round": 2}))
@@ -522,10 +615,14 @@ def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None
     ("private", "line"),
     [
         ({"delta": 0.0}, "federation.private.delta: 0.0: input should be greater than 0"),
-        ({"delta": 1.0}, "federation.private.delta: 1.0: input should be less than 1"),
+        ({"delta": 0.25}, "federation.private.delta: 0.25: input should be less than or equal to 0.01"),
+        (
+            {"delta": 0.01, "unit": "sample"},
+            "federation.private.delta: 0.01: must be below 1/378, one in the samples of one client",
+        ),
         ({"epsilon": 0.0}, "federation.private.epsilon: 0.0: input should be greater than 0"),
-        ({"clip": 0.0}, "federation.private.clip: 0.0: input should be greater than 0"),
-        ({"clip": float("inf")}, "federation.private.clip: inf: input should be a finite number"),
+        ({"clip": 7.1e-46}, "federation.private.clip: 7.1e-46: input should be greater than or equal to 0.000000001"),
+        ({"clip": 1e30}, "federation.private.clip: 1e+30: input should be less than or equal to 1000000"),
         ({"noise": 0.0}, "federation.private.noise: 0.0: input should be greater than 0"),
         ({"unit": "user"}, "federation.private.unit: 'user': input should be 'client' or 'sample'"),
         ({"clipping": 1.0}, "federation.private.clipping: no such key; did you mean 'clip'?"),
@@ -537,21 +634,19 @@ def test_a_wrong_setting_is_one_line(private: dict[str, Any], line: str) -> None
     assert list(wrong.value.lines) == [line]
 
 
-@pytest.mark.parametrize(
-    ("private", "line"),
-    [
-        ({"delta": 0.5}, "delta: 0.5: should be below 1/4, one in the number of clients"),
-        ({"delta": 0.25}, "delta: 0.25: should be below 1/4"),
-        (
-            {"delta": 0.1, "unit": "sample"},
-            "delta: 0.1: should be below 1/378, one in the number of samples of a client",
-        ),
-        ({"epsilon": 1e-9}, "epsilon: 1e-09: takes noise 5.64e+04 times as long at each number as what is learned"),
-    ],
-)
-def test_a_budget_that_promises_or_teaches_nothing_gets_advice(private: dict[str, Any], line: str) -> None:
-    given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5} | private
-    said = settle_engine(build(experiment(2, given))).said
+@pytest.mark.parametrize(("clients", "delta", "refused"), [(100, 0.01, True), (99, 0.01, False), (1000, 1e-3, True)])
+def test_delta_is_below_one_in_the_clients(clients: int, delta: float, refused: bool) -> None:
+    rule = dataclasses.replace(RULE, delta=delta)
+    if not refused:
+        assert rule.bearing(clients, 10**9) == rule
+        return
+    with pytest.raises(UserError, match=f"delta: {delta:g}: must be below 1/{clients}, one in the clients"):
+        rule.bearing(clients, 1)
+
+
+def test_a_budget_that_teaches_nothing_gets_advice() -> None:
+    line = "epsilon: 1e-09: takes noise 5.64e+04 times as long at each number as what is learned"
+    said = settle_engine(build(experiment(2, {"clip": 1.0, "epsilon": 1e-9, "delta": 1e-5}))).said
     assert [one for one in said if one.startswith(f"warning: federation.private.{line}")]
     assert not [one for one in settle_engine(build(experiment(2))).said if "federation.private" in one]
 
@@ -564,6 +659,23 @@ def test_a_budget_that_no_noise_meets_says_which_one_would() -> None:
     least = float(line.split("must be above ")[1])
     assert line.startswith("federation.private.epsilon: 1e-05: no noise up to 1e+06 is enough at delta 1e-300;")
     build(experiment(4, given | {"epsilon": 1.01 * least}))
+
+
+def test_a_budget_that_what_is_said_of_the_clip_exceeds_names_bits_and_the_entry() -> None:
+    given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5, "quantile": 0.5}
+    cost = spent(((Release(4.0), 4),), 1e-5)
+    for private, where in (
+        (given | {"stricter": [{"clients": [0], "epsilon": 1.0}, {"clients": [1], "epsilon": 0.1}]}, ".stricter[0]"),
+        (given | {"epsilon": 0.1}, ""),
+    ):
+        epsilon = 1 if where else 0.1
+        with pytest.raises(UserError) as wrong:
+            build(experiment(4, private))
+        assert list(wrong.value.lines) == [
+            f"federation.private{where}.epsilon: {epsilon}: what a client says of the clip with noise bits = 4 costs "
+            f"{cost:.3g} in 4 answers; needs larger bits, or no quantile"
+        ]
+    build(experiment(4, given | {"epsilon": 1.01 * cost}))
 
 
 def test_what_is_missing_is_named() -> None:
@@ -725,7 +837,9 @@ def test_without_terms_of_the_run_an_update_has_at_most_the_noise_that_its_lengt
     ("said", "kept"),
     [
         ({"epsilon": 3.0, "budget": 8.0, "delta": 1e-5}, True),
+        ({"epsilon": 0.0, "budget": 1e-12, "delta": 0.01}, True),  # much noise costs nothing at some delta
         ({"epsilon": -3.0, "budget": 8.0, "delta": 1e-5}, False),
+        ({"epsilon": 0.0, "budget": 0.0, "delta": 1e-5}, False),
         ({"epsilon": 9.0, "budget": 8.0, "delta": 1e-5}, False),
         ({"epsilon": 3.0, "budget": 1e300, "delta": 1e-5}, False),
         ({"epsilon": 3.0, "budget": 8.0, "delta": 1.0}, False),

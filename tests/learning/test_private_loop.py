@@ -17,7 +17,7 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.federation.account import Release, spent
-from hanse.federation.privacy import Privacy
+from hanse.federation.privacy import LEAST_CLIP, Privacy
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.loop import LoopEngine
 from hanse.learning.private_loop import dp_sgd
@@ -58,6 +58,13 @@ def by_hand(clip: float, lr: float, steps: int) -> torch.Tensor:
 def test_steps_are_means_of_gradients_that_are_clipped_sample_by_sample(clip: float) -> None:
     row = trained(clip, 1e-9, Recipe(epochs=3, batch_size=12, lr=0.2))
     torch.testing.assert_close(row, by_hand(clip, 0.2, 3), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e8, 3e18, 1e30])
+def test_no_gradient_is_longer_than_the_least_clip(size: float) -> None:
+    pool = Samples(torch.full((1, 5), size), torch.zeros(1, dtype=torch.int64))
+    row = trained(LEAST_CLIP, 1e-9, Recipe(steps=1, batch_size=1, lr=1 / LEAST_CLIP), pool=pool)
+    assert float(row.norm()) <= 1 + 1e-5
 
 
 def test_noise_has_the_size_that_is_charged() -> None:

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from hanse.base.errors import UserError
 from hanse.core.port import Train
 from hanse.reports.prospect import prospect
 from hanse.rounds.round import first_state, play_round
@@ -26,8 +27,9 @@ def test_how_long_a_budget_that_hides_single_samples_lasts() -> None:
     assert "hides each single sample, up to epsilon 4 at delta 0.0001; then it sits out" in chosen
     assert "The budget lasts for 5 of 5 rounds. In an update the noise is " in chosen
     assert "The budget lasts for 0 of 5 rounds." in gives(0.2)
-    private["delta"] = 0.1
-    assert gives(None).startswith("federation.private.delta: 0.1: should be below 1/")
+    private["delta"] = 0.01
+    with pytest.raises(UserError, match=r"^federation.private.delta: 0.01: must be below 1/[0-9]+, one in the samples"):
+        gives(None)
 
 
 @pytest.mark.parametrize("unit", ["client", "sample"])

@@ -67,6 +67,8 @@ def call(
     Raises:
         UserError: with a line for each unknown option and each wrong value.
     """
+    if not isinstance(options, Mapping):
+        raise UserError(f"{where}: {options!r}: must be a table of options")
     declared = list(inspect.signature(make).parameters.values())[len(first) :]
     parameters = [p.name for p in declared]
     adapter = _kept_adapter if isinstance(make, Hashable) else _adapter

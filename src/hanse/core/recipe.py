@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from hanse.base.factories import Positive, Rate, Share, Weight
+
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Optimizer = Literal["sgd", "adamw", "adadelta"]
 REMEMBERING = ("lr_decay_by", "order", "statistics")
 """The settings that make training depend on a client's earlier rounds."""
@@ -18,6 +23,8 @@ class Recipe:
     An epoch is one pass over a client's samples. Set one of ``batch_size`` (batches of this size, the last one
     smaller), ``batches_per_epoch`` (this number of nearly equal batches) or ``steps``. With ``steps``, ``batch_size``
     or ``batch_share`` says how large a batch is, and ``epochs`` does not count.
+
+    The fields' types are the bounds to which a node holds a job that it is sent (:func:`hanse.base.factories.call`).
 
     The last three settings make training depend on a client's earlier rounds (:mod:`hanse.core.history`), as in
     GTFLAT's public code.
@@ -51,18 +58,18 @@ class Recipe:
         0.05
     """
 
-    epochs: int = 1
-    batch_size: int | None = 32
-    batches_per_epoch: int | None = None
-    steps: int | None = None
-    batch_share: float | None = None
-    lr: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    lr_decay: float = 1.0
+    epochs: Positive = 1
+    batch_size: Positive | None = 32
+    batches_per_epoch: Positive | None = None
+    steps: Positive | None = None
+    batch_share: PositiveShare | None = None
+    lr: Rate = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Weight = 0.0
+    lr_decay: PositiveShare = 1.0
     optimizer: Optimizer = "sgd"
-    rho: float = 0.9
-    eps: float = 1e-6
+    rho: Share = 0.9
+    eps: PositiveShare = 1e-6
     lr_decay_by: Literal["round", "last"] = "round"
     order: Literal["shuffled", "by_class"] = "shuffled"
     statistics: Literal["averaged", "own"] = "averaged"

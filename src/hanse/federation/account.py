@@ -188,7 +188,7 @@ def noise_for(account: Account, releases: Sequence[Release]) -> float:
         releases: what is to be given out; their own noise is not read.
 
     Raises:
-        UserError: no noise up to 1e6 is enough.
+        UserError: no noise up to 1e6 is enough; the line begins with the option's name.
 
     Examples:
         >>> round(noise_for(Account(8.0, 1e-5), [Release(1.0)] * 10), 2)  # ten answers
@@ -205,7 +205,7 @@ def noise_for(account: Account, releases: Sequence[Release]) -> float:
     while not fits(high):
         if high == MOST_NOISE:
             raise UserError(
-                f"federation.private.epsilon: {account.epsilon:g}: no noise up to {MOST_NOISE:g} is enough at delta "
+                f"epsilon: {account.epsilon:g}: no noise up to {MOST_NOISE:g} is enough at delta "
                 f"{account.delta:g}; must be above {after(MOST_NOISE).spent:.3g}"
             )
         high = min(2 * high, MOST_NOISE)

@@ -25,6 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.factories import call
 from hanse.base.files import ASKED, private_folder, write_whole
 from hanse.base.import_trust import from_message
 from hanse.core.declared import Count, Declared, Int64, Name
@@ -347,10 +348,12 @@ class Node:
             problem = _problem(job, train.pop("loss", None), mine, is_text(data.train))
             if (named := train.pop("loop", None)) is not None and loop is None:
                 loop = Loop.of(named, "train.loop")
-        recipe = Recipe(**train)
+        recipe: Recipe = call(Recipe, train, "train")
         if rule is not None and rule.noise is not None and rule.unit == "sample":
             if loop is not None:
                 raise UserError("a training loop of one's own is not DP-SGD: leave it out, or take the unit 'client'")
+            if recipe.optimizer != "sgd":
+                raise UserError(f"train.optimizer: '{recipe.optimizer}': must be 'sgd': DP-SGD steps as SGD")
             loop = dp_sgd(problem, rule.clip, rule.noise, fresh=True)
         plain = SequentialEngine(problem, threads=1)
         engine: Engine = plain if loop is None else LoopEngine(plain, loop)

@@ -27,7 +27,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
-from hanse.base.factories import Rate, call
+from hanse.base.factories import call
 from hanse.core import port
 from hanse.core.recipe import Recipe
 from hanse.federation.account import Account, AccountFile, Release, Unit, library, noise_for
@@ -39,6 +39,9 @@ from hanse.learning.loop import LOOP
 
 log = logging.getLogger("hanse.federation")
 
+LEAST_CLIP, MOST_CLIP = 1e-9, 1e6  # below, float32 may round up what is clipped; above, noise outgrows what may be sent
+ClipAt = Annotated[float, Field(ge=LEAST_CLIP, le=MOST_CLIP)]
+Delta = Annotated[float, Field(gt=0, le=0.01)]  # a server says how many clients there are: 1/n alone is no bound
 Noise = Annotated[float, Field(gt=0, le=1e6)]
 MOST_EPSILON = 1e6
 Epsilon = Annotated[float, Field(gt=0, le=MOST_EPSILON, allow_inf_nan=False)]
@@ -106,8 +109,8 @@ class Privacy:
         clip: the largest length of an update, in the unit of the parameters; with unit "sample", of each sample's
             gradient. Anything longer is shortened to this length.
         epsilon: each client's budget over the run. A client that has spent it sits out.
-        delta: the chance with which the guarantee may fail, above 0, and below one divided by the number of clients
-            (unit "sample": of the client's samples).
+        delta: the chance with which the guarantee may fail, above 0, at most 0.01, and below one divided by the number
+            of clients (unit "sample": of the client's samples).
         noise: the standard deviation of the noise at each number, in multiples of ``clip``. None: the least with which
             the budget lasts for as many rounds as a client is expected to be asked.
         unit: what is hidden: the whole "client", or one "sample" of it.
@@ -119,9 +122,9 @@ class Privacy:
         stricter: clients with a smaller budget.
     """
 
-    clip: Rate
+    clip: ClipAt
     epsilon: Epsilon
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    delta: Delta
     noise: Noise | None = None
     unit: Unit = "client"
     quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -158,7 +161,7 @@ class Privacy:
         Raises:
             UserError: delta is too large: revealing one client (or sample) whole would keep to it.
         """
-        number, of = (clients, "clients") if self.unit == "client" else (samples, "samples here")
+        number, of = (clients, "clients") if self.unit == "client" else (samples, "samples of one client")
         if self.delta * number >= 1:
             raise UserError(f"federation.private.delta: {self.delta:g}: must be below 1/{number}, one in the {of}")
         return self
@@ -172,12 +175,18 @@ class Privacy:
             one: what an update gives out; its noise is not read.
 
         Raises:
-            UserError: no noise is enough.
+            UserError: no noise is enough; the line begins with the option's name.
         """
         if self.noise is not None:
             return self.noise
         asked = max(1, math.ceil(rounds * share - 1e-9))
-        return noise_for(self.opened().charged(self._beside * asked), [one] * asked)
+        beside = self.opened().charged(self._beside * asked)
+        if beside.spent > self.epsilon:
+            raise UserError(
+                f"epsilon: {self.epsilon:g}: what a client says of the clip with noise bits = {self.bits:g} costs "
+                f"{beside.spent:.3g} in {asked} answers; needs larger bits, or no quantile"
+            )
+        return noise_for(beside, [one] * asked)
 
     @property
     def _beside(self) -> list[Release]:
@@ -301,11 +310,15 @@ class InState:
 
     Attributes:
         rule: opens accounts.
-        accounts: those that spent something, by client.
+        accounts: those that were opened, by client; :meth:`opened` makes everybody's.
     """
 
     rule: Privacy
     accounts: Mapping[int, Account] = field(default_factory=dict)
+
+    def opened(self, clients: int) -> dict[int, Account]:
+        """Return everybody's account as a run begins, so that later terms bind also those who never answered."""
+        return {client: self.rule.of(client).opened() for client in range(clients)}
 
     def of(self, client: int) -> Account:
         """Return a client's account, with the lesser of its budget and the rule's."""
@@ -457,11 +470,10 @@ class Private:
         """Return a result as it may be seen."""
         rule, samples = self.rule.of(client), int(self.sizes[client])
         if isinstance(task, port.Gradient) and isinstance(result, port.Derived):
-            rows = zip(task.models, result.gradients, strict=True)
-            noised = [
-                self._step(round, client, f"gradient {task.name} {c}", *pair, rule.clip) for c, pair in enumerate(rows)
-            ]
-            return replace(result, gradients=torch.stack(noised).to(result.gradients), num_samples=samples)
+            noised = torch.empty_like(result.gradients)  # of no models there are none
+            for c, pair in enumerate(zip(task.models, result.gradients, strict=True)):
+                noised[c] = self._step(round, client, f"gradient {task.name} {c}", *pair, rule.clip)
+            return replace(result, gradients=noised, num_samples=samples)
         if not isinstance(task, port.Train) or not isinstance(result, port.Trained):
             return result
         row, steps, said = result.row, self.recipe.sampling(samples, task.work)[1], dict[str, float]()
@@ -619,7 +631,7 @@ def _saying(task: port.Task, result: port.Result, account: Account) -> port.Resu
 def _claims(said: Mapping[str, float]) -> dict[str, float]:
     """Return what a client claims of its account: nothing unless some account can be like that."""
     epsilon, budget, delta = (said.get(name, math.nan) for name in (EPSILON, BUDGET, DELTA))
-    sound = 0 < epsilon <= budget <= MOST_EPSILON and 0 < delta < 1
+    sound = 0 <= epsilon <= budget and 0 < budget <= MOST_EPSILON and 0 < delta < 1
     return {EPSILON: epsilon, BUDGET: budget, DELTA: delta} if sound else {}
 
 

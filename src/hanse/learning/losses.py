@@ -165,7 +165,8 @@ WHERE = "train.loss"
 
 def _tensor(weights: Weights) -> Tensor:
     """Return the weights of classes as a float64 tensor."""
-    assert not isinstance(weights, str)  # ``balanced`` has put numbers instead of "balanced"
+    if isinstance(weights, str):  # in an experiment ``balanced`` has put numbers there
+        raise UserError(f"weights: '{weights}': must be numbers here")
     return torch.tensor(list(weights), dtype=torch.float64)
 
 

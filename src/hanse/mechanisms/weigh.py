@@ -28,6 +28,7 @@ from hanse.mechanisms.value_noise import noise_of
 
 # the needs of rules that average the updates of a group of seats
 GROUPED = CLIENTS | {"groups"}
+FAINT = 1e-100  # noise that counts as none: below, its square's inverse would overflow
 
 
 def addable(num_samples: Floats) -> Floats:
@@ -218,7 +219,7 @@ def _by_variance(rows: Tensor, noise: Floats, shares: Floats, times: float) -> F
     samples. They are the sample shares if fewer than two have samples, or one of these has no noise.
     """
     some = np.flatnonzero(shares)
-    if len(some) < 2 or not noise[some].all():
+    if len(some) < 2 or noise[some].min() < FAINT:
         return shares
     variance, share = np.square(noise[some]), shares[some]
     weights: Floats = np.zeros(len(shares))

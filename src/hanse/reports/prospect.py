@@ -220,7 +220,7 @@ def _gives(
                 by_samples=isinstance(mechanism.weigh, BySamples),
             )  # fmt: skip
             found.append(costs)
-            found += [f"{line.removeprefix('warning: ')}." for line in warn_of_budgets(rules.of(client), sizes)]
+            found += [f"{line.removeprefix('warning: ')}." for line in warn_of_budgets(rules.of(client))]
     return tuple(found)
 
 

@@ -17,6 +17,8 @@ from hanse.federation.account import SAT_OUT
 from hanse.federation.privacy import Privacy
 from hanse.games.jackknife import SURE
 from hanse.reports.statement_contributed import Contributed
+from hanse.runs.privacy import told_used_up, used_up
+from hanse.runs.recorded_seats import Seat
 from hanse.runs.run_record import RunRecord
 
 HIDES = {"client": "the client as a whole", "sample": "each single sample"}
@@ -54,14 +56,28 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
         valued = [seat for seat in mine if seat.value is not None]
         needed = rounds_to_tell(given.value, given.error, [(s.round, s.error or 0.0) for s in valued])
         if needed < 1000 * len(valued):
-            lacks = ", for which its budget has nothing left" if out else ""
             more = max(1, math.ceil(needed) - len(valued))
+            lacks = ", for which its budget has nothing left" if out else ""
+            if not out and _too_little(said, more):
+                lacks = ", for which its budget has too little left"
             told += f" With noise its value is not told from 0; about {more} more rounds would tell it{lacks}."
         elif math.isinf(needed):
             told += (
                 " Its value is not told from 0, since noise alone may lower it as much; more rounds would not tell it."
             )
     return told
+
+
+def _too_little(said: Sequence[Seat], more: int) -> bool:
+    """Whether a budget surely does not last for so many more answers.
+
+    Epsilon is at least proportional to the root of the number of equal answers, and its square grows with each by at
+    least as much as with the one before: the Gaussian mechanism's epsilon is convex in the root (Balle, Wang 2018).
+    """
+    if len(said) < 2:  # before the first one, other runs may have spent some
+        return False
+    before, last = (seat.epsilon or 0.0 for seat in said[-2:])
+    return last**2 + more * (last**2 - before**2) > (said[-1].budget or 0.0) ** 2
 
 
 def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float]]) -> float:
@@ -92,7 +108,7 @@ def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float
 
 
 def sitting_out(run: RunRecord) -> list[str]:
-    """Return a sentence for each reason why a privacy account kept clients out of every round."""
+    """Return a sentence for each reason why a privacy account kept clients out of every round, or from one on."""
     asked, out = Counter(seat.client for seat in run.clients), Counter[int]()
     why: dict[int, str] = {}
     for seat in run.clients:
@@ -103,12 +119,15 @@ def sitting_out(run: RunRecord) -> list[str]:
     for client in sorted(why):
         if out[client] == asked[client]:
             named.setdefault(why[client], []).append(run.client_label(client))
+    since = used_up(
+        (seat.client, seat.round, seat.refused) for seat in run.clients if out[seat.client] < asked[seat.client]
+    )
     return [
         f"Sat out every round: {_few(who)}, each because {reason}."
         if len(who) > 1
         else f"Client {who[0]} sat out every round: {reason}."
         for reason, who in named.items()
-    ]
+    ] + [f"{line[0].upper()}{line[1:]}." for line in told_used_up(since)]
 
 
 def _few(names: Sequence[str], most: int = 5) -> str:

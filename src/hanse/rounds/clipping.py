@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hanse.core.part import Context, Part, State, View
 from hanse.core.port import Request, Train
-from hanse.federation.privacy import WITHIN, Privacy
+from hanse.federation.privacy import LEAST_CLIP, MOST_CLIP, WITHIN, Privacy
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,4 @@ class AdaptiveClip(Part):
             return state
         mean = min(2.0, max(-1.0, math.fsum(min(1e6, max(-1e6, one)) for one in answers) / len(answers)))
         moved = state["clip"] * math.exp(-self.rule.rate * (mean - self.rule.quantile))
-        return {"clip": min(MOST, max(LEAST, moved))}
-
-
-LEAST, MOST = 1e-9, 1e9  # a clip
+        return {"clip": min(MOST_CLIP, max(LEAST_CLIP, moved))}

@@ -258,7 +258,7 @@ def first_state(setup: Setup) -> LoopState:
         check_rows("rows", home, (context.num_clients,), table.size)
     recipe, first = context.recipe, context.initial(0)
     history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
-    accounts = None if setup.accounts is None else dict[int, Account]()
+    accounts = None if setup.accounts is None else setup.accounts.opened(context.num_clients)
     return LoopState(0, table, home, states, Book(floor=setup.floor), history=history, accounts=accounts)
 
 

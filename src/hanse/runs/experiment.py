@@ -36,7 +36,7 @@ from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.privacy import same_accounting
+from hanse.runs.privacy import same_accounting, warn_of_sitting_out
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
 from hanse.runs.run_record import played_lines
@@ -437,6 +437,10 @@ def _from_a_checkpoint(
                 _same_parts(hold.folder, state, snapshot.state)
                 same_accounting(setup.accounts, snapshot.state)
                 state = snapshot.state
+                if setup.accounts is not None:
+                    setup.accounts.accounts = state.accounts or {}
+                    spent = warn_of_sitting_out(setup.accounts, setup.data.sizes, setup.context.recipe)
+                    said = [*dict.fromkeys([*said, *spent])]
             elif setup.kept:
                 state = _begun(Commitment.read(hold.folder), state, folder)
             told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")

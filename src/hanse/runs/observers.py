@@ -30,6 +30,7 @@ from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
 from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
+from hanse.runs.privacy import told_used_up, used_up
 from hanse.runs.round_record import figure_of
 from hanse.runs.run import Observer, Run
 
@@ -44,7 +45,8 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
         names: the clients' names by number; empty: clients have no names.
 
     Returns:
-        A line for each of the five worst clients with the most frequent reason, and a line with the number of others.
+        A line for each of the five worst clients with the most frequent reason, and a line with the number of others;
+        and a line for those whose privacy budget is used up.
     """
     sat: defaultdict[int, set[int]] = defaultdict(set)
     got: defaultdict[int, set[int]] = defaultdict(set)
@@ -57,8 +59,9 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
         else:
             got[client].add(round)
     lost = {client: len(rounds - got[client]) for client, rounds in sat.items()}
+    spent = used_up((int(line["client"]), int(line["round"]), line.get("refused")) for line in seats)
     # most: more than half of the rounds that it sat in
-    worst = sorted((c for c in lost if 2 * lost[c] > len(sat[c])), key=lambda c: (-lost[c], c))
+    worst = sorted((c for c in lost if 2 * lost[c] > len(sat[c]) and c not in spent), key=lambda c: (-lost[c], c))
     called = dict(enumerate(f" ({name})" for name in names))
     lines = [
         f"client {c}{called.get(c, '')}: no update in {lost[c]} of the {len(sat[c])} rounds that it sat in; "
@@ -66,7 +69,8 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
         for c in worst[:_NAMED]
     ]
     more = len(worst) - _NAMED
-    return [*lines, f"and {more} more client{'s' if more > 1 else ''} like that"] if more > 0 else lines
+    lines += [f"and {more} more client{'s' if more > 1 else ''} like that"] if more > 0 else []
+    return [*lines, *told_used_up(spent)]
 
 
 def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -30,32 +30,37 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
         sizes: ``[N]``, how many samples each client has; None: not known.
 
     Raises:
-        UserError: an option is wrong, no noise is enough, or the noise depends on unknown sizes.
+        UserError: an option is wrong, delta promises nothing, no noise is enough, or noise depends on unknown sizes.
     """
     given = experiment.federation.private
     if given is None:
         return None
     rule: Privacy = call(Privacy, given, "federation.private")
     clients, recipe = experiment.data.clients if sizes is None else len(sizes), experiment.train.recipe
+    rule.bearing(clients, 0 if sizes is None else int(sizes.max(initial=0)))
     share = experiment.mechanism.built.most_seats(clients) / max(1, clients)
 
-    def noise(terms: Privacy, of: Sequence[int]) -> float:
+    def noise(terms: Privacy, of: Sequence[int], where: str = "federation.private") -> float:
         """Return the noise of some clients' terms, which lasts for whoever of them spends the most."""
         if terms.noise is None and rule.unit == "sample" and sizes is None:
-            raise UserError("federation.private.noise: is required with unit 'sample' on a network")
+            raise UserError(f"{where}.noise: is required with unit 'sample' on a network")
         held = np.ones(1) if sizes is None else sizes[list(of)]
         # whoever has the fewest samples draws the largest share of them in each step, and spends the most
         one = rule.release(int(held[held > 0].min(initial=2**53)), recipe)
-        return terms.needs(experiment.run.rounds, share, one)
+        try:
+            return terms.needs(experiment.run.rounds, share, one)
+        except UserError as wrong:
+            raise UserError(*(f"{where}.{line}" for line in wrong.lines)) from None
 
     strict = [client for one in rule.stricter for client in one["clients"]]
     if (wrong := max(strict, default=0)) >= clients:
         raise UserError(f"federation.private.stricter: client {wrong}: allowed: 0 to {clients - 1}")
     least = noise(rule, [c for c in range(clients) if c not in strict])
     stricter: list[Stricter] = []
-    for one in rule.stricter:
+    for at, one in enumerate(rule.stricter):
         terms = replace(rule, epsilon=one["epsilon"], noise=one.get("noise"), stricter=())
-        stricter.append({**one, "noise": max(least, noise(terms, one["clients"]))})
+        own = noise(terms, one["clients"], f"federation.private.stricter[{at}]")
+        stricter.append({**one, "noise": max(least, own)})
     return replace(rule, noise=least, stricter=stricter)
 
 
@@ -78,57 +83,75 @@ def same_accounting(accounts: InState | None, kept: LoopState) -> None:
         raise UserError(f"federation.private.unit: '{accounts.rule.unit}': this run's accounts count by {units.pop()}")
 
 
-def warn_of_budgets(rule: Privacy | None, sizes: np.ndarray) -> list[str]:
-    """Return a line for a delta that promises little, and one for a budget with which nothing is learned.
+def warn_of_budgets(rule: Privacy | None) -> list[str]:
+    """Return a line for a budget with which nothing is learned.
 
     Args:
         rule: the privacy settings with their noise; None: clients have none.
-        sizes: ``[N]``, how many samples each client has.
     """
     if rule is None:
         return []
-    lines, number = [], len(sizes) if rule.unit == "client" else int(sizes.max(initial=1))
-    of = "clients" if rule.unit == "client" else "samples of a client"
-    if rule.delta * number >= 1:
-        lines.append(
-            f"delta: {rule.delta:g}: should be below 1/{number}, one in the number of {of}: whoever gave one of them "
-            "away whole would keep to it"
-        )
     terms = [(rule.noise, rule.epsilon), *((one.get("noise"), one["epsilon"]) for one in rule.stricter)]
     noise, epsilon = max((noise or 0.0, epsilon) for noise, epsilon in terms)
-    if noise > DROWNED:
-        lines.append(
-            f"epsilon: {epsilon:g}: takes noise {noise:.3g} times as long at each number as what is learned at most, "
-            "so that nothing is learned; 1 is a strong budget already"
-        )
-    return [f"warning: federation.private.{line}" for line in lines]
+    if noise <= DROWNED:
+        return []
+    return [
+        f"warning: federation.private.epsilon: {epsilon:g}: takes noise {noise:.3g} times as long at each number as "
+        "what is learned at most, so that nothing is learned; 1 is a strong budget already"
+    ]
 
 
-def warn_of_sitting_out(rule: Privacy | None, sizes: np.ndarray, recipe: Recipe) -> list[str]:
-    """Return a line for each budget that is too small for a single answer.
+def warn_of_sitting_out(accounts: InState | None, sizes: np.ndarray, recipe: Recipe) -> list[str]:
+    """Return a line for each reason why what is left of a budget is too little for a single answer.
 
     Args:
-        rule: the privacy settings with their noise; None: clients have none.
+        accounts: the clients' accounts; None: they have none.
         sizes: ``[N]``, how many samples each client has.
         recipe: how clients train.
     """
-    if rule is None:
+    if accounts is None:
         return []
     out: dict[str, list[int]] = {}
     for client, size in enumerate(sizes.tolist()):
-        terms = rule.of(client)
-        one = terms.update(size, recipe)
-        if not terms.opened().affords(one):
-            out.setdefault(terms.opened().refuses(one).removeprefix(f"{SAT_OUT} "), []).append(client)
-    lines = []
-    for why, who in out.items():
-        more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
-        named = f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:_NAMED]))}{more}"
-        lines.append(f"warning: federation.private.epsilon: {named} will sit out every round: the budget is {why}")
-    return lines
+        account, one = accounts.of(client), accounts.rule.of(client).update(size, recipe)
+        if not account.affords(one):
+            out.setdefault(account.refuses(one).removeprefix(f"{SAT_OUT} "), []).append(client)
+    return [
+        f"warning: federation.private.epsilon: {_named(who)} will sit out every round: the budget is {why}"
+        for why, who in out.items()
+    ]
 
 
-_NAMED = 5  # clients that a line names
+def used_up(seats: Iterable[tuple[int, int, str | None]]) -> dict[int, int]:
+    """Return since which round each client sits out whose privacy budget is used up, as it says.
+
+    Args:
+        seats: of each the client, the round, and why there is no update (None: there is one), in the order of rounds.
+    """
+    since: dict[int, int] = {}
+    for client, round, refused in seats:
+        if refused is not None and refused.startswith(f"{SAT_OUT} used up"):
+            since.setdefault(client, round)
+        elif refused is None:
+            since.pop(client, None)
+    return since
+
+
+def told_used_up(since: Mapping[int, int]) -> list[str]:
+    """Return a line that says since when clients sit out (:func:`used_up`), unless none does."""
+    rounds = sorted(set(since.values()))
+    told = [f"{_named([c for c in sorted(since) if since[c] == r])} from round {r} on" for r in rounds[:_NAMED]]
+    told += ["others later"] if len(rounds) > _NAMED else []
+    return [f"privacy budgets are used up: {', '.join(told)}"] if told else []
+
+
+def _named(who: Sequence[int]) -> str:
+    """Return the first clients by number, and how many more there are."""
+    more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
+    return f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:_NAMED]))}{more}"
+
+
+_NAMED = 5  # clients, or rounds, that a line names
 
 
 DROWNED = 1e3  # noise, in multiples of the clip

@@ -431,6 +431,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
     experiment, mechanism = noised(experiment, blueprint.private), blueprint.mechanism
     if blueprint.loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, blueprint.loop)
+    fresh = None if blueprint.private is None else InState(blueprint.private)
     said = [
         *asked.mechanism.notes,
         *choice.why,
@@ -441,8 +442,8 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
         *refusals.never_asked(experiment, mechanism),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
-        *warn_of_budgets(blueprint.private, np.asarray(blueprint.data.sizes)),
-        *warn_of_sitting_out(blueprint.private, np.asarray(blueprint.data.sizes), experiment.train.recipe),
+        *warn_of_budgets(blueprint.private),
+        *warn_of_sitting_out(fresh, np.asarray(blueprint.data.sizes), experiment.train.recipe),
         *who_judges(asked.mechanism.built, mechanism),
         *refusals.not_by_steps(mechanism, blueprint.loop),
         *(
