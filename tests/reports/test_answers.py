@@ -107,6 +107,7 @@ def test_who_contributed_is_said_and_drawn_in_groups(
     found = answers(groups(path))
     assert found.contributed == told
     assert found.picture is not None
+    assert "where one crosses zero, better and worse are both possible" in found.picture.caption
     marks = found.picture.marks
     assert isinstance(marks, Bars)
     assert {series.name: int(np.isfinite(series.values).sum()) for series in marks.series} == drawn

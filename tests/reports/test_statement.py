@@ -13,6 +13,7 @@ from reports_cases import metric, seat, write_run
 from typer.testing import CliRunner
 
 import hanse
+from hanse import reports
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
@@ -300,6 +301,13 @@ def test_two_equal_accuracies_are_called_the_same() -> None:
     [told] = [t for t in verdict_of(fit(0.9, 0.9), None, NOTHING).reasons if "alone" in t]
     assert told.endswith("alone it would reach 90.0 %, so the two are the same.")
     assert "+0.0" not in told
+
+
+def test_the_words_promise_nothing_that_a_run_may_break() -> None:
+    words = Path(reports.__file__).with_name("words.html.j2").read_text()
+    assert "never leave" not in words
+    assert "the server's validation and test rows may have been taken from them before" in words
+    assert "not what other data would show" in words
 
 
 def books(received: int, paid: int) -> Money:
