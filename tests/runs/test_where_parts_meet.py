@@ -98,7 +98,7 @@ def test_other_frozen_parameters_are_refused_where_rows_do_not_have_them(tmp_pat
         hanse.load(tmp_path / "run").model()
 
 
-@pytest.mark.parametrize("others", [["Hope", "Hope "], ["x" * 90, "x" * 90 + "y"], ["a\x00", "a"], ["", " "]], ids=str)
+@pytest.mark.parametrize("others", [["Hope", "Hope "], ["x" * 90, "x" * 90 + "y"], ["a\x00", "a"]], ids=str)
 def test_clients_whose_names_are_shown_alike_do_not_become_one(others: list[str]) -> None:
     table = frame()
     table["hospital"] = table.hospital.map({"General": "General", "Hope": others[0], "St Mary": others[1]})
