@@ -196,7 +196,7 @@ def test_nothing_that_a_run_names_is_imported(
         code, out, err = run_hanse(*words)
         assert not mark.exists(), words
         if code:
-            assert "--trust" in err or section == "mechanism" or f"config.toml was edited: {section}" in out, err
+            assert "--trust" in err or section == "mechanism" or "config.toml was edited" in out, err
 
 
 @pytest.mark.parametrize("place", ["elsewhere", "here"])
