@@ -163,8 +163,16 @@ def test_forms_that_do_not_say_which_model_is_whose_are_refused() -> None:
         hanse.value(frame, np.sum)
     found = hanse.value(dict(zip(frame.index, frame.to_numpy(), strict=True)), np.sum)  # as the message says
     assert (found.names, found.all_together) == (("Hope", "St Mary"), 5.5)
-    with pytest.raises(UserError, match=r"^names: are the keys of a dictionary: "):
-        hanse.value([np.ones(2)], np.sum, names=["Hope"])  # type: ignore[arg-type]
+    listed = hanse.value(list(frame.to_numpy()), np.sum, names=["Hope", "St Mary"])
+    assert (listed.names, listed.values.tolist()) == (found.names, found.values.tolist())
+    for names, given, said in (
+        (["Hope"], frame.to_numpy(), "1 for 2 updates: must be one for each"),
+        (["Hope", "Hope"], frame.to_numpy(), "'Hope': is there twice"),
+        ("Hope", frame.to_numpy(), "'Hope': must be a list of at least one name"),
+        (["Hope"], {"Hope": np.ones(2)}, "are the keys of the dictionary already: leave them out"),
+    ):
+        with pytest.raises(UserError, match=f"^names: {said}$"):
+            hanse.value(given, np.sum, names=names)
 
 
 def test_which_error_is_missing_is_said() -> None:

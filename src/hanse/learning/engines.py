@@ -24,7 +24,7 @@ from hanse.learning.cards import same_bits
 from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.native.engine import NativeEngine
-from hanse.learning.native.library import CACHED, vectors_are_wide, why_not_native
+from hanse.learning.native.library import CACHED, why_not_native, worth_for_images
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
@@ -229,8 +229,7 @@ def _kind(
         unable["native"] = no_native
     if not stacks:
         unable["stacked"] = "the model is not a sequence of layers that can be stacked"
-    small = problem.layout.num_parameters <= CACHED or train == "native"
-    if plain == "images" and no_native is None and small and (train == "native" or vectors_are_wide()):
+    if plain == "images" and no_native is None and (train == "native" or worth_for_images(problem)):
         return "conv", unable
     # trying takes two engines a step each, so it is done only where the answer can change the choice
     tried = train == "auto" and not stacks and (plain == "other" or (plain == "images" and device != "cpu"))
@@ -239,6 +238,7 @@ def _kind(
         if reason:
             unable["vmapped"] = reason
     if stacks:
+        small = problem.layout.num_parameters <= CACHED or train == "native"
         return "dense" if no_native is None and small else "layers", unable
     return "batched" if tried and "vmapped" not in unable else plain, unable
 

@@ -122,7 +122,7 @@ def value(
     seconds: float | None = None,
     progress: bool | None = None,
     cache: Cache | None = None,
-    names: None = None,
+    names: Sequence[Any] | None = None,
 ) -> Valuation:
     """Return the value of each of n updates (clients' trained models) to their average.
 
@@ -162,7 +162,7 @@ def value(
         progress: show a bar on standard error; None: where it takes longer than 2 seconds, in a terminal or a notebook.
         cache: your own dictionary for caching the worths of averages, by content, across calls with the same
             ``evaluate``.
-        names: not taken: a dictionary's keys are the names.
+        names: ``[n]``, all different, what the updates of a list or an array are called. None: 0, 1, ...
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -182,8 +182,6 @@ def value(
         >>> round(found.all_together - found.nothing, 2)  # the values share out the whole gain
         1.33
     """
-    if names is not None:
-        raise UserError("names: are the keys of a dictionary: hanse.value({'Hope': model, 'St Mary': model}, evaluate)")
     method = ("mixture" if gradient is None else "path") if method is None else method
     _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
@@ -191,7 +189,7 @@ def value(
         raise UserError(f"gradient: {gradient!r}: method = '{method}': {needs}")
     if game not in (None, *get_args(mixture.Game)) or (game is not None and method == "path"):
         raise UserError(f"game: {game!r}: must be 'average' or 'increment', and None for method = 'path'")
-    given = given_updates(updates, parameters)
+    given = given_updates(updates if names is None else _by_name(names, updates), parameters)
     before = start_of(start, given)
     if game == "increment" and not isinstance(before, Tensor):
         raise UserError("start: game = 'increment' needs the model before, from which the updates' steps are taken")
@@ -219,6 +217,24 @@ def _without_start(found: Valuation) -> str:
         f"{number(found.all_together)}, with what the model could do before training. With start= (the model before, "
         "or its worth) they share out only what the updates added."
     )
+
+
+def _check_names(names: Any) -> None:
+    """Raise UserError unless these are names, at least one, and no name twice."""
+    if isinstance(names, str) or not isinstance(names, Sequence) or not names:
+        raise UserError(f"names: {names!r:.80}: must be a list of at least one name")
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise UserError(f"names: {twice[0]!r}: is there twice")
+
+
+def _by_name(names: Any, updates: Any) -> dict[Any, Any]:
+    """Return the updates of a list or an array by name. Raises UserError for a dictionary, or names that do not fit."""
+    _check_names(names)
+    if isinstance(updates, Mapping):
+        raise UserError("names: are the keys of the dictionary already: leave them out")
+    if len(updates) != len(names):
+        raise UserError(f"names: {len(names)} for {len(updates)} updates: must be one for each")
+    return dict(zip(names, updates, strict=True))
 
 
 def shapley(
@@ -265,10 +281,7 @@ def shapley(
         >>> {name: round(v, 3) for name, v in zip(found.names, found.values.tolist())}
         {'left': 0.167, 'right': 0.667, 'other left': 0.167}
     """
-    if isinstance(names, str) or not isinstance(names, Sequence) or not names:
-        raise UserError(f"names: {names!r:.80}: must be a list of at least one name")
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise UserError(f"names: {twice[0]!r}: is there twice")
+    _check_names(names)
     method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
     _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
     if nothing is not None and not _finite(nothing):

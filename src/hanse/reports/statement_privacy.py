@@ -17,7 +17,7 @@ from hanse.federation.account import SAT_OUT
 from hanse.federation.privacy import Privacy
 from hanse.games.jackknife import SURE
 from hanse.reports.statement_contributed import Contributed
-from hanse.runs.privacy import told_used_up, used_up
+from hanse.runs.privacy import clients_named, told_used_up, used_up
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.run_record import RunRecord
 
@@ -123,17 +123,11 @@ def sitting_out(run: RunRecord) -> list[str]:
         (seat.client, seat.round, seat.refused) for seat in run.clients if out[seat.client] < asked[seat.client]
     )
     return [
-        f"Sat out every round: {_few(who)}, each because {reason}."
+        f"Sat out every round: {clients_named(who)}, each because {reason}."
         if len(who) > 1
         else f"Client {who[0]} sat out every round: {reason}."
         for reason, who in named.items()
     ] + [f"{line[0].upper()}{line[1:]}." for line in told_used_up(since)]
-
-
-def _few(names: Sequence[str], most: int = 5) -> str:
-    """Return some names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"clients {', '.join(names[:most])}{more}"
 
 
 def before(

@@ -117,7 +117,7 @@ def warn_of_sitting_out(accounts: InState | None, sizes: np.ndarray, recipe: Rec
         if not account.affords(one):
             out.setdefault(account.refuses(one).removeprefix(f"{SAT_OUT} "), []).append(client)
     return [
-        f"warning: federation.private.epsilon: {_named(who)} will sit out every round: the budget is {why}"
+        f"warning: federation.private.epsilon: {clients_named(who)} will sit out every round: the budget is {why}"
         for why, who in out.items()
     ]
 
@@ -140,13 +140,13 @@ def used_up(seats: Iterable[tuple[int, int, str | None]]) -> dict[int, int]:
 def told_used_up(since: Mapping[int, int]) -> list[str]:
     """Return a line that says since when clients sit out (:func:`used_up`), unless none does."""
     rounds = sorted(set(since.values()))
-    told = [f"{_named([c for c in sorted(since) if since[c] == r])} from round {r} on" for r in rounds[:_NAMED]]
+    told = [f"{clients_named([c for c in sorted(since) if since[c] == r])} from round {r} on" for r in rounds[:_NAMED]]
     told += ["others later"] if len(rounds) > _NAMED else []
     return [f"privacy budgets are used up: {', '.join(told)}"] if told else []
 
 
-def _named(who: Sequence[int]) -> str:
-    """Return the first clients by number, and how many more there are."""
+def clients_named(who: Sequence[object]) -> str:
+    """Return the first clients by number or name, and how many more there are."""
     more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
     return f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:_NAMED]))}{more}"
 

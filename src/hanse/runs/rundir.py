@@ -85,6 +85,7 @@ STARTED = (
 LENGTH = ("run.rounds", "run.target_accuracy", "run.max_seconds", "run.max_megabytes")
 MAY_CHANGE = (*LENGTH, "run.checkpoint_every", "ledger.url", "engine", "data.source", "federation.deadline_s",
               "federation.private")  # fmt: skip
+LEFT_OUT = "left out"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 KEEP = 3  # checkpoints: the last one, and two to fall back on
 
@@ -427,13 +428,11 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     """
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**tomllib.loads(snapshot.settings))  # with the defaults of settings that are new since
-    then, now = (dict(toml.flat(tomllib.loads(one.to_toml()))) for one in (before, experiment))
-    for key in sorted(then.keys() | now.keys()):
-        old, new = ("left out" if key not in one else toml.inline(one[key]) for one in (then, now))
-        changed = f" --set {key}={new}" if key in now else ""
-        back = f"put {old} back" if key in then else "leave it out"
+    for key, old, new in _differences(*(tomllib.loads(one.to_toml()) for one in (before, experiment))):
+        changed = "" if new == LEFT_OUT else f" --set {key}={new}"
+        back = "leave it out" if old == LEFT_OUT else f"put {old} back"
         anew = "" if on_network(path) else f": hanse run {path / 'config.toml'}{changed}"
-        if old == new or (key == "run.rounds" and not snapshot.state.finished and experiment.run.rounds >= played):
+        if key == "run.rounds" and not snapshot.state.finished and experiment.run.rounds >= played:
             continue
         if snapshot.state.finished and key in LENGTH:
             why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
@@ -453,12 +452,21 @@ def edited_settings(path: Path) -> str:
     are, apart from those of :data:`MAY_CHANGE`, or if no checkpoint says.
     """
     played = checkpoint.played_settings(path)
-    then, now = (dict(toml.flat(one)) for one in (tomllib.loads(played), read_toml(path / "config.toml")))
-    for key in sorted(then.keys() | now.keys()) if played else ():
-        if then.get(key) != now.get(key) and not _may_change(key):
-            old, new = ("left out" if key not in one else toml.inline(one[key]) for one in (then, now))
+    if not played:
+        return ""
+    for key, old, new in _differences(tomllib.loads(played), read_toml(path / "config.toml")):
+        if not _may_change(key):
             return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
     return ""
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each setting that differs, in order, with both values as TOML, or :data:`LEFT_OUT`."""
+    then, now = dict(toml.flat(before)), dict(toml.flat(after))
+    for key in sorted(then.keys() | now.keys()):
+        old, new = (LEFT_OUT if key not in one else toml.inline(one[key]) for one in (then, now))
+        if old != new:
+            yield key, old, new
 
 
 def _may_change(key: str) -> bool:

@@ -96,6 +96,11 @@ def vectors_are_wide() -> bool:
     return not isinstance(compiled, str) and compiled.hanse_vectors() != b"plain"
 
 
+def worth_for_images(problem: Problem) -> bool:
+    """Say whether compiled code is chosen for a model with convolutions that it can train."""
+    return problem.layout.num_parameters <= CACHED and vectors_are_wide()
+
+
 def why_not_native(problem: Problem) -> str | None:
     """Return why the compiled code cannot train a model here, or None if it can.
 

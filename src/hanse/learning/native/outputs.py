@@ -14,13 +14,12 @@ from torch import Tensor
 
 from hanse.learning.job import Problem
 from hanse.learning.native.library import (
-    CACHED,
     Layer,
     NativeLayers,
     library,
     read_native,
-    vectors_are_wide,
     why_not_native,
+    worth_for_images,
 )
 
 
@@ -102,7 +101,7 @@ def outputs_of_images(problem: Problem) -> NativeOutputs | None:
     (:func:`hanse.learning.engines.choose`); None for other models.
     """
     compiled, layers = library(), read_native(problem)
-    if isinstance(compiled, str) or layers is None or not layers.convolutions or not vectors_are_wide():
+    if isinstance(compiled, str) or layers is None or not layers.convolutions:
         return None
-    fits = problem.layout.num_parameters <= CACHED and why_not_native(problem) is None
+    fits = worth_for_images(problem) and why_not_native(problem) is None
     return NativeOutputs(layers, compiled) if fits else None
