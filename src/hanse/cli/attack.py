@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
@@ -202,7 +201,7 @@ def _table(found: Attacked) -> RichTable:
     for one in sorted(raced, key=lambda one: -_mean(one.gains, found.searched))[:8]:
         gain, ahead = _mean(one.gains, found.searched), _ahead(one, found.searched)
         beside = "nobody else" if ahead is None else f"{ahead:+.3f}"
-        table.add_row(escape(one.said), f"{gain:+.3f}", f"{_percent(found, gain):+.1f}", beside)
+        table.add_row(one.said, f"{gain:+.3f}", f"{_percent(found, gain):+.1f}", beside)
     return table
 
 

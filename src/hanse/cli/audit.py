@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from click import Context
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 from typer.core import TyperGroup
 
 from hanse.base.errors import UserError, import_path
@@ -213,14 +213,14 @@ def _print(found: Audit, run: RunRecord) -> None:
     title = f"{found.markets} markets of {run.name}" if found.markets else run.name
     table = RichTable("", "check", "", title=title, title_justify="left")
     for check in found.checks:
-        table.add_row("[green]holds[/green]" if check.holds else "[red]FAILS[/red]", check.name, escape(check.said))
+        table.add_row(Text("holds", "green") if check.holds else Text("FAILS", "red"), check.name, check.said)
     for fact in found.facts:
-        table.add_row("", fact.name, escape(fact.said))
+        table.add_row("", fact.name, fact.said)
     out.print(table)
     if not found.clients:
         return
     sums = RichTable("client", "utility", "bought", "sold", "rounds traded", "rounds withheld")
     for c in found.clients:
         tokens = (f"{amount:.3f}" for amount in (c.utility, c.bought, c.sold))
-        sums.add_row(escape(run.client_label(c.client)), *tokens, str(c.rounds_traded), str(c.rounds_withheld))
+        sums.add_row(run.client_label(c.client), *tokens, str(c.rounds_traded), str(c.rounds_withheld))
     out.print(sums)

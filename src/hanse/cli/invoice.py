@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
@@ -54,7 +53,7 @@ def invoice(
         last = "–" if line.between is None else " to ".join(map(made.told, line.between))
         if not by_value:
             last = line.tokens
-        table.add_row(escape(line.name), f"{100 * line.share:.2f} %", made.told(line.amount), last)
+        table.add_row(line.name, f"{100 * line.share:.2f} %", made.told(line.amount), last)
     table.add_section()
     table.add_row("total", "", made.told(made.total), "")
     out.print(table)

@@ -19,7 +19,8 @@ from rich.markup import escape
 
 from hanse.base.import_trust import looking, own_modules
 
-out, err = Console(emoji=False), Console(stderr=True, emoji=False)  # ":one:" in a name is no emoji
+# names come from outside: ":one:" in one is no emoji, "[red]" no colour
+out, err = Console(emoji=False, markup=False), Console(stderr=True, emoji=False, markup=False)
 
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
 ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment's file.", show_default=False)]

@@ -23,6 +23,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from hanse.base.errors import UserError
 from hanse.base.factories import named_choice
@@ -547,8 +548,6 @@ def _rich(rows: Sequence[Row], columns: Sequence[str]) -> RichTable:
     return table
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    # rich would take a bracket for the start of its markup
-    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("[", "\\[")
+def _cell(value: object) -> Text:
+    # as Text, or rich would take a bracket for the start of its markup
+    return Text("-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value))

@@ -307,8 +307,8 @@ def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
         title: the heading above the table.
     """
     table = RichTable(title=title, title_justify="left")
-    for name in ("claim", "where", "the paper's effect", "our effect [interval]", "our seeds", "word"):
-        table.add_column(name, overflow="fold")
+    for name in ("claim", "where", "the paper's effect", "our effect, interval", "our seeds", "word"):
+        table.add_column(name, overflow="fold", min_width=12 if name == "claim" else None)  # whole words
     for verdict in verdicts:
         claim, judged = verdict.claim, verdict.judged
         printed = "–" if claim.printed is None else f"{claim.printed:+.2f}"

@@ -133,5 +133,5 @@ def printed_papers(papers: Sequence[dict[str, Any]]) -> list[RichTable]:
 def _said(data: dict[str, bool]) -> str:
     """Return the sources that are here, and then those that are not."""
     here, away = ([source for source, there in data.items() if there is wanted] for wanted in (True, False))
-    missing = [f"[yellow]not here:[/] {', '.join(away)}"] if away else []
+    missing = [f"not here: {', '.join(away)}"] if away else []
     return "; ".join([*([", ".join(here)] if here else []), *missing]) or "none"

@@ -154,8 +154,9 @@ def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> 
     unit = "units as the columns say" if table.unit == "as named" else table.unit
     below = ", below it the paper's" if any(row.cell.published is not None for row in cell_rows) else ""
     console.print(
-        f"[bold]{table.title}[/bold] ({table.paper} {table.name}), {unit}: ours "
-        f"({f'seeds: {outcome.seeds}' if outcome.jobs else 'computed, without a seed'}){below}"
+        Text(table.title, "bold"),
+        f"({table.paper} {table.name}), {unit}: ours "
+        f"({f'seeds: {outcome.seeds}' if outcome.jobs else 'computed, without a seed'}){below}",
     )
     differing = changed(table, full)
     console.print(_announced(table, differing), markup=False, highlight=False)
