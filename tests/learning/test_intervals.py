@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 import hanse
+from hanse.learning.blocks import sample_blocks
 from hanse.learning.intervals import Z, auc_interval, difference, wilson
 from hanse.learning.metrics import Judged, Metric, build_metric, reading_of
 from hanse.reports.statement import statement
-from hanse.reports.statement_fit import MainFit
+from hanse.reports.statement_fit import MainFit, _beside, _OwnTest
 
 HERE = f"{__name__}:"
 
@@ -165,3 +167,36 @@ def test_two_perfect_models_are_compared_with_all_that_small_tests_leave_open() 
     assert fit.sign == 0
     older = replace(fit, recorded=None, blocks=10, difference_error=0.0)
     assert older.interval is None  # an error of 0 is no certainty
+
+
+def own_test(right: NDArray[np.bool_]) -> _OwnTest:
+    """A client's test with these samples right: accuracy, Wilson's interval, and the accuracy without each block."""
+    n, share = len(right), float(right.mean())
+    without = np.array([np.delete(right, block.numpy()).mean() for block in sample_blocks(n)])
+    return _OwnTest(1, None, share, n, None, share, "", without, wilson(share, n))
+
+
+def gain(ours: NDArray[np.bool_], alone: NDArray[np.bool_]) -> tuple[float, float]:
+    """The interval of the difference of two accuracies on the same samples."""
+    accuracy, mine = reading_of("accuracy"), own_test(ours)
+    assert accuracy is not None
+    fit = MainFit(reading=accuracy, values=(mine.main,), recorded=mine.interval, blocks=len(mine.without))
+    found = _beside(fit, mine, own_test(alone), same=True).difference_interval
+    assert found is not None
+    return found
+
+
+def test_two_models_that_are_right_on_the_same_few_samples_may_still_differ() -> None:
+    """Newcombe 1998, method 10: with n = 20 and half of them right, the covariance's half sample makes phi 0.9."""
+    right = np.arange(20) < 10
+    half = math.sqrt(2 * (1 - 0.9)) * (wilson(0.5, 20)[1] - 0.5)
+    assert gain(right, right) == pytest.approx((-half, half))
+
+
+def test_the_interval_of_a_gain_on_25_samples_covers_it() -> None:
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(400):
+        alone = rng.random(25) < 0.6
+        low, high = gain(alone | (rng.random(25) < 0.05 / 0.4), alone)
+        covered += low <= 0.05 <= high
+    assert covered >= 0.93 * 400  # 0.78 with the uncorrected correlation

@@ -40,7 +40,8 @@ class MainFit:
         alone_gap: why there is no value of that model.
         alone_recorded: that value's 95 % interval, as the client computed it; None: there is none.
         difference_error: the standard error of the difference of the two, measured on the same samples.
-        correlation: the two values' correlation over draws of the samples, by the same jackknife; 0: not known.
+        correlation: the two values' correlation over draws of the samples, by the same jackknife, corrected for few
+            samples; 0: not known.
         blocks: the jackknife's number of blocks of test samples.
     """
 
@@ -250,19 +251,31 @@ def _beside(main: MainFit, ours: _OwnTest, alone: _OwnTest, same: bool) -> MainF
         return replace(main, alone_gap=f"the run of single clients has no {main.reading.title} ([eval] metrics)")
     paired = len(ours.without) == len(alone.without) and ours.samples == alone.samples
     error = _jackknife(ours.without - alone.without) if paired else None
-    mine, other = _jackknife(ours.without), _jackknife(alone.without)
-    both = (mine or 0.0) * (other or 0.0)
-    correlation = 0.0
-    if both and error is not None and mine is not None and other is not None:  # var(a - b) = var a + var b - 2 cov
-        correlation = min(1.0, max(-1.0, (mine**2 + other**2 - error**2) / (2 * both)))
     return replace(
         main,
         alone=alone.main,
         alone_gap=alone.gap,
         alone_recorded=alone.interval,
         difference_error=error,
-        correlation=correlation,
+        correlation=0.0 if error is None else _correlation(main.reading, ours, alone, error),
     )
+
+
+def _correlation(reading: Reading, ours: _OwnTest, alone: _OwnTest, error: float) -> float:
+    """Return the correlation of two values over draws of their common samples, from the error of their difference.
+
+    On few samples a positive one is too high by chance: two models that are right on the same samples would have an
+    interval without width. So that of a bounded figure is corrected for continuity, towards 0 (Newcombe 1998, method
+    10, where both figures are shares of n samples, of which half a sample is taken from the covariance).
+    """
+    mine, other = _jackknife(ours.without), _jackknife(alone.without)
+    if not mine or not other:
+        return 0.0
+    found = (mine**2 + other**2 - error**2) / (2 * mine * other)  # var(a - b) = var a + var b - 2 cov
+    width = reading.within[1] - reading.within[0]
+    if found > 0 and ours.samples is not None and math.isfinite(width):
+        found = max(0.0, found - 0.5 * width**2 / (ours.samples * (ours.samples - 1) * mine * other))
+    return min(1.0, max(-1.0, found))
 
 
 def _jackknife(without: Floats) -> float | None:
