@@ -231,6 +231,12 @@ def test_a_lower_sum_that_may_be_the_highest_is_said_to_be_lower(tmp_path: Path)
     assert found == "Client 0 contributed most (38 % of helpful contributions), or perhaps 2 (lower, but less certain)."
 
 
+def test_a_sum_below_zero_has_no_share_of_what_helped(tmp_path: Path) -> None:
+    run = played(tmp_path / "run", [0.9] * 4, "greedyfed", worth=[0.1, -1.0, -1.0, -5.0], error=[1.0, 1.0, 1.0, 0.1])
+    found = answers(groups(run)).contributed
+    assert found.startswith("Client 0, 1 or 2 contributed most (together 100 % of helpful contributions).")
+
+
 def test_a_statement_begins_with_at_most_sixty_words(tmp_path: Path) -> None:
     worth, error = [5.0, 4.9, 4.8, 1.0, 0.5, -3.0], [0.2] * 6
     run = played(tmp_path / "run", [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], "greedyfed", worth=worth, error=error)

@@ -436,3 +436,20 @@ def test_the_report_says_who_traded_nothing_and_what_an_attacker_earned(runs: di
     facts = {fact.name: fact.said for fact in audit_run(runs["attacked"]).facts}
     assert f"No trade: {facts['no trade']}. Known cheats: {facts['known cheats']}." in page
     assert "number 3 of 5" in facts["known cheats"]
+
+
+def test_a_report_of_an_edited_value_says_first_that_the_books_do_not_hold(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["valued"], copy)
+    lines = [json.loads(line) for line in (copy / "clients.jsonl").read_text().splitlines()]
+    next(line for line in lines if line.get("value") is not None)["value"] = 9.0
+    (copy / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    wrong = "The books of this run do not hold, so nothing that its records say can be relied on: round "
+    assert load_run(copy).doubts[0].startswith(wrong)
+    shown = CliRunner().invoke(app, ["report", str(copy)], env={"COLUMNS": "500"})
+    assert f"warning: {wrong}" in shown.output
+    assert "Who contributed? Not reliable here (see the warning): " in shown.output
+    assert wrong in (copy / "report.html").read_text()
+    assert not any(wrong in doubt for doubt in load_run(runs["valued"]).doubts)

@@ -343,11 +343,14 @@ def _most(found: Contribution) -> str:
 
 
 def _share(found: Contribution, top: Sequence[int]) -> str:
-    """Return these clients' share of all contributions above zero, as a part of a sentence."""
+    """Return these clients' share of all contributions above zero, as a part of a sentence.
+
+    A sum below zero has no share, though it may be among the highest for all that its error tells.
+    """
     if not found.measure.share_out:
         return ""
     parts, _ = found.sums.parts()
-    part = float(parts[np.isin(found.sums.clients, top)].sum())
+    part = float(np.maximum(parts[np.isin(found.sums.clients, top)], 0.0).sum())
     return f" ({'together ' * (len(top) > 1)}{100 * part:.0f} % of {HELPFUL})" if np.isfinite(part) else ""
 
 

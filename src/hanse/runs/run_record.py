@@ -35,7 +35,7 @@ from hanse.base.files import (
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import Reading, main_of, readings_of
-from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked
+from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
 from hanse.rounds.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
 from hanse.runs.chance import Guess, doubts
@@ -45,6 +45,7 @@ from hanse.runs.recorded_seats import OWN_TESTS, OwnTests, Seat, SeatColumns, is
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
 from hanse.runs.shape import read_said
 
+_UNLIKE = "The books of this run do not hold, so nothing that its records say can be relied on"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
 SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
 
@@ -177,13 +178,23 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences to show before the run's results: a model at chance, meaningless values, warnings of parts. Raises
-        UserError if ``shape.json`` is missing or damaged.
+        """Sentences to show before the run's results: books that do not hold, a model at chance, meaningless values,
+        warnings of parts. Raises UserError if ``shape.json`` is missing or damaged.
         """
         loss = table(self.config, "train").get("loss")
         cross_entropy = loss in (None, "cross_entropy")
         known = doubts(self.metrics, self.guess, cross_entropy=cross_entropy, several=self.models > 1)
-        return [*known, *self.about.warnings]
+        return [*self._unlike_the_books(), *known, *self.about.warnings]
+
+    def _unlike_the_books(self) -> list[str]:
+        """Return a sentence if the run has books and they, or the records that they close, do not hold."""
+        if not (self.path / "ledger.json").exists():
+            return []
+        try:
+            wrong = wrong_in(self.path)
+        except UserError as unread:
+            wrong = str(unread)
+        return [f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."] if wrong else []
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return one metric over the rounds that have it.
