@@ -57,13 +57,13 @@ def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
         needed = rounds_to_tell(given.value, given.error, [(s.round, s.error or 0.0) for s in valued])
         if needed < 1000 * len(valued):
             more = max(1, math.ceil(needed) - len(valued))
-            lacks = ", for which its budget has nothing left" if out else ""
+            lacks = ", but its budget is used up" if out else ""
             if not out and _too_little(said, more):
-                lacks = ", for which its budget has too little left"
-            told += f" With noise its value is not told from 0; about {more} more rounds would tell it{lacks}."
+                lacks = ", but its budget is too small for them"
+            told += f" With this noise its value cannot be told from 0. About {more} more rounds would suffice{lacks}."
         elif math.isinf(needed):
             told += (
-                " Its value is not told from 0, since noise alone may lower it as much; more rounds would not tell it."
+                " Its value cannot be told from 0: noise alone may lower it as much, and more rounds would not help."
             )
     return told
 
@@ -158,8 +158,8 @@ def before(
         return told
     weights = "weighted by samples" if by_samples else "if all weigh the same"
     return (
-        f"{told} In an update the noise is {own:.3g} times as long as what is learned at most, in the mean of {seats} "
-        f"updates, {weights}, {mean:.3g} times."
+        f"{told} The noise in an update is about {own:.3g} times as large as the update itself can be; in the mean of "
+        f"{seats} updates ({weights}), {mean:.3g} times."
     )
 
 
