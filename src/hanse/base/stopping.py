@@ -17,7 +17,7 @@ class Stop:
     """Whether the user asked the run to end.
 
     Attributes:
-        asked: True from the first Ctrl-C on; the run ends once its current round is finished.
+        asked: True from the first Ctrl-C on. The run ends once its current round is finished.
     """
 
     asked: bool = False
@@ -25,7 +25,7 @@ class Stop:
 
 @contextmanager
 def interruptible(ours: bool) -> Iterator[Stop]:
-    """Handle Ctrl-C inside this block: the first sets ``asked``, the second raises KeyboardInterrupt at once.
+    """Handle Ctrl-C inside this block: the first sets ``asked``, and the second raises KeyboardInterrupt at once.
 
     Outside the main thread signals cannot be handled, and the block changes nothing.
 
