@@ -1,4 +1,4 @@
-"""What is remembered of each client's earlier training, for recipes that depend on it.
+"""What the loop remembers of each client's earlier training, because the settings of local training may depend on it.
 
 Only three settings of a recipe need this (:data:`hanse.core.recipe.REMEMBERING`). The loop keeps a :class:`History` in
 its state, hands each client its own numbers with its training task, and updates it after each round.
@@ -20,7 +20,7 @@ NEVER = -1  # the round of what has not happened: a client has not trained, a ro
 
 @dataclass(frozen=True)
 class History:
-    """What every client did so far.
+    """How often, and when, each client has trained so far.
 
     Attributes:
         steps: ``[N]`` int64, the optimiser steps that each client took.
@@ -64,7 +64,7 @@ class History:
             row: ``[P]``, the model as the table has it.
 
         Returns:
-            A new row ``[P]``; ``row`` itself where clients have no statistics of their own.
+            A new row ``[P]``, or ``row`` itself if clients have no statistics of their own.
         """
         kept = self.statistics.shape[1]
         return torch.cat([row[: len(row) - kept], self.statistics[client]]) if kept else row
