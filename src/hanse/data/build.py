@@ -1,8 +1,9 @@
-"""From a :class:`DataSpec` to the data of a federation.
+"""Makes the data of a federation from a :class:`DataSpec`.
 
 :func:`build` is the entry point: it loads the source, splits it and cuts the server's sets. Its steps are separate
-functions. :func:`with_own` reads the user's own data; a run calls it first, to record the settings that these data
-imply. :func:`prepared` converts a data set to the form that its partition needs, and :func:`split` makes the partition.
+functions. :func:`with_own` reads the user's own data. A run calls it first, to record the settings that follow from
+these data. :func:`prepared` converts a data set to the form that its partition needs, and :func:`split` makes the
+partition.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         dataset: the data set of this spec, if it is loaded already.
 
     Raises:
-        UserError: one line that names what cannot be done.
+        UserError: something cannot be done. One line names it.
 
     Examples:
         >>> from hanse.data import DataSpec, build
