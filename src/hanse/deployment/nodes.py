@@ -1,7 +1,7 @@
 """Names nodes, counts them, sends them messages, and waits for their answers.
 
-Everything that talks to nodes goes through this module: hanse's own network (:mod:`hanse.deployment.link`,
-:mod:`hanse.deployment.newcomers`) and a mechanism over plain Flower apps (:mod:`hanse.deployment.strategy`).
+Everything that talks to nodes goes through this module. That is hanse's own network (:mod:`hanse.deployment.link`,
+:mod:`hanse.deployment.newcomers`), and a mechanism over plain Flower apps (:mod:`hanse.deployment.strategy`).
 :mod:`hanse.deployment.replies` reads what they answer.
 """
 
@@ -52,7 +52,7 @@ def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
 
     Args:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
-        clients: how many take part; None: all that are online once there are at least two.
+        clients: how many nodes take part. None: all that are online once there are at least two.
 
     Returns:
         The nodes by key (:func:`key_of`), in ascending order of their ids in Flower.

@@ -2,7 +2,8 @@
 
 :mod:`hanse.deployment.valued.reaggregate` starts it with pipes at its standard input and output. Any effects of the
 strategy on its process (generators, logging, warnings, threads) happen here. Output is dropped. Python code that would
-write a file, open a connection or start a program fails, because the strategy has already done so in its own process.
+write a file, open a connection or start a program fails here, because the strategy has already done all this in its own
+process.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class RefusedError(Exception):
-    """The strategy tried something that is forbidden here; says what, in one line, and with which object.
+    """The strategy tried something that is forbidden here. The message says, in one line, what and with which object.
 
     The object is only for the log: a path, a command or an address may contain secrets.
     """
