@@ -54,11 +54,11 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Permutations, and the places of the coalitions along each of them in the order of evaluation.
+    """Permutations, and the numbers that the coalitions along each of them have in the order of evaluation.
 
     Attributes:
         rows: ``[m, n]`` int64, the permutations.
-        places: ``[m, n + 1]`` int64, the place of the empty coalition, of the first player, of the first two, and so
+        places: ``[m, n + 1]`` int64, the number of the empty coalition, of the first player, of the first two, and so
             on. Where a permutation was truncated, the last place is repeated.
     """
 
@@ -83,7 +83,7 @@ def monte_carlo(
     permutations: int | Sequence[Sequence[int]],
     seed: int | np.random.Generator = 0,
 ) -> Floats:
-    """Return the mean marginal contribution over permutations, ``[n]``: an estimate of the Shapley value.
+    """Return the mean marginal contribution over permutations, ``[n]``, which estimates the Shapley value.
 
     Args:
         value: the utility; its method ``many``, if any, is used.
@@ -92,7 +92,7 @@ def monte_carlo(
         seed: the seed of the draws, or a numpy generator to use.
 
     Raises:
-        ValueError: ``n < 1``, no permutation, something that is not a permutation, or a worth that is not finite.
+        ValueError: ``n < 1``, there is no permutation, something is not a permutation, or a worth is not finite.
 
     Examples:
         >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
@@ -155,8 +155,8 @@ def walk(
         eps: the truncation threshold; 0 never truncates.
 
     Returns:
-        The marginals by player ``[m, n]``; how many worths were asked for; the places ``[m, n + 1]`` of the coalitions
-        met (see :class:`Walks`).
+        Three results: the marginals by player, ``[m, n]``; how many worths were asked for; and the places ``[m, n +
+        1]`` of the coalitions that were met (see :class:`Walks`).
     """
     reached = np.full(len(rows), empty)
     marginals = np.zeros(rows.shape)

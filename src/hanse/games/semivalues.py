@@ -1,9 +1,10 @@
 """Semivalues, and the exact values of small games from the table of all coalitions.
 
-The Shapley and the Banzhaf value are semivalues: sums of a player's marginal contributions ``v(S + i) - v(S)`` that
-differ only in the weight of a coalition of ``|S|`` others. :func:`exact`, :func:`banzhaf` and :func:`leave_one_out`
-take a utility. :func:`table` evaluates it for all coalitions, and the functions ``..._from_table`` compute values from
-the result. :class:`Semivalue` describes a semivalue to the estimators of :mod:`hanse.games.mixture`.
+The Shapley and the Banzhaf value are semivalues. Semivalues are sums of a player's marginal contributions ``v(S + i) -
+v(S)``, and differ only in the weight of a coalition of ``|S|`` others. :func:`exact`, :func:`banzhaf` and
+:func:`leave_one_out` take a utility. :func:`table` evaluates it for all coalitions, and the functions
+``..._from_table`` compute values from the result. :class:`Semivalue` describes a semivalue to the estimators of
+:mod:`hanse.games.mixture`.
 
 Tables are indexed by bit mask: ``v[mask]`` is the worth of ``{i : bit i of mask is set}``.
 """
