@@ -70,7 +70,7 @@ def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Float
     Args:
         layout: the layout of the rows.
         rows: the adapters, ``[k, P]``.
-        reference: where the adapters started, ``[P]`` for all or ``[k, P]`` for each; None: at zero.
+        reference: where the adapters started, ``[P]`` for all or ``[k, P]`` for each. None: they started at zero.
 
     Raises:
         ValueError: as :func:`product_gram`.

@@ -1,12 +1,12 @@
 """Stacked layers: the same layer of S models at once, with hand-written forward and backward passes.
 
 A :class:`hanse.learning.program.Program` builds them and the stacked engine runs them. Every :class:`Layer` takes the
-activations of the layer before it, writes its own into a buffer, and in the backward pass adds its gradients to its
+activations of the layer before it and writes its own into a buffer. In the backward pass it adds its gradients to its
 velocities. A :class:`Loss` ends the stack.
 
-Activations are *feature-major*, ``[S, features, batch]``. Reductions over classes then vectorise along the batch (a
-log-softmax over 10 classes is six times faster), and a weight's gradient with momentum is a single ``baddbmm_`` into
-its velocity. Only the first layer's input is sample-major, ``[S, batch, features]``, as it lies in the pool.
+Activations are *feature-major*, ``[S, features, batch]``. Reductions over classes then vectorise along the batch: a
+log-softmax over 10 classes is six times faster. And a weight's gradient with momentum is a single ``baddbmm_`` into its
+velocity. Only the first layer's input is sample-major, ``[S, batch, features]``, as it lies in the pool.
 
 In all signatures B is the batch width, ``weights [S, 1, B]`` each sample's share of its batch (0 for padding), and
 ``grad`` the gradient of the loss at a layer's outputs.
@@ -73,7 +73,7 @@ class Linear:
         bias_velocity: the velocity of ``bias``, in the same shape.
         out: buffer of the outputs, ``[S, out, B]``.
         grad_in: buffer of the gradient at the inputs, ``[S, in, B]``; None if no layer below trains.
-        ones: ones ``[S, B, 1]``; a product with them sums over the batch.
+        ones: ones ``[S, B, 1]``. A product with them sums over the batch.
         from_pool: whether the inputs are the pool's samples, ``[S, B, in]``.
     """
 
@@ -97,7 +97,7 @@ class Linear:
         self.x_columns = self.x_rows = out
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return ``W x + b`` by one batched product; samples from the pool are not transposed for it."""
+        """Return ``W x + b`` by one batched product. Samples from the pool are not transposed for it."""
         if x is not self.x:
             self.x, swapped = x, x.transpose(1, 2)
             self.x_columns, self.x_rows = (swapped, x) if self.from_pool else (x, swapped)
@@ -116,10 +116,10 @@ class Linear:
 
 
 class SeatwiseLinear:
-    """The first layer with one product per seat, used if single products on one thread are faster than batched ones.
+    """The first layer, computed seat by seat; used if single products on one thread are faster than batched ones.
 
-    That depends on the processor: see :mod:`hanse.learning.products`. Its arguments are those of :class:`Linear`, with
-    ``x [S, B, in]``, the buffer in which the samples will lie. All views of the buffers are made once.
+    That depends on the processor: see :mod:`hanse.learning.products`. Its arguments are those of :class:`Linear`. ``x
+    [S, B, in]`` is the buffer into which the samples will be written. All views of the buffers are made once.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class SeatwiseLinear:
         return self.out
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Add the gradients, seat by seat; no layer below trains."""
+        """Add the gradients, seat by seat; there is no layer below that trains."""
         if grad is not self.grad:
             self.grad, self.grads = grad, grad.unbind(0)
         for velocity, g, columns in zip(self.velocities, self.grads, self.x_columns, strict=True):
@@ -183,7 +183,7 @@ class Activation:
 
 
 class BatchNorm:
-    """Batch normalisation over each model's own batch without padding; running statistics are updated as in PyTorch.
+    """Batch normalisation over each model's own batch without padding. Running statistics are updated as in PyTorch.
 
     Args:
         scale: PyTorch's ``weight``; all tensors but ``normal`` and ``out`` are ``[S, features, 1]``.
@@ -260,8 +260,8 @@ class Loss(Protocol):
             output: ``[S, k, B]``.
             y: labels ``[S, 1, B]`` or targets ``[S, d, B]``.
             weights: each sample's share of its batch.
-            tally: ``[S, 1, B]``, each sample's weight in its model's reported loss; None: this step's losses are not
-                reported.
+            tally: ``[S, 1, B]``, each sample's weight in the loss that its model reports. None: the losses of this step
+                are not reported.
         """
         ...
 

@@ -104,8 +104,8 @@ def worth_for_images(problem: Problem) -> bool:
 def why_not_native(problem: Problem) -> str | None:
     """Return why the compiled code cannot train a model here, or None if it can.
 
-    It can train linear layers with ReLU or tanh between them, and before these convolutions, each followed by ReLU,
-    pooling by 2 or both. Every parameter must be trainable, and the loss cross-entropy or the squared error.
+    It can train linear layers with ReLU or tanh between them. Before these there may be convolutions, each followed by
+    ReLU, pooling by 2, or both. Every parameter must be trainable, and the loss cross-entropy or the squared error.
     """
     compiled = library()
     if isinstance(compiled, str):
@@ -168,7 +168,7 @@ def _size_after(layer: Layer) -> list[int]:
 
 
 def read_native(problem: Problem) -> NativeLayers | None:
-    """Return a model's layers if the compiled code can run them, whatever its loss; else None."""
+    """Return a model's layers if the compiled code can run them, whatever the model's loss; otherwise None."""
     if problem.stack is not None:
         dense = read_dense(problem.stack)
         return None if dense is None else NativeLayers((), dense)
