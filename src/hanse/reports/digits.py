@@ -6,12 +6,12 @@ import math
 
 
 def rounded(value: float, error: float | None = None, *, sign: bool = False, most: int = 3) -> str:
-    """Return a number with no more digits than its error bears: the last one is the first of the error.
+    """Return a number with only as many digits as its error justifies: the last is the first digit of the error.
 
     Args:
         value: the number.
-        error: its error, or half its interval; None, or no more than rounding makes: not known, and ``most`` digits are
-            shown.
+        error: the number's error, or half its interval. None, or an error not above what rounding makes: not known, and
+            ``most`` digits are shown.
         sign: write a plus, too.
         most: significant digits where no error is known.
 

@@ -32,15 +32,15 @@ class Round:
 
     Attributes:
         round: its number, from 0.
-        value: what the client's update was worth; the sum if it had several seats.
+        value: what the client's update was worth. If it had several seats, their sum.
         error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
             together.
         of: the sum of all clients' values in the round.
-        share: the client's part of all values above zero, so the shares of a round sum to 1. It is 0 if the
-            client's own value is not above zero.
+        share: the client's part of the total of all values above zero. The shares of a round sum to 1. A client whose
+            own value is not above zero has share 0.
         weight: the weight that the update had in the model that it trained.
         late: how many rounds the update came after the one in which the client was asked.
-        refused: why there was no usable update; None if there was one.
+        refused: why there was no usable update. None: there was one.
     """
 
     round: int
@@ -68,11 +68,11 @@ class Contributed:
             meaning.
         place: its place among the ranked clients; 1 is the highest sum. None if fewer than two of its updates were
             valued.
-        ranked: how many clients can be ranked: those with more than one valued update.
+        ranked: how many clients can be ranked. These are the clients with more than one valued update.
         valued: how many clients had an update valued.
         updates: how many of this client's updates were valued.
-        tied: the places of the clients that cannot be told apart from this one.
-        share_interval: the 95 % interval of the share, from both errors together; None if the error of the draw is not
+        tied: the places in the ranking of the clients that cannot be told apart from this one.
+        share_interval: the 95 % interval of the share, from both errors together. None: the error of the draw is not
             known.
         measure: what one value is called, such as "Shapley value".
         measured: a sentence on what it is.
@@ -113,7 +113,7 @@ class Contributed:
 
     @property
     def part(self) -> str:
-        """A sentence on how much of the fall in loss came through the client's updates; "" if that is not known."""
+        """A sentence on how much of the fall in loss is due to the client's updates; "" if that is not known."""
         if self.gained is None or self.value is None:
             return ""
         half = SURE * (self.error or 0.0)
@@ -162,7 +162,7 @@ class Contributed:
 
     @property
     def error(self) -> float | None:
-        """The standard error of ``value`` from both sources together; None if neither is known."""
+        """The standard error of ``value`` from both sources together, or None if neither is known."""
         known = [e for e in (self.sampling, self.drawn) if e is not None]
         return math.hypot(*known) if known else None
 
@@ -178,7 +178,7 @@ class Contributed:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of ``value`` from both errors; None if the draw's is not known, or if the value is exact.
+        """The 95 % interval of ``value`` from both errors; None if the draw's is not known, or the value is exact.
 
         An interval from the sampling of coalitions alone would ignore other validation samples.
         """

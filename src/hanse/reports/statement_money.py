@@ -30,7 +30,7 @@ class Posting:
         account: "client/N" or "escrow/N".
         units: the amount, above zero if the account received it (1 token is 1,000,000 units).
         holds: what account and escrow hold together after it, in units.
-        others: the other accounts that the transaction moves; empty unless the run allows names.
+        others: the other accounts that the transaction moves. It is empty unless the run allows names.
     """
 
     number: int
@@ -50,7 +50,7 @@ class PostingSum:
 
     Attributes:
         kind: the kind, as the ledger calls it.
-        what: what it is called on the page.
+        what: the name of this kind on the page.
         received: the units that came in.
         paid: the units that went out.
         transactions: the numbers of the transactions that make up the sum.
@@ -72,7 +72,7 @@ class Money:
     Attributes:
         book: the name of the book.
         count: how many transactions the book has.
-        head: the hash of the last one, by which a receipt is held against the book.
+        head: the hash of the last posting. With it, a receipt can be compared with the book.
         floor: the balance below which no account may fall.
         granted: what the mint gave it.
         received: what it received besides.
@@ -108,12 +108,12 @@ def money_of(
     kinds: Mapping[str, str] | None = None,
     names: bool = False,
 ) -> Money | None:
-    """Return the books of a client; None if nobody pays in this run.
+    """Return the books of a client, or None if nobody pays in this run.
 
     Args:
         folder: the run directory.
         client: the client's number.
-        kinds: what kinds of transactions are called on the page; a kind without an entry keeps its own name.
+        kinds: the names of kinds of transactions on the page. A kind without an entry keeps its own name.
         names: whether postings name the other accounts of their transactions.
 
     Raises:
