@@ -57,7 +57,7 @@ def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
 
     Args:
         name: a number (not checked for existence), or the name of exactly one client.
-        names: the clients' names by number; empty: clients have no names.
+        names: the clients' names by number; empty if clients have no names.
         where: the start of an error message, such as the option.
 
     Raises:
