@@ -28,7 +28,7 @@ class ListedRun:
     """A run directory that was found.
 
     Attributes:
-        id: the run's name in addresses: a hash of its path, so no path from outside is ever opened.
+        id: the run's name in addresses. It is a hash of the run's path, so that no path from outside is ever opened.
         name: the run's path from the folder that is shown, for people.
         folder: the run directory.
     """

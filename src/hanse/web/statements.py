@@ -28,7 +28,10 @@ YOUNG_S = 5.0  # seconds before a statement is made again, though the run has a 
 
 
 class NoStatementError(Exception):
-    """There is no such statement; says why. The message is for the operator: it may mention other participants."""
+    """There is no such statement.
+
+    The message says why. The message is for the operator: it may mention other participants.
+    """
 
 
 @dataclass(frozen=True)
