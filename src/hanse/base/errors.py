@@ -60,7 +60,8 @@ def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
     the command line's options.
 
     Args:
-        says: changes each line further, for a function whose arguments stand for settings of an experiment.
+        says: a function that changes each line further, for callers whose arguments stand for settings of an
+            experiment.
 
     Examples:
         >>> with in_python():
@@ -173,7 +174,8 @@ def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tu
         known: the built-in factories by name.
 
     Returns:
-        The factory, and all entries of the mapping but ``name``; no options if ``given`` is a string.
+        Two results: the factory, and all entries of the mapping but ``name``. If ``given`` is a string, there are no
+        options.
 
     Raises:
         UserError: ``given`` is none of these, or its name cannot be found (see :func:`import_path`).

@@ -141,7 +141,7 @@ def _allows_none(wanted: TypeAdapter[Any]) -> bool:
 def misspelt(kind: type, known: Sequence[str]) -> str | None:
     """Return a warning if the name of a public method is almost that of a known method, else None.
 
-    Python does not notice such a slip: nothing would ever call the method.
+    Python does not notice such a slip: the method would exist, but nothing would ever call it.
 
     Args:
         kind: a part's, policy's or behaviour's class. Only methods that it defines itself count.

@@ -199,7 +199,7 @@ def json_lines(
         remedy: what the error for a damaged line advises.
 
     Raises:
-        UserError: a complete line is not a JSON object; the message has its number and the remedy.
+        UserError: a complete line is not a JSON object. The message has its number and the remedy.
     """
     if not file.exists():
         return
@@ -265,7 +265,7 @@ def array_header(blob: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.
     """Read the header of an array in ``.npy`` format, and check the claimed size.
 
     Args:
-        blob: a file positioned at the start of the array; afterwards it is at the first number.
+        blob: a file, positioned at the start of the array. Afterwards, it is positioned at the first number.
         size: how many bytes header and numbers take together.
 
     Returns:
@@ -322,14 +322,14 @@ def whole_file(
         path: where the file goes.
         durable: whether to flush it to the disk, not only to the system's cache.
         private: whether only this user may read it and enter folders created for it.
-        replace: whether an existing file is replaced; if not, it stays, and the new content is dropped.
+        replace: whether an existing file is replaced. If not, it stays, and the new content is dropped.
 
     Yields:
         The open file, in binary mode.
 
     Raises:
-        OSError: the file cannot be written, or ``path`` is a link or anything else but a regular file, which could make
-            hanse overwrite another file.
+        OSError: the file cannot be written, or ``path`` is not a regular file. It may be a link, for instance, which
+            could make hanse overwrite another file.
     """
     if not private:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ def looking(*, trust: bool = False) -> Iterator[None]:
     """Refuse import paths inside this block.
 
     Args:
-        trust: whether the user allows them (``--trust``); import paths then work as usual.
+        trust: whether the user allows import paths (``--trust``). They then work as usual.
     """
     mark = _LOOKING.set(not trust)
     try:

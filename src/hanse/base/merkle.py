@@ -1,7 +1,7 @@
 """Merkle trees as in RFC 9162: a root hash for a list, and proofs of inclusion and consistency.
 
-Hashes are SHA-256, of a leaf with the prefix 0 and of an inner node with the prefix 1, so neither can be mistaken for
-the other. Any length is allowed: the left half is the largest power of two below it.
+Hashes are SHA-256, of a leaf with the prefix 0, and of an inner node with the prefix 1. Neither can therefore be
+mistaken for the other. Any length is allowed: the left half is the largest power of two below it.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def interruptible(ours: bool) -> Iterator[Stop]:
     Outside the main thread signals cannot be handled, and the block changes nothing.
 
     Args:
-        ours: whether this process may handle the signal. False in Flower's server apps, which Flower ends with that
-            signal.
+        ours: whether this process may handle the signal. It is False in Flower's server apps, because Flower ends them
+            with that signal.
 
     Yields:
         The :class:`Stop` to look at.

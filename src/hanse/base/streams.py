@@ -30,7 +30,7 @@ def stream(seed: int, purpose: str, *, round: int = -1, client: int = -1, start:
         seed: the run's seed.
         purpose: what the draw is for, such as ``"score"`` or ``"bid"``.
         round: the round, if each round draws anew, or -1 for a draw that is made once per run.
-        client: the client's id, if each client has its own draw; else -1.
+        client: the client's id, if each client has its own draw, or -1 otherwise.
         start: a seat's start row, or any other number that distinguishes draws; else -1.
 
     Examples:
@@ -49,7 +49,7 @@ def torch_seed(seed: int, purpose: str, *, round: int = -1, client: int = -1, st
         purpose: what the draw is for.
         round: the round's number.
         client: the client for which the seed is. -1: for no client.
-        start: any third number that tells draws apart.
+        start: any third number that distinguishes draws.
     """
     # PyTorch takes seeds up to 2^64 - 1, but other users of the number may read it as a signed integer
     return int.from_bytes(_key(seed, purpose, round, client, start)[:8], "little") >> 1
