@@ -95,7 +95,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     """Play the demo, print its tables and write its reports.
 
     Args:
-        folder: folder for runs and reports; an earlier demo there is replaced.
+        folder: the folder for runs and reports. An earlier demo in it is replaced.
         seeds: how many seeds each mechanism of the race is played with.
         console: where the demo prints.
 

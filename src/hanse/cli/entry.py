@@ -104,7 +104,7 @@ def demo(
     every update is valued. Then all values of a round are estimated from few models. Finally twelve participants trade
     models in a market, which is audited.
 
-    Everything lies in one folder of runs, which 'hanse serve' shows as a page. An earlier demo there is replaced.
+    Everything is in one folder of runs, which 'hanse serve' shows as a page. An earlier demo there is replaced.
 
     Examples:
         hanse demo --out runs/demo

@@ -1,7 +1,7 @@
 """``hanse theory``: a paper's theory, plotted against simulation.
 
-The formulas and the simulation are in :mod:`hanse.lab.theory`; which printed formulas are wrong, and why, is in
-``docs/papers.md``.
+The formulas and the simulation are in :mod:`hanse.lab.theory`. ``docs/papers.md`` says which printed formulas are
+wrong, and why.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def theory(
     forms: exact, as printed in the paper, and simulated. It also prints the tau^2 below which joining pays. The numbers
     and a picture are written to --out.
 
-    With --run and --alone it says instead how many clients of a real run did better than alone.
+    With --run and --alone, it instead says how many clients of a real run did better than alone.
 
     Examples:
         hanse theory pifl --clients 50 --samples 20
