@@ -31,7 +31,7 @@ class DamagedError(LedgerError):
 
 
 def check(transaction: Transaction) -> None:
-    """Check the form of a transaction; balances are not looked at.
+    """Check the form of a transaction. Balances are not checked.
 
     Raises:
         LedgerError: a step, kind or memo is not one line of printable text; there are fewer than two postings; a kind
@@ -74,7 +74,7 @@ class Book:
         peaks: the hashes that represent the Merkle tree and to which leaves can be added; see
             :func:`hanse.base.merkle.grow`.
         count: how many transactions there were.
-        floor: the units that an account may go down to; below 0 for debt.
+        floor: the lowest balance that an account may have, in units. Below 0, accounts may have debt.
         round: the last round that was posted to.
         steps: the steps posted in that round.
 

@@ -98,7 +98,8 @@ def decide(
 
     Args:
         slot: the slot in which the part is asked.
-        method: the bound method; it gets the view and the part's state, and returns a decision and the next state.
+        method: the part's bound method. It gets the view and the part's state, and returns a decision and the next
+            state.
         view: the round so far.
         states: the states of all parts.
         key: where this part's own state is in ``states``.

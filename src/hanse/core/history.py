@@ -1,7 +1,8 @@
 """What the loop remembers of each client's earlier training, because the settings of local training may depend on it.
 
 Only three settings of a recipe need this (:data:`hanse.core.recipe.REMEMBERING`). The loop keeps a :class:`History` in
-its state, hands each client its own numbers with its training task, and updates it after each round.
+its state. It hands each client the client's own numbers with its training task, and updates the history after each
+round.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class History:
         Args:
             recipe: the clients' training recipe.
             num_clients: how many clients there are, N.
-            layout: how a model lies in a row.
+            layout: where each tensor of a model is in a row.
             initial: the first model, ``[P]``.
         """
         none = layout.size if recipe.statistics == "averaged" else layout.num_parameters

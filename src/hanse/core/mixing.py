@@ -47,7 +47,8 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         states: the states of all parts.
 
     Returns:
-        The mix; the values that the weighing parts hand on to later parts; the parts' states after these decisions.
+        Three results: the mix; the values that the weighing parts pass on to later parts; and the parts' states after
+        these decisions.
 
     Raises:
         PartError: a part returned something invalid, or no part gives the new value of a row that a group trained.

@@ -1,8 +1,8 @@
 """The decisions of a round, and the parts of a mechanism that make them.
 
 Start here to write a part. A part is a frozen dataclass of hyper-parameters with pure methods: its state is passed in
-and returned. It fills a slot of a :class:`Mechanism` by having the slot's method, and one part may fill several slots.
-The loop (:mod:`hanse.rounds.round`) calls them in this order::
+and returned. It fills a slot of a :class:`Mechanism` by having the method of that slot, and one part may fill several
+slots. The loop (:mod:`hanse.rounds.round`) calls them in this order::
 
     present -> ASK -> SELECT -> TRAIN -> WEIGH -> VALUE -> SETTLE -> MIX -> DEPLOY -> record
 
@@ -58,7 +58,7 @@ class Questions(tuple[Request, ...]):
     """A part's questions, and the values that it computed to ask them and needs again later in the round.
 
     Attributes:
-        found: the values computed; the part's later methods read them with ``view.get(Type)``.
+        found: the values computed. The part's later methods read them with ``view.get(Type)``.
     """
 
     found: tuple[Any, ...] = ()
@@ -82,7 +82,7 @@ class Choice:
             :meth:`TrainPart.home`).
         target: ``[S]`` int64, the row that each update goes to. None: the row where it started.
         metrics: numbers by name that are recorded with the round.
-        found: values for parts that decide later; they read them with ``view.get(Type)``.
+        found: values for parts that decide later. These read them with ``view.get(Type)``.
     """
 
     clients: Ints
@@ -168,7 +168,7 @@ class Group:
         return replace(self, shrunk=shares if self.shrunk is None else self.shrunk * shares)
 
     def made(self, said: Aggregate) -> Tensor:
-        """Return the new row ``[P]`` (float32) that an aggregate of this group stands for."""
+        """Return the new row ``[P]`` (float32) that results from an aggregate of this group."""
         if said.row is not None:
             return said.row
         assert said.weights is not None  # an aggregate has weights or a row
@@ -201,7 +201,7 @@ class Group:
 
     @property
     def staleness(self) -> Ints:
-        """How many rounds each update was under way, ``[m]`` int64; 0 for an update of this round."""
+        """By how many rounds each update is late, ``[m]`` int64; 0 for an update of this round."""
         return self.view.trained.staleness[self.at]
 
 
@@ -385,7 +385,7 @@ class Settlement:
 
 @dataclass(frozen=True)
 class OwnMix:
-    """A personal model that each client mixes locally; the server never sees the weights.
+    """A personal model, which each client mixes locally. The server never sees the weights.
 
     Attributes:
         rows: ``[k]`` int64, the table rows that are mixed.
@@ -426,7 +426,7 @@ class Context:
         rounds: how many rounds the run has.
         seed: the run's seed, for streams.
         recipe: how clients train.
-        layout: how a model lies in a row of the table.
+        layout: where each tensor of a model is in a row of the table.
         initial: ``initial(k)`` draws the k-th initial model, ``[P]`` float32. The same k gives the same model.
         slots: the parts of the mechanism by slot.
         sums: a function, given if the server sees only sums of updates (``[federation] secure``). It splits the clients
@@ -479,7 +479,7 @@ class View:
         seats: TRAIN's decision.
         updates: the accepted updates; read them as :attr:`trained`.
         mix: the proposed next table; read it as :attr:`mixed`.
-        found: values that parts handed on, by type; read them with :meth:`get`.
+        found: values that parts passed on, by type. Read them with :meth:`get`.
         book: the balances at this moment.
         posted: this round's transactions.
 
@@ -547,7 +547,7 @@ class View:
         Args:
             purpose: what the draw is for. In one round, the same arguments give the same numbers.
             client: the client, if each has its own draw.
-            start: any further number that tells draws apart.
+            start: any further number that distinguishes draws.
         """
         return stream(self.context.seed, purpose, round=self.round, client=client, start=start)
 
@@ -630,7 +630,7 @@ class Size:
     Attributes:
         clients: how many clients there are.
         seats: how many of them train in a round, at most.
-        updates: the fewest updates that a round may get: below ``seats`` if rounds end early.
+        updates: the fewest updates that a round may get. It is below ``seats`` if rounds may end early.
         rounds: how many rounds are planned.
     """
 
@@ -779,7 +779,7 @@ class AggregatePart(Part, Protocol):
 class WeighPart(Part, Protocol):
     """Returns the new rows of the blocks that it ``fills``; ``GROUPS`` there means the server rows that groups train.
 
-    A part in another slot may also have a ``weigh``, which is called unless the part in the weigh slot fills the same
+    A part in another slot may also have a ``weigh``. It is called unless the part in the weigh slot fills the same
     blocks. Rows that nobody trains or fills stay unchanged. A row that only its own client trains becomes that client's
     update.
     """

@@ -56,7 +56,7 @@ class Like:
     Attributes:
         shape: the tensor's shape.
         dtype: float32, float64 or int64, the types that a message can carry.
-        low: the least entry; an integer for int64. None: no bound.
+        low: the smallest entry allowed; an integer for int64. None: no bound.
         high: the largest entry. None: no bound.
 
     Raises:
@@ -151,8 +151,8 @@ class ClientHalf(Protocol):
         Args:
             payload: what was sent.
             key: the seat's ``(seed, round, client, start row)``, for its random streams.
-            module: the model during training: its parameters change with each step.
-            layout: how the model lies in a row.
+            module: the model during training. Its parameters change with each step.
+            layout: where each tensor of the model is in a row.
         """
 
     def reports(self, payload: Payload, y: Tensor, plan: NDArray[Any]) -> Mapping[str, Tensor]:

@@ -13,7 +13,7 @@ Each task has a class for its result: :class:`Train` and :class:`Trained`, :clas
 
 Values from outside are checked against the annotated types of the fields (:mod:`hanse.core.declared`), which include
 bounds: a ``Count`` is a whole number from 0 to 2^53, and a ``Loss`` is a number that float32 can represent. In the
-shapes, P is the length of a model's row and C the number of models asked about.
+shapes, P is the length of a model's row, and C is the number of models that the question is about.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Test:
         model: ``[P]``, the model that the client holds.
         row: the number of the private row, initially ``model``, that the client holds instead. None: it holds
             ``model``.
-        mixture: models that the client mixes before testing; if all weights are 0, ``model`` is tested. None: no
+        mixture: models that the client mixes before the test. If all weights are 0, ``model`` is tested. None: no
             mixture.
         beside: ``[P]``, a second model whose accuracy is also reported. None: no second model.
         scored: whether to test at all. If not, the client only makes its mixture.
@@ -232,7 +232,9 @@ class CommitSize:
 
 @dataclass(frozen=True)
 class AuditSize:
-    """Asks to open some leaves of a client's commitment. Samples stay where they are; an auditor inspects them there.
+    """Asks to open some leaves of a client's commitment.
+
+    The samples stay where they are, and an auditor inspects them there.
 
     Attributes:
         root: the root of the commitment that is audited, 64 hexadecimal digits.
@@ -427,7 +429,7 @@ class Masked:
     Attributes:
         name: the step's name.
         values: the answer's values, by name.
-        words: ``[P + 6]`` int64, the member's masked update, in step "sum"; empty otherwise.
+        words: ``[P + 6]`` int64, the member's masked update in step "sum"; empty in other steps.
     """
 
     name: Name
@@ -457,7 +459,7 @@ class Request:
 
     Attributes:
         accepted: for each private row of the client that was ever updated, ``(row, round of the last accepted
-            update)``. None: not stated. This matters only where owners keep their private rows.
+            update)``. None: not stated. This matters only if owners keep their private rows.
 
     Examples:
         >>> Request(0, (Ask("bid", {"price": 3}),)).tasks[0].name

@@ -124,7 +124,7 @@ class Block:
 
     Attributes:
         name: the block's name, such as "server" or "own".
-        count: how many rows; ``PER_CLIENT`` for one per client.
+        count: how many rows the block has, or ``PER_CLIENT`` for one per client.
         initial: the initial values. "model": the first initial model. "different": a different initial model in each
             row. "zero": zeros.
         private: whether each row belongs to a client, which computes it and never sends it to the server.
@@ -214,7 +214,7 @@ class Table:
 
         Args:
             blocks: the blocks, in the order in which their rows lie.
-            num_clients: how many rows a block with a row per client has.
+            num_clients: the number of clients, for blocks that have one row per client.
             initial: ``initial(k)`` returns the k-th initial model ``[P]``.
 
         Raises:
@@ -367,7 +367,7 @@ class Seats:
         return Seats(self.client[keep], self.start[keep], self.target[keep], R, mu, L)
 
     def plain(self) -> Seats:
-        """Return the seats without pull and tilt."""
+        """Return the same seats without pull and tilt."""
         return Seats(self.client, self.start, self.target)
 
     def with_more(self, others: Sequence[Seats]) -> Seats:
@@ -402,8 +402,8 @@ class Updates:
         steps: ``[S]`` int64, optimiser steps.
         extras: tensors by name, ``[S, ...]`` each.
         metrics: numbers that clients' own training loops report, one mapping per seat; empty if no loop reports any.
-        staleness: ``[S]`` int64, how many rounds late an update is; 0 for this round's. A late update is
-            rebased: ``U' = M[start now] + (U - start then)``. If left out, all are 0.
+        staleness: ``[S]`` int64, by how many rounds each update is late; 0 for an update of this round. A late update
+            is rebased: ``U' = M[start now] + (U - start then)``. If left out, all are 0.
         raw: late updates before rebasing, by position.
 
     Examples:
@@ -630,7 +630,7 @@ def mix(W: Floats, updates: Tensor, table: Tensor) -> Tensor:
     infinite.
 
     Args:
-        W: ``[K', S + K]``, the weights; columns of updates first.
+        W: ``[K', S + K]``, the weights. The columns of updates come first.
         updates: ``[S, P]``, U.
         table: ``[K, P]``, M.
 

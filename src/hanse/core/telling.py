@@ -1,10 +1,10 @@
 """Descriptions that parts, behaviours and policies give of themselves, so no report needs to know them by name.
 
-A part returns a :class:`Telling` from its method ``tells``, a behaviour or policy a :class:`Conduct`, and a payment
-rule :class:`Terms` before anybody joins. These are plain data, written into the run directory as ``about.json`` when
-the run begins (:func:`describe`, :func:`write_about`). Reports, statements and the live page read them there
-(:func:`read_about`). The directory may be a stranger's: types and lengths are checked, nothing is imported, and pages
-escape all text.
+A part returns a :class:`Telling` from its method ``tells``, and a behaviour or policy a :class:`Conduct`. A payment
+rule returns :class:`Terms` before anybody joins. These are plain data, written into the run directory as ``about.json``
+when the run begins (:func:`describe`, :func:`write_about`). Reports, statements and the live page read them there
+(:func:`read_about`). The directory may come from a stranger. Types and lengths are checked, nothing is imported, and
+pages escape all text.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Measure:
         name: the name of one value, such as "Shapley value".
         sentence: what a value means.
         share_out: whether the values of a round sum to the round's gain, which makes shares of the sum meaningful.
-        ranks: whether the values of a round sum to zero, so that they rank, and one below zero means no harm.
+        ranks: whether the values of a round sum to zero. They then only rank, and a value below zero means no harm.
         marginal: whether a value is what is lost if only this update is missing. An update that others can replace is
             then worth about 0.
         scatters: whether honest clients' sums of values scatter around 0, some above and some below, depending on how
