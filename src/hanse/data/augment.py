@@ -73,7 +73,7 @@ def resized_crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Te
 
     Args:
         x: images, ``[n, channels, size, size]``.
-        black: not used here; other kinds of augmentation pad with it.
+        black: not used here; other kinds of augmentation pad images with it.
         draw: a numpy generator.
     """
     n, _, height, width = x.shape

@@ -79,10 +79,10 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
 
     Args:
         spec: the experiment's ``[data]`` section.
-        given: the data as an object, in any form of :mod:`hanse.data.own`; None to follow the spec's import path.
+        given: the data as an object, in any form of :mod:`hanse.data.own`. None: the spec's import path is followed.
 
     Returns:
-        The spec with these settings, and the data set; for a named source, the unchanged spec and None.
+        The spec with these settings, and the data set. For a named source, the unchanged spec and None.
 
     Raises:
         UserError: the spec needs an object that was not given, or the data cannot be used.
@@ -295,7 +295,7 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
     Args:
         dataset: the data set. Unless it is split by classes, a mixture's data set must have gone through
             :func:`prepared`.
-        spec: the spec; its ``partition``, ``clients``, ``seed`` and the partition's settings are used.
+        spec: the spec, of which ``partition``, ``clients``, ``seed`` and the partition's settings are used.
 
     Raises:
         UserError: the partition needs class labels and there are none, or is impossible with these samples.

@@ -135,7 +135,7 @@ class Iid:
 
     Attributes:
         samples_per_client: mean number of samples of a client. If left out, all samples are used.
-        sizes: how many samples each client has: 'equal', or 'power' for GreedyFed's power law.
+        sizes: how clients' numbers of samples are drawn: 'equal', or 'power' for GreedyFed's power law.
         min_samples: least samples of a client, before its shares are cut.
     """
 
@@ -150,13 +150,13 @@ class Dirichlet:
     """A label mix ~ Dirichlet(alpha) and a power-law size per client (GreedyFed).
 
     Attributes:
-        alpha: the concentration; small is skewed.
+        alpha: the concentration. The smaller it is, the more skewed are the mixes.
         sampler: 'log' is exact at any alpha; 'float32-clamped' draws as GreedyFed's published code did.
         use_all: whether to use all samples; clients served last then take what is left. false: every client keeps its
             mix, and only as many samples are used as the class that runs out first allows (as GreedyFed's published
             code does).
         samples_per_client: mean number of samples of a client. If left out, all samples are used.
-        sizes: how many samples each has: 'power' or 'equal'.
+        sizes: how clients' numbers of samples are drawn: 'power' or 'equal'.
         min_samples: least samples of a client, before its shares are cut.
     """
 
@@ -174,7 +174,7 @@ class Niid:
     """Each class spread over the clients ~ Dirichlet(alpha) (Li et al. 2022).
 
     Attributes:
-        alpha: the concentration; small is skewed.
+        alpha: the concentration. The smaller it is, the more skewed are the shares.
         min_samples: least samples of a client, before its shares are cut.
     """
 
@@ -200,7 +200,7 @@ class Mixture:
         class_groups: the classes of each distribution; other classes are not used.
         samples_per_client: mean number of samples of a client. If left out, as many as the scarcest distribution
             allows.
-        sizes: how many samples each has: 'equal' or 'power'.
+        sizes: how clients' numbers of samples are drawn: 'equal' or 'power'.
         min_samples: least samples of a client, before its shares are cut.
     """
 

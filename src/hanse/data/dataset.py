@@ -50,7 +50,8 @@ class Dataset:
         name: the source's name in messages and records.
         train: the samples that are distributed to clients, at least one.
         test: the samples that the server holds back. It may be empty.
-        num_classes: labels are int64 from 0 to ``num_classes - 1``; None for regression, with float32 targets.
+        num_classes: the number of classes; labels are int64 from 0 to ``num_classes - 1``. None: regression, with
+            float32 targets.
         input_shape: the shape of one input, without the sample axis. For samples with several inputs (``Samples`` made
             from a dictionary), it is instead the width of the row that holds all inputs.
         note: a note for readers of results, such as "the split is not the official one".
@@ -59,7 +60,7 @@ class Dataset:
         test_client_of: ``[n_test]``, the client of each test sample. -1: that client has no train samples.
         client_names: the names of the clients, indexed by the numbers in ``client_of``.
         ordered: a client's samples are in order of time, so its test share is cut from the end.
-        black: the value of a black pixel in each channel, after scaling; augmentation pads with it. Empty: 0.
+        black: the value of a black pixel in each channel after scaling. Augmentation pads images with it. Empty: 0.
 
     Raises:
         UserError: the fields contradict each other, a label is out of range, or there are no train samples.

@@ -83,7 +83,7 @@ def read_cifar10_archive(path: Path) -> Arrays:
         x_train and x_test, images ``[n, 32, 32, 3]``; y_train and y_test, labels ``[n]``.
 
     Raises:
-        ValueError: something in the file is missing or wrong; the message names both.
+        ValueError: something in the file is missing or wrong. The message names the file and the fault.
     """
     arrays: dict[str, bytes] = {}
     try:

@@ -287,7 +287,7 @@ def unfinite(data: SplitData, test: Samples) -> str | None:
         test: the source's test samples.
 
     Returns:
-        A line with the row, the column, the number and the client that holds it.
+        A line with the row, the column, the number and the client to which the sample belongs.
     """
     for what in ("x", "y"):
         values = getattr(data.train, what)

@@ -65,7 +65,7 @@ def of_samples(samples: Samples) -> str:
 
 
 def of_text(text: str) -> str:
-    """Return the digest of a text, such as several digests in one: 16 hexadecimal digits."""
+    """Return the digest of a text (which may consist of several digests): 16 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -173,7 +173,7 @@ def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray
         kind: the prefix for clients that are numbers, such as the column's name.
 
     Raises:
-        UserError: a client has no name, or two clients' names would look alike.
+        UserError: a client has no name, or the names of two clients would look the same.
     """
     # named once each: values repeat in thousands of rows
     names: dict[Any, str] = {}

@@ -32,7 +32,7 @@ def keeping() -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """Return ``make()``; within :func:`keeping`, cached by ``key``."""
+    """Return ``make()``. Inside :func:`keeping`, the result is cached by ``key``."""
     if _kept is None:
         return make()
     if key not in _kept:

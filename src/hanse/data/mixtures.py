@@ -35,7 +35,7 @@ def with_distributions(
     Args:
         dataset: the data set, whose samples stay as they are unless images are turned.
         kind: "classes" (groups of classes), "rotation" (of images), or "source" (as the source says). None: "source" if
-            the source says it and nothing contradicts it, else "classes".
+            the source has distributions and no setting contradicts this, else "classes".
         count: the number of distributions. None: as many as ``class_groups`` or the source have, else 2.
         class_groups: the classes of each distribution; None for ``count`` groups of consecutive classes.
         seed: the seed that determines which images are turned.
@@ -258,7 +258,7 @@ def mixture(
         client_validation: the part that it keeps for validation, 0 or more.
         sizes: how many samples each client gets; see :func:`hanse.data.partitions.client_sizes`.
         min_samples: the least that a client gets.
-        total: how many samples are dealt in all; None for as many as can be.
+        total: how many samples are distributed in all. None: as many as possible.
         validation_mix: which mixture, "train" or "test", the validation share is drawn by.
 
     Returns:

@@ -106,9 +106,9 @@ def shakespeare_next(folders: Sequence[Path], download: bool) -> Dataset:
     """Return the same text in LEAF's form: x int64 ``[n, 80]``, and y ``[n]``, the one character that follows.
 
     There is a window at *every* position of a role's lines. The classes are LEAF's 80 characters; other characters
-    become spaces. Clients and the split in time are those of :func:`shakespeare`: the first 80 % of a role's windows to
-    train on, the rest to test on. The first test windows overlap the end of the train part. The whole text needs 0.6
-    GB.
+    become spaces. Clients are those of :func:`shakespeare`, and so is the split in time: the first 80 % of a role's
+    windows are for training, the rest for testing. The first test windows overlap the end of the train part. The whole
+    text needs 0.6 GB.
 
     Raises:
         UserError: as :func:`shakespeare`.

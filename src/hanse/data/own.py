@@ -248,7 +248,7 @@ def as_dataset(
 def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int | None]:
     """Return all samples of data in any form, and the number of classes (None: regression).
 
-    For one party's data that are not split further, such as the server's set.
+    This is for the data of one party that are not split further, such as the server's set.
 
     Args:
         given: any form of :func:`as_dataset` that is not already divided into train and test sets.

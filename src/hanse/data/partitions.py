@@ -162,8 +162,8 @@ def dirichlet(
 
     This is GreedyFed's partition. Clients are served in random order, each by a multinomial draw from its mix. When a
     class runs out, the rest is drawn from the remaining classes, in the proportions of the mix. (Hsu et al. 2019 do so
-    sample by sample.) Sizes are therefore exact, but mixes only while samples last: if all samples are used, the last
-    clients take what is left. A ``total`` below the number of samples avoids that.
+    sample by sample.) The sizes are therefore exact, but the mixes only while samples last. If all samples are used,
+    the last clients take what is left. A ``total`` below the number of samples avoids that.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -174,7 +174,7 @@ def dirichlet(
         sizes: how many samples each client gets; see :func:`client_sizes`.
         min_samples: the least that a client gets.
         sampler: how mixes are drawn; see :func:`label_mixes`.
-        total: how many samples are dealt in all; None for all of them.
+        total: how many samples are distributed in all. None: all of them.
         num_classes: the number of classes, if some of them may be absent from ``labels``. None: the largest label plus
             1.
 
@@ -241,7 +241,7 @@ def scaled_dirichlet(
         sizes: the law of the sizes, "power" or "equal".
         min_samples: the least that a client gets.
         sampler: how mixes are drawn, "log" or "float32-clamped".
-        total: how many samples are dealt in all, at most; None for all that can be.
+        total: the most samples that are distributed in all. None: as many as possible.
         num_classes: the number of classes; None for the largest label plus 1.
 
     Returns:
@@ -502,7 +502,7 @@ def iid(
         seed: the seed of the draws.
         sizes: "equal", or "power" for GreedyFed's power law; see :func:`client_sizes`.
         min_samples: the least that a client gets.
-        total: how many samples are dealt in all; None for all of them.
+        total: how many samples are distributed in all. None: all of them.
 
     Returns:
         The sorted sample indices of each client.

@@ -44,7 +44,8 @@ class Inputs:
     """The layout of several inputs in a sample's row.
 
     Attributes:
-        parts: the inputs in order. Empty: a sample is a single input, stored unchanged; the object is then false.
+        parts: the inputs in order. If it is empty, a sample is a single input, stored unchanged. The object is then
+            false.
 
     Examples:
         >>> both = Samples({"age": torch.zeros(2, 1), "image": torch.ones(2, 4)}, torch.tensor([0, 1]))

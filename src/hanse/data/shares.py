@@ -97,7 +97,7 @@ def server_cut(
 
 
 def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
-    """Return the samples at positions ``index [m]``; all of them without a copy; None for none."""
+    """Return the samples at positions ``index [m]``. All of them are returned without a copy; none of them is None."""
     if len(index) == len(samples):
         return samples if len(samples) else None
     return samples.take(torch.from_numpy(index)) if len(index) else None
@@ -206,9 +206,9 @@ def borrowed(
         partition: the clients' samples and owners.
         cut: the positions of ``tests`` in the source's test set, ``[m]``.
         train: the train indices of each client.
-        test_from: "equal": the set is dealt out to the clients, each class evenly. "server": a client has its owner's
-            samples if the source names owners. Otherwise it has samples drawn with its class mixture. "classes": a
-            client has the whole set, or its owner's samples, weighted by :func:`class_weights`.
+        test_from: "equal": the set is distributed over the clients, each class evenly. "server": a client has its
+            owner's samples if the source names owners. Otherwise it has samples drawn with its class mixture.
+            "classes": a client has the whole set, or its owner's samples, weighted by :func:`class_weights`.
         share: for "server", the number of test samples for each train sample of a client.
         seed: the seed of the draws.
 

@@ -1,7 +1,7 @@
 """The published instruction sets that iPFL uses, by their names on the hub, and how their records become instructions.
 
 Sentiment prompts follow FinGPT's benchmarks (Yang et al. 2023), with three answers. FIQA's scores are cut at -0.1 and
-0.1; NWGI's seven degrees become three; mild degrees count as neutral.
+0.1. NWGI's seven degrees become three, of which mild degrees count as neutral.
 """
 
 from __future__ import annotations
