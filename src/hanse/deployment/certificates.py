@@ -4,8 +4,8 @@
 SuperLink's certificate. :func:`make_outside` makes a second certificate if other machines reach the federation through
 the proxy. :func:`make_node_key` makes the key pair of each trial node.
 
-All keys are elliptic-curve keys. Only the owner can read private keys. An operator with certificates from elsewhere
-stores them under the same file names; they are then used unchanged.
+All keys are elliptic-curve keys. Only the owner can read private keys. An operator who has certificates from elsewhere
+stores them under the same file names. They are then used unchanged.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def client_app(
             ``context.node_config`` holds what the node was started with, such as ``partition-id``.
         policy: what the participant decides for itself: bids, prices, the most that it pays, and whether it stays
             (:mod:`hanse.federation.policy`). Default: :class:`~hanse.federation.policy.Loyal`.
-        behaviours: what is done to the participant's training and replies, for experiments with stragglers, noise or
+        behaviours: what changes the participant's training and replies, for experiments with stragglers, noise or
             attackers.
         folder: where the participant keeps private models and receipts, in a subfolder for each run. Default: the
             environment variable ``HANSE_HOME``, else ``~/.hanse``.
@@ -228,7 +228,7 @@ def instructions(
     Args:
         path: a .json, .jsonl or .csv file with the fields ``instruction``, ``input`` (may be empty) and ``output``.
         tokenizer: ``"bytes"``, or the name of a model whose tokenizer is used. It must be the experiment's
-            ``data.source.tokenizer``, and so the same for all participants.
+            ``data.source.tokenizer``, and is therefore the same for all participants.
         length: tokens in a window; the experiment's ``data.source.length``.
         test: the share of the file's lines that is kept for testing, from 0 to below 1. It is taken from the end of the
             file.

@@ -100,7 +100,8 @@ class Loopback:
         folder: the folder for all files of the federation: certificates, keys, logs, Flower's state, and what
             participants keep.
         app: the folder of the Flower app, with its ``pyproject.toml``.
-        ports: the SuperLink's port, then one port for each node. The number of nodes follows from their number.
+        ports: the SuperLink's port, then one port for each node. There are as many nodes as there are ports after the
+            first.
         warm: whether the nodes answer from a process that has imported torch and hanse already. This saves seconds per
             message (:mod:`hanse.deployment.warm_process`).
         imports: further modules that the warm process imports at its start.

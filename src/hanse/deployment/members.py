@@ -299,7 +299,7 @@ class Orders:
 
     @staticmethod
     def read(run: Path) -> Orders:
-        """Return the effect of the orders in a run directory; none if there is no file.
+        """Return the effect of the orders in a run directory. Without a file, there are no orders.
 
         A last line that is still being written is left for the next time.
 

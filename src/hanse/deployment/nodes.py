@@ -94,11 +94,11 @@ def sent(
 def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage | Exception]]:
     """Yield the replies that have arrived, as ``(id of the question, reply)``.
 
-    Flower parses replies while it fetches them, so one node's malformed reply would lose everybody's. In that case each
-    reply is fetched separately, and an exception replaces the malformed one.
+    Flower parses replies while it fetches them. One node's malformed reply would therefore lose everybody's replies. In
+    that case each reply is fetched separately, and an exception replaces the malformed one.
 
     Raises:
-        HTTPError, OSError: the SuperLink itself does not answer; no node is at fault.
+        HTTPError, OSError: the SuperLink itself does not answer, which is no node's fault.
     """
     try:
         replies = list(grid.pull_messages(ids))

@@ -100,7 +100,7 @@ def public_key(path: Path) -> bytes:
     """Return the public key in a file, 32 bytes.
 
     Raises:
-        UserError: the file does not exist, or holds something else.
+        UserError: the file does not exist, or does not hold a public key.
     """
     try:
         text = path.read_text().strip()

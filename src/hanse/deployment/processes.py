@@ -2,7 +2,7 @@
 
 :class:`Processes` starts them with a log and a file that holds their process id (pid). A later command can therefore
 find and stop them; ``hanse network up`` and ``down`` work in this way. :func:`stream` runs a command, waits for it, and
-hands over hanse's own lines of its output as they come. :func:`last_error` finds the reason of a failure in a log.
+passes on hanse's own lines of its output as they come. :func:`last_error` finds the reason of a failure in a log.
 :func:`end_with_parent` is called in a process of Flower's that must not outlive its node.
 """
 
@@ -170,7 +170,7 @@ def end_with_parent(words: Sequence[str], grace_s: float = GRACE_S) -> None:
     back in Python. A message that waits or computes for hours would therefore outlive its node by hours.
 
     Args:
-        words: the command line; nothing is done if it does not name a parent.
+        words: the command line. If it does not name a parent, nothing is done.
         grace_s: seconds from the parent's end until this process is killed.
     """
     if PARENT not in words:

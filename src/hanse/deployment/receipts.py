@@ -83,7 +83,7 @@ class Letters:
         """Drop what clients have acknowledged, and write the file if this changes it.
 
         Args:
-            count: how many lines each client has acknowledged, by id; that many of its oldest lines are dropped.
+            count: how many lines each client has acknowledged, by id. So many of the client's oldest lines are dropped.
         """
         known = {client: lines for client, lines in count.items() if lines}
         for client, lines in known.items():

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def guarded(read: Callable[P, T | str], *args: P.args, **more: P.kwargs) -> T | str:
-    """Return what ``read`` returns; whatever it raises becomes the reason of a refusal.
+    """Return what ``read`` returns. Whatever it raises becomes the reason of a refusal.
 
     Everything that a node sends is read under this guard.
     """

@@ -288,7 +288,7 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
         listen: ``HOST:PORT`` to which nodes of other machines connect.
         superlink: ``HOST:PORT`` of the SuperLink.
         nodes: how many nodes may connect from one address. Per node, the address may make eight requests at once, two
-            of them to push objects; at least 32 and 8.
+            of them to push objects. These limits are never below 32 and 8.
 
     Raises:
         UserError: nginx is not installed, or ``listen`` has another form.

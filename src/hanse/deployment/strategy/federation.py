@@ -137,7 +137,7 @@ class PlainFederation:
         """Send each request's tasks, and return the replies of the clients that answered all of theirs in time.
 
         A request may take several messages: one for each seat that trains, one for each test, and one for all other
-        questions. If one of the answers is refused, so is the whole reply.
+        questions. If one of its answers is refused, the whole reply is refused.
 
         Args:
             round: the round's number, from 0.

@@ -42,7 +42,7 @@ class ServerTest:
             self.result.evaluate_metrics_serverapp[0] = said
 
     def figures(self, row: Tensor) -> Figures:
-        """Return the figures of ``evaluate_fn`` for the model in ``row [P]``, by name; empty without it."""
+        """Return the figures of ``evaluate_fn`` for the model in ``row [P]``, by name; empty without a function."""
         number = self.federation.round + 1
         said = None if self.evaluate_fn is None else self.evaluate_fn(number, self.form.arrays(row))
         if said is None:

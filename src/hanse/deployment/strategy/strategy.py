@@ -162,7 +162,7 @@ class MechanismStrategy:
     """A mechanism that is started like a Flower strategy; :func:`strategy` makes it.
 
     Attributes:
-        experiment: the mechanism and its settings; data and rounds are filled in by ``start``.
+        experiment: the mechanism and its settings. ``start`` fills in data and rounds.
         run: the :class:`hanse.runs.experiment.Run` that ``start`` has played. It is None before that.
 
     The other fields are arguments of :func:`strategy`.

@@ -1,7 +1,7 @@
 """The program in which a strategy aggregates some of a round's replies.
 
-:mod:`hanse.deployment.valued.reaggregate` starts it with pipes at its standard input and output. Any effects of the
-strategy on its process (generators, logging, warnings, threads) happen here. Output is dropped. Python code that would
+:mod:`hanse.deployment.valued.reaggregate` starts it with pipes at its standard input and output. Whatever the strategy
+does to its process (generators, logging, warnings, threads) happens here. Output is dropped. Python code that would
 write a file, open a connection or start a program fails here, because the strategy has already done all this in its own
 process.
 """
@@ -40,7 +40,7 @@ class RefusedError(Exception):
 
 
 def importing() -> bool:
-    """Say whether a module is being imported in this thread: a half-imported one would stay broken."""
+    """Say whether a module is being imported in this thread. An import that is interrupted would leave it broken."""
     frame: Any = sys._getframe()
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
@@ -127,7 +127,7 @@ def made(task: dict[str, Any], clients: list[int], guard: Guard) -> Answer:
 
 
 def opened(task: dict[str, Any]) -> Answer:
-    """Return why the strategy cannot be restored from its pickle here; no reason if it can."""
+    """Return why the strategy cannot be restored from its pickle here, or no reason if it can."""
     try:
         pickle.loads(task["strategy"])
     except BaseException as wrong:

@@ -93,10 +93,10 @@ class Watched:
         replies: the sound replies.
         records: the arrays of the sound replies, as they came.
         refused: why a client has no sound reply.
-        weights: the number of samples that each sound reply states; 0 if it states none.
+        weights: the number of samples that each sound reply states; 0 if a reply states none.
         made: the strategy's aggregate of the replies. None: it made none.
         average: whether ``made`` is the weighted average of the sound replies.
-        again: what makes the aggregate of some of the replies; used if ``made`` is not an average.
+        again: the function that makes the aggregate of some of the replies. It is used if ``made`` is not an average.
         answered: the clients whose replies, sound or not, the strategy has seen.
         why_not: why the aggregate of some replies is not available, if ``again`` is None.
         tests: clients' evaluations of the model after the round: ``(figure, samples)`` by client. Higher figures are
@@ -212,8 +212,9 @@ class Watched:
         self.again, self.why_not = None, self.unsound(self.answered, self.replies) or why
 
     def unsound(self, answered: Iterable[int], sound: Iterable[int]) -> str:
-        """Return why a round cannot be valued if its aggregate also contains unsound updates, for which hanse has no
-        rows. Empty if all replies are sound.
+        """Return why a round cannot be valued if its aggregate also has unsound updates, for which hanse has no rows.
+
+        Empty if all replies are sound.
         """
         others = sorted(set(answered) - set(sound))
         names = ", ".join(self.roster[client].name for client in others)[:150]
@@ -496,7 +497,7 @@ class Replies(Federation):
         Args:
             round: the number of the round. The recorded replies are those of the round in ``told``.
             requests: training tasks by client. A client without a reply or a refusal in ``told`` is left out.
-            deadline_s: not used; nobody is waited for.
+            deadline_s: not used, because there is nobody to wait for.
             closing: not used.
         """
         found = []

@@ -115,7 +115,10 @@ def _culprit(strategy: Strategy) -> str:
 
 
 class Child:
-    """The process in which a run's strategy aggregates again. The first question starts it; it is closed at the end."""
+    """The process in which a run's strategy aggregates again.
+
+    The first question starts the process, which is closed at the end.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

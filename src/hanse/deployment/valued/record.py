@@ -522,7 +522,7 @@ def _hello(name: str) -> Hello:
 def guarded(watch: Watch, listen: Callable[[], None]) -> None:
     """Call ``listen`` without any effect on the training.
 
-    Generators and settings are restored. An exception ends the recording with a warning; later calls do nothing.
+    Generators and settings are restored. An exception ends the recording with a warning. Later calls then do nothing.
     """
     if watch.broken:
         return

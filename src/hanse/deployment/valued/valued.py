@@ -4,10 +4,10 @@
 starts its own strategy as usual, and :class:`hanse.deployment.valued.record.Watch` records what happens as a run.
 
 Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train``, ``configure_evaluate`` and
-``aggregate_evaluate`` of the strategy. During the block the strategy *object* therefore has attributes with these
-names, which call its own methods and listen. Its class, its ``start`` and references to it do not change, and
-``super()`` inside it never sees these attributes. They are removed at the end of the block, and also while one of the
-strategy's own methods runs. A strategy that copies or saves itself is therefore not affected.
+``aggregate_evaluate`` of the strategy. During the block, the strategy *object* therefore has attributes with these
+names. They call its own methods and record what happens. Its class, its ``start`` and references to it do not change,
+and ``super()`` inside it never sees these attributes. They are removed at the end of the block, and also while one of
+the strategy's own methods runs. A strategy that copies or saves itself is therefore not affected.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def valued(
             taken. ``start`` raises UserError, before anything is sent, if the initial arrays cannot be valued.
 
     Raises:
-        UserError: arguments are wrong; with a line for each.
+        UserError: arguments are wrong. There is a line for each.
 
     Examples:
         An app writes ``with hanse.valued(strategy, out="runs/x", validation=evaluate) as strategy:`` around its

@@ -61,7 +61,7 @@ class ByFunction:
         evaluate: ``evaluate(arrays)`` returns a number (higher is better), or numbers by name.
         utility: the name of the number that counts. None: the loss, else the accuracy, else the only number
             (:func:`hanse.learning.figures.counted`).
-        known: the name of the number found to count, under "utility"; filled in by the first call.
+        known: the name of the number that counts, once it is found, under "utility". The first call fills it in.
     """
 
     evaluate: Evaluate
@@ -270,10 +270,10 @@ class ByClients:
         """Return by how much the model got better for the clients that evaluated it before and after the round.
 
         Args:
-            before: ``(figure, samples)`` for the model before the round, by client; figures as :meth:`figure` returns
-                them.
+            before: ``(figure, samples)`` for the model before the round, by client. Figures are as :meth:`figure`
+                returns them.
             after: the clients' figures for the model after the round, in the same form. The mean over clients is
-                weighted by these samples; if all are 0, it is plain.
+                weighted by these samples. If all of them are 0, it is not weighted.
 
         Raises:
             NoWorthError: no client evaluated both models.
