@@ -5,8 +5,8 @@ epsilon they add up to at its delta. The composition of costs is computed by Goo
 to one Gaussian, whose epsilon is exact (Balle, Wang 2018, theorem 8). With subsampled ones, the privacy loss
 distribution is convolved (PLD). :class:`AccountFile` keeps an account in a participant's folder.
 
-The choice of clients amplifies nothing, because the server makes that choice and knows it. Only the samples that a
-client itself draws for its steps amplify privacy, since nobody else knows them.
+The choice of clients amplifies nothing, because the server makes that choice and knows it. Only samples that a client
+itself draws for its steps amplify privacy, because nobody else knows which these are.
 """
 
 from __future__ import annotations

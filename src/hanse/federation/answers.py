@@ -130,7 +130,7 @@ def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int)
 def nearest(task: Nearest, share: Share, engine: Engine) -> Counted:
     """Return on how many samples of a share each model of the task has the lowest loss, ``[C]`` int64.
 
-    Ties go to the first model; a loss that is not a number counts as the highest.
+    Ties go to the first model. A loss that is not a number counts as the highest.
 
     Args:
         task: the models.
@@ -198,7 +198,7 @@ def answer_tests(
 ) -> list[Tested]:
     """Return the results of tests, all scored in one pass.
 
-    The results contain the weights of mixtures; a node removes them before it sends the results.
+    The results contain the weights of mixtures. A node removes these before it sends the results.
 
     Args:
         asked: (client, task), in ascending order of the clients.

@@ -1,8 +1,8 @@
 """Requests and replies as text and arrays, for engines that send them over a network.
 
 :func:`pack` turns one of the port's dataclasses into a :class:`Message`. :func:`unpack` turns a message back, and
-:func:`unpack_reply` does so for messages from clients. A message is a JSON header with arrays by content hash: a model
-that the other side already holds is named, not sent. Nothing is ever unpickled. Anything but a known dataclass whose
+:func:`unpack_reply` does so for messages from clients. A message is a JSON header with arrays by content hash. A model
+that the other side already has is named, not sent. Nothing is ever unpickled. Anything but a known dataclass whose
 fields have their declared types is refused. The request limits the size of its reply (:class:`Room`), because a few
 bytes can name one array a thousand times.
 

@@ -1,7 +1,7 @@
 """Clients that deviate in any way that their mechanism allows. ``hanse attack`` searches among these ways.
 
 Everything that a client sends is one of the port's result types, and every answer to a question has declared fields.
-:class:`Deviant` changes these by type, so one behaviour covers all deviations under any mechanism.
+:class:`Deviant` changes messages by their type, so one behaviour covers all deviations under any mechanism.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A node's side of masked sums: what it answers in each step, and what it refuses.
 
-:class:`Masker` answers the four steps of :mod:`hanse.federation.mask_steps`. It trusts the server only to deliver
-messages:
+:class:`Masker` answers the four steps of :mod:`hanse.federation.mask_steps`. It trusts the server for nothing but the
+delivery of messages:
 
 * Members know each other by keys that their owners exchanged (:class:`Trusted`). They sign the fresh keys of a round
   together with everything that must be the same for all. The server can therefore neither impersonate a member nor give
@@ -104,7 +104,8 @@ class State:
     Attributes:
         step: the last step that was answered.
         round: the round.
-        context: what the server must have told all members alike (:func:`hanse.federation.mask_steps.context_of`).
+        context: the hash of what the server must have told all members alike
+            (:func:`hanse.federation.mask_steps.context_of`).
         clients: the clients that were asked.
         least: the smallest number of members that must answer.
         task: the hash of the training task.
@@ -177,7 +178,7 @@ class Masker:
         """Answer "keys": fresh keys for this round, signed.
 
         Raises:
-            WireError: nobody is trusted here, the group is too small or too easily opened, or the round was already
+            WireError: the node trusts nobody, the group is too small or too easily opened, or the round was already
                 masked in another way.
         """
         asked, trusted = self._read(task), self._trusted()
@@ -260,10 +261,11 @@ class Masker:
             task: the task that :meth:`before_sum` took in, after training.
             words: ``[P + 5]`` int64, as :func:`hanse.federation.secure_sums.in_words` makes them. None: the words that
                 were sent last time.
-            samples: the stated number of samples; not read if ``words`` is None.
+            samples: the stated number of samples. It is not read if ``words`` is None.
 
         Raises:
-            WireError: the round was meanwhile begun again for something else, or the words of last time are lost.
+            WireError: the round was meanwhile begun again for something else, or the words that were sent last time are
+                lost.
         """
         with self._changing(durable=True) as state:
             self._next(state, "ready", round)

@@ -279,7 +279,7 @@ def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
     """Return what a participant says about itself before it has an id: plain values, and none of its samples.
 
     Args:
-        data: what the participant holds.
+        data: the participant's data.
         loop: the participant's own training loop, reported as "plain", or as "penalty" if it takes pulls and tilts.
             None: it has none.
     """
@@ -300,7 +300,7 @@ class Node:
     """Answers requests for one participant in one run.
 
     Args:
-        data: what the participant holds.
+        data: the participant's data.
         job: what the server says about the run.
         folder: the participant's folder, with a subfolder for each run.
         policy: the participant's own decisions. None: :class:`hanse.federation.policy.Loyal` decides.

@@ -1,8 +1,8 @@
 """A bound on the norm of updates: updates that are far longer than the others of their round are refused.
 
-``[federation] refuse`` turns it on. It is off by default, because it hides how a mechanism itself handles attackers,
-and it refuses honest updates if clients differ much. :class:`Bounded` wraps the federation of any engine, so it works
-the same with all engines. :class:`NormBound` is its rule.
+``[federation] refuse`` turns it on. It is off by default for two reasons: it hides how a mechanism itself handles
+attackers, and it refuses honest updates if clients differ much. :class:`Bounded` wraps the federation of any engine, so
+it works the same with all engines. :class:`NormBound` is its rule.
 """
 
 from __future__ import annotations

@@ -412,14 +412,15 @@ class QuitsWhenWorthless:
 
 
 class Stay(TypedDict, total=False):
-    """The allowed answer to "stay": whether the client stays (default: it does)."""
+    """The allowed answer to "stay": whether the client stays (by default it does)."""
 
     stay: bool
 
 
 class Bid(TypedDict, total=False):
-    """The allowed answer to "bid". ``tiers`` are the tiers bid for, the favourite first; a number that no tier has
-    makes the bid void.
+    """The allowed answer to "bid".
+
+    ``tiers`` are the tiers that it bids for, the favourite first. A number that no tier has makes the bid void.
     """
 
     tiers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
@@ -479,7 +480,7 @@ def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, An
     """Return the policy's answer to a question, or :class:`Loyal`'s if the policy has none.
 
     Args:
-        policy: any object; its method with the question's name is called.
+        policy: any object. Its method with the name of the question is called.
         question: "stay", "bid", "declare", or another question that a mechanism asks.
         me: the client that decides.
         round: the round's number.

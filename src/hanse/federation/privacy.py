@@ -2,7 +2,7 @@
 
 ``[federation] private = { clip = 1.0, noise = 1.1, epsilon = 8.0, delta = 1e-5 }`` turns it on. :class:`Private`
 controls everything that leaves the client, after the client has done all else. Of what is made from its samples, only
-what :class:`Privacy` allows gets out. Updates and gradients get noise; what cannot get any is left out or refused. The
+what :class:`Privacy` allows gets out. Updates and gradients get noise. What cannot get any is left out or refused. The
 server is treated as the adversary. It may ask whatever, whenever and whomever it likes, and no guarantee depends on
 what it does.
 
@@ -151,7 +151,7 @@ class Privacy:
                 raise UserError(f"stricter: noise {noise:g}: must be at least {self.noise:g}, the others'")
 
     def of(self, client: int) -> Privacy:
-        """Return the settings of one client: these, or what ``stricter`` says of it."""
+        """Return the settings of one client: these, or those that ``stricter`` has for it."""
         for one in self.stricter:
             if client in one["clients"]:
                 noise = one.get("noise")
@@ -235,7 +235,7 @@ class Privacy:
             samples: how many the client has.
             recipe: how the client trains.
             lr: the round's learning rate.
-            task: the update's training task; its work and its clip count.
+            task: the update's training task, of which the work and the clip count.
         """
         noise = 0.0 if self.noise is None else self.noise
         if self.unit == "client":
@@ -247,7 +247,9 @@ class Privacy:
         return lr * noise * self.clip * batches / max(1, samples) * math.sqrt(squares)
 
     def longest(self, samples: int, recipe: Recipe, lr: float, task: port.Train) -> float:
-        """Return how long an update can be without its noise; in DP-SGD almost surely (Bernstein's inequality).
+        """Return how long an update can be without its noise.
+
+        With DP-SGD this is true almost surely (Bernstein's inequality).
 
         Args:
             samples: as in :meth:`level`.
@@ -340,8 +342,8 @@ class InState:
 class InFile:
     """A participant's account in its own folder, over all runs.
 
-    What it holds stays as it was opened. A participant keeps within the account's terms and within ``rule``, whichever
-    allows less.
+    An account that the file holds stays as it was opened. A participant keeps within the account's terms and within
+    ``rule``, whichever allows less.
 
     Attributes:
         file: the account's file.

@@ -41,7 +41,7 @@ class PrivateRow:
         row: ``[P]``, the row that counts.
         before: ``[P]``, the row before the last accepted update.
         round: the round of that update, or NEVER for a row that was never trained.
-        pending: ``[P]``, the owner's last update, if the owner does not know yet whether it was accepted; or None.
+        pending: ``[P]``, the owner's last update while the owner does not know yet whether it was accepted; else None.
         pending_round: the round in which ``pending`` was trained.
 
     Examples:

@@ -144,7 +144,7 @@ def roles(
         roles: the role of each client, in order of id; repeated if there are more clients.
         eagerness: the range from which eagerness is drawn. Sellers and attackers have none.
         cost: the range in tokens from which a trader's cost is drawn. A buyer's cost is infinite (it does not sell),
-            that of others is 0.
+            and the cost of the others is 0.
 
     Raises:
         UserError: an unknown role.

@@ -36,7 +36,7 @@ class AuditFaultError(Exception):
 
 
 def tag_key(secret: bytes, run: str | int, client: int) -> bytes:
-    """Return the 32-byte key of a member's tags, a different one for each run, so nobody can link its samples.
+    """Return the 32-byte key of a member's tags. It is different for each run, so that nobody can link its samples.
 
     Args:
         secret: the member's secret; empty in a simulation.
