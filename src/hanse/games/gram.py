@@ -188,7 +188,7 @@ def cosines(vectors: Any) -> Floats:
 def inner_products(vectors: Any) -> Floats:
     """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64.
 
-    If they would overflow, all are divided by a common number that is not returned: use this only for ratios of
+    If they would overflow, all are divided by a common number, which is not returned. Use this only for ratios of
     products.
 
     Raises:

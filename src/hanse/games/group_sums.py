@@ -84,7 +84,7 @@ class Members:
     """The members' values, as estimated from sums.
 
     Attributes:
-        means: ``[N]``, each member's mean value in a round; the overall mean for members that were in no sum.
+        means: ``[N]``, each member's mean value in a round. Members that were in no sum get the overall mean.
         errors: ``[N]``, standard errors of the means; NaN with too few sums.
         rounds: ``[N]``, the number of sums that each member was in.
         noise: the standard deviation of a member's value from round to round; NaN with too few sums.

@@ -79,8 +79,8 @@ def gtg(
 
     Args:
         value: the utility. ``value({})`` is the worth of the round's starting model, ``value(N)`` the worth of its
-            result. A method ``many``, if any, is called once per position of the permutations; results are the same
-            without it.
+            result. A method ``many``, if there is one, is called once per position of the permutations. The results are
+            the same without it.
         n: number of players.
         eps: the truncation threshold, in the unit of the utility, between rounds and within a permutation; 0 never
             truncates.

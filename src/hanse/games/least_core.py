@@ -20,7 +20,8 @@ class LeastCore:
     Attributes:
         values: ``[n]``, the payments. If several payments have the smallest deficit, it is those with the smallest sum
             of squares.
-        standard_errors: ``[n]``, by the jackknife over the surrogates' folds; 0 if exact, NaN without sampled pairs.
+        standard_errors: ``[n]``, by the jackknife over the surrogates' folds. 0: exact. NaN: there are no sampled
+            pairs.
         deficit: the largest gain of any coalition from leaving. Above 0 only if the core is empty.
     """
 

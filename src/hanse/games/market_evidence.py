@@ -3,10 +3,10 @@
 This is evidence against sizes that were inflated by noisy copies.
 
 Slightly noisy copies of a member's samples pass every count (:mod:`hanse.data.commitment`), but a model that was
-trained on them is no better for others. Each member scores the others' models of their first round, which were trained
-alone. A robust line through the claimed sizes relates loss to size. For each member the line is fitted to all other
-members, so nobody's claim is evidence for itself. The fit also shows how closely sizes follow losses, and the cap
-allows for that error.
+trained on them is no better for others. Each member scores the other members' models of their first round, which were
+trained alone. A robust line through the claimed sizes relates loss to size. For each member, the line is fitted to all
+other members. Nobody's claim is therefore evidence for itself. The fit also shows how closely sizes follow losses, and
+the cap allows for that error.
 """
 
 from __future__ import annotations

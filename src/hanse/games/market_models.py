@@ -117,8 +117,8 @@ def centre_weights(
         sizes: ``[m]``, the clients' numbers of samples.
         eta: the step length of eq. (6).
         kind: which distance the market uses.
-        cosines: ``[m, m]``, between the models theta; needed for "cosine".
-        lengths: ``[m]``, of the models; needed for "cosine".
+        cosines: ``[m, m]``, the cosines between the models theta. They are needed for "cosine".
+        lengths: ``[m]``, the lengths of the models. They are needed for "cosine".
 
     Raises:
         ValueError: cosines or lengths are missing, or a model of length 0 imports or is imported.

@@ -105,7 +105,7 @@ def threshold(n_own: ArrayLike, n_other: ArrayLike, eagerness: ArrayLike, price:
     """Return the threshold T of iPFL's Algorithm 2 for a model, in samples.
 
     The model is imported while the total of imports, including this model, is below T, which solves ``g(T) - g(T - n_j)
-    = r``. T is infinite if the price is 0 or less, and 0 if the model is never imported (docs/papers.md, I3). It may be
+    = r``. T is infinite if the price is 0 or less, and 0 if the model is never imported (docs/papers.md, I3). T may be
     negative, since it is only compared with totals (I4). Arrays are broadcast.
 
     Args:

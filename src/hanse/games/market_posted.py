@@ -103,7 +103,8 @@ def best_purchase(
     offers are exact. The nearest models come first, each until one more sample would cost more than it brings. The set
     itself grows and changes by single additions, removals and exchanges while that brings more. Offers that bring least
     for their price are dropped until the budget suffices. If samples are priced too, the rest of the budget limits the
-    weights. What its owner would not sell at such a weight is left, and the rest chosen anew without it.
+    weights. If the owner of a model would not sell it at such a weight, it is left, and the rest is chosen anew without
+    it.
 
     Args:
         own: the buyer's own number of samples.
@@ -152,7 +153,7 @@ def _bought(market: Market, i: int, per_sample: float, least: Floats, budget: fl
 def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> Floats:
     """Return who imports whose model at posted prices, ``[m, m]``, if everybody acts on the true numbers.
 
-    Entries are the share of its size with which a model is imported, from 0 to 1. A client whose cost of sharing is
+    Entries are from 0 to 1: the share of a model's size with which it is imported. A client whose cost of sharing is
     above the price of its model does not sell. If prices go by weight, it does not sell to anybody who would pay less
     than that cost.
 

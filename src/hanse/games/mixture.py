@@ -158,7 +158,7 @@ def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 
         seed: the seed of the draws, or a numpy generator to use.
 
     Raises:
-        ValueError: ``n < 1``, or a budget below ``2 n + 2`` that does not hold all ``2**n`` coalitions either.
+        ValueError: ``n < 1``, or the budget is below ``2 n + 2`` and also does not cover all ``2**n`` coalitions.
     """
     n = players(n)
     budget = whole_number("budget", BUDGET * n if budget is None else budget)
@@ -372,7 +372,7 @@ class MixtureEstimate:
         exact: whether all coalitions were evaluated.
         kernel: which Gram matrix was chosen: "identity", "gram 0", "gram 1", .., or "all" for their sum. "none": the
             values are exact.
-        offset: the kernel's constant c; NaN if exact.
+        offset: the kernel's constant c. NaN: the values are exact.
         noise: the kernel's noise, as a share of the mean of its diagonal. NaN: the values are exact.
         fit: the fit, which can give other semivalues, interactions, or other utilities of the same coalitions.
     """
@@ -766,8 +766,8 @@ def fit(
     Args:
         design: the coalitions.
         worth: ``[m]``, the worth of each coalition, in the order of ``design.coalitions()``.
-        weights: ``[n]``, how the average weighs its members. A weight of 0 counts as a millionth of the mean; if all
-            are 0, weights are equal.
+        weights: ``[n]``, how the average weighs its members. A weight of 0 counts as a millionth of the mean. If all
+            weights are 0, they are equal.
         grams: Gram matrices ``[n, n]`` of the players' similarity, such as inner products of their updates' steps.
             All-zero matrices are ignored. The identity, each matrix, and their sum are tried.
         game: "average", or "increment" where coalitions are sums of weighted steps.

@@ -72,7 +72,10 @@ class PathIntegral:
         return bool(self.gradients.isfinite().all())
 
     def along(self, steps: Tensor) -> Floats:
-        """Return ``[n, G]``, the inner products of ``steps [n, P]`` with each mean gradient; 0 for a step of zero."""
+        """Return ``[n, G]``, the inner products of ``steps [n, P]`` with each mean gradient.
+
+        It is 0 for a step of zero.
+        """
         width = max(1, steps.shape[1])
         parts = torch.split(steps, max(1, _AT_ONCE // width))
         return np.concatenate([(part.double() @ self.gradients.T).cpu().numpy() for part in parts])

@@ -35,13 +35,12 @@ class Estimate:
 
     Attributes:
         values: ``[n]``, float64.
-        standard_errors: ``[n]``, the standard errors of ``values``; NaN where fewer than two independent samples were
-            taken.
+        standard_errors: ``[n]``, the standard errors of ``values``. NaN: fewer than two independent samples were taken.
         evaluations: how many worths the algorithm requested, including ``v({})``, ``v(N)`` and repetitions:
             ``1 + n * permutations`` if no permutation was cut short.
         distinct: how many different coalitions were really evaluated.
         permutations: how many permutations were used.
-        walks: the permutations and the coalitions met along them; None if nothing was sampled.
+        walks: the permutations, and the coalitions that were met along them. None: nothing was sampled.
     """
 
     values: Floats
@@ -86,7 +85,7 @@ def monte_carlo(
     """Return the mean marginal contribution over permutations, ``[n]``, which estimates the Shapley value.
 
     Args:
-        value: the utility; its method ``many``, if any, is used.
+        value: the utility. Its method ``many`` is used if it has one.
         n: number of players.
         permutations: how many to draw, or the permutations of ``0..n-1`` themselves.
         seed: the seed of the draws, or a numpy generator to use.
@@ -144,8 +143,8 @@ def walk(
 ) -> tuple[Floats, int, NDArray[np.int64]]:
     """Return the marginal contributions along permutations.
 
-    All permutations advance together, one player at a time, so each step costs one batch. A permutation is truncated
-    once its worth is within ``eps`` of ``full``: its remaining players contribute 0.
+    All permutations advance together, one player at a time. Each step therefore costs one batch of evaluations. A
+    permutation is truncated once its worth is within ``eps`` of ``full``: its remaining players contribute 0.
 
     Args:
         memo: the utility; it must have evaluated the empty coalition.

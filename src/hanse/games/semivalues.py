@@ -32,7 +32,7 @@ class Semivalue:
 
     Attributes:
         name: the semivalue's name.
-        nodes: ``[k]``, values of ``p`` in (0, 1); exact for polynomials of degree ``n - 1``.
+        nodes: ``[k]``, values of ``p`` in (0, 1). They are exact for polynomials of degree ``n - 1``.
         masses: ``[k]``, the weights of the nodes, which sum to 1.
         players: the number of players that the semivalue was made for. None: any number.
 
@@ -185,7 +185,7 @@ def banzhaf(value: Utility, n: int) -> Floats:
 
 
 def leave_one_out(value: Utility, n: int) -> Floats:
-    """Return what is lost without each player, ``v(N) - v(N without i)``, ``[n]``.
+    """Return how much is lost without each player, ``v(N) - v(N without i)``, ``[n]``.
 
     This needs only ``n + 1`` evaluations, but undervalues players that can replace each other.
 

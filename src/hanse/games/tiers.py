@@ -155,8 +155,8 @@ def f1_scores(confusion: Any) -> Floats:
 def most_varying(f1: Any, rho: int) -> Ints:
     """Return the classes whose F1 scores vary most over the clients, in descending order, ``[rho]`` int64.
 
-    PI-FL eq. (5) prints rho as a variance; the text means a number of classes (docs/papers.md, P6). The variance is the
-    population variance, and ties go to the lower class.
+    PI-FL eq. (5) prints rho as a variance, but the text means a number of classes (docs/papers.md, P6). The variance is
+    the population variance, and ties go to the lower class.
 
     Args:
         f1: ``[n, C]``, F1 scores.

@@ -80,8 +80,8 @@ def reimbursement_rate(accuracy: float, best_accuracy: float, eta: float, gamma:
 def ranks(contributions: Mapping[int, float], participations: Mapping[int, float]) -> dict[int, int]:
     """Return each provider's rank by client id, PI-FL eq. (12): n for the best of n providers, 1 for the last.
 
-    Providers are ordered by contribution, then by participation; of equals the lower id ranks higher (docs/papers.md,
-    P16).
+    Providers are ordered by contribution, then by participation. Among equals, the lower id ranks higher
+    (docs/papers.md, P16).
 
     Args:
         contributions: what each provider was worth, by client id.
@@ -153,8 +153,8 @@ def settle_tier(
         pool: the units that the tier's pool holds from before.
 
     Returns:
-        ``(equation, from, to, units)`` of each movement; places are client ids and ``POOL``. The reimbursement is split
-        equally among the payers; units that do not divide go to the lower ids.
+        ``(equation, from, to, units)`` for each movement. The places from and to are client ids and ``POOL``. The
+        reimbursement is split equally among the payers. Units that do not divide evenly go to the lower ids.
 
     Raises:
         ValueError: an argument that is not allowed, or a provider without contribution or participation.
