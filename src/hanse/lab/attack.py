@@ -103,7 +103,7 @@ class Attacked:
 
     Attributes:
         clients: who deviated.
-        scale: the yardstick for gains, in tokens: see :attr:`_Game.scale`.
+        scale: the unit by which gains are judged, in tokens; see :attr:`_Game.scale`.
         measure: the outcome that is compared: "utility" or "balance".
         tries: all deviations, in the order of the search.
         best: the one that paid most, with the fresh seeds.
@@ -282,7 +282,8 @@ def search(
         second_key: the second of two clients is another key of the first, which honest clients never use. Its earnings
             minus its grant count as the first client's, and it sends only what the first client produces.
         workers: how many processes play.
-        told: called after every run with the number played, the largest possible number, and the best so far.
+        told: a function that is called after every run with the number played, the largest possible number, and the
+            best so far.
         work: a function that plays one job. None: a run of hanse.
 
     Raises:
@@ -335,7 +336,7 @@ def replay(
 
     Args:
         sections: an experiment with a table ``[behaviour.deviant]``, such as ``attack.toml``.
-        folder: for finished runs; created if it is missing.
+        folder: the folder for finished runs. It is created if it is missing.
         seeds: how many.
         seed: the first of the search's seeds, which are left out.
         second_key: as for :func:`search`.
@@ -631,8 +632,8 @@ def play_with_outcome(job: Job, step: Step, second_key: int | None = None) -> di
 
     ``outcome`` is a list of tokens per client, and ``measure`` says what they mean. It is "utility" if the mechanism
     records that: by true numbers instead of declared ones, less the loss of eq. (8) of iPFL from distant models.
-    Otherwise it is "balance", of the client's account, or "nothing" if no client was ever paid. ``granted`` is the
-    mint's grants in tokens per client; 0 for utilities. ``second_key`` is a client that is another's second key.
+    Otherwise it is "balance", of the client's account, or "nothing" if no client was ever paid. ``granted`` are the
+    tokens that the mint granted each client; 0 for utilities. ``second_key`` is a client that is another's second key.
     """
     from hanse.runs.experiment import run
 

@@ -101,8 +101,8 @@ class Rule:
         tariff: the posted prices.
         leaves: how many samples an audit opens. A claim of x times the true number passes with probability x^-leaves
             (:mod:`hanse.data.commitment`). 0: sizes are not audited.
-        bond: tokens that are lost if it fails, spread over 50 rounds. The owner is assumed to trade on as if honest,
-            which favours liars: in a run its size would count as 0 from then on.
+        bond: tokens that are lost if it fails, spread over 50 rounds. The owner is assumed to continue trading as if
+            honest. This favours liars: in a run its size would count as 0 from then on.
 
     Examples:
         >>> market = Market.of([[0, 0.1], [0.1, 0]], [100, 300], [0.5, 0.5], [1e4, 0], lam=1.0)
@@ -158,7 +158,7 @@ class Lie:
     Attributes:
         what: one of ``LIES``.
         who: the client.
-        factor: multiplies the true number; for a split, the number of parts.
+        factor: the factor of the true number, or the number of parts for a split.
     """
 
     what: str
@@ -166,7 +166,7 @@ class Lie:
     factor: float
 
     def told(self, truth: Market) -> Market:
-        """Return the market as the liar describes it; not for splits."""
+        """Return the market as the liar describes it. It does not work for splits."""
         name = "sizes" if self.what.startswith("size") else {"cost": "costs"}.get(self.what, self.what)
         values = getattr(truth, name).copy()
         values[self.who] *= self.factor
@@ -245,7 +245,7 @@ class Found:
         kind: the kind of markets.
         markets: how many.
         pays: by lie, for how many of all clients it gains more than 1 % of what honesty brings.
-        touched: by lie, in how many markets there is such a client.
+        touched: by lie, the number of markets that have such a client.
         gained: by lie, these clients' median gain in tokens.
         honest: by lie, the median in tokens of what these clients have if honest.
         others: by lie, the mean of what the other clients then gain or lose together, in tokens. It is not computed for

@@ -72,10 +72,10 @@ class Job:
         return Experiment(**self.sections)
 
     def checked(self) -> Experiment:
-        """Return the experiment; errors begin with the job's label.
+        """Return the experiment. Errors begin with the job's label.
 
         Raises:
-            UserError: ``sections`` is not a valid experiment; each line begins with ``label``, which names the run.
+            UserError: ``sections`` is not a valid experiment. Each line begins with ``label``, which names the run.
         """
         try:
             return self.experiment
@@ -193,7 +193,7 @@ def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
     Args:
         job: the run.
         step: a function called after every finished round, and once for the rounds of an earlier start.
-        runs: the folder of all run directories; :func:`folder_of` names this job's.
+        runs: the folder of all run directories. :func:`folder_of` names the one of this job.
 
     Returns:
         The result that :func:`attempt` describes, with the run directory as ``folder``.

@@ -119,7 +119,8 @@ class Results(Protocol):
 class Store:
     """The folder of a sweep's results, one file ``<key>.json`` for each job.
 
-    Files are written atomically. Several sweeps may use the same folder; common runs are then played once.
+    Files are written atomically. Several sweeps may use the same folder. Runs that they have in common are then played
+    once.
 
     Examples:
         >>> from hanse.lab.job import seeded

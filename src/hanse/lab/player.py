@@ -82,8 +82,8 @@ def play_all(
     Args:
         jobs: the jobs, in the order in which they are started.
         store: where results are kept. Many lists of jobs may share it.
-        work: the function that plays one job. Unless ``workers`` is 1, it is sent to other processes, so it must be a
-            function of a module (or a ``functools.partial`` of one).
+        work: the function that plays one job. Unless ``workers`` is 1, it is sent to other processes. It must therefore
+            be a function of a module (or a ``functools.partial`` of one).
         workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
         label: the text before the progress bar.
         ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`). None: no cluster.

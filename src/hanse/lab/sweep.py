@@ -134,7 +134,7 @@ def _split(text: str) -> list[str]:
 def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: int | None) -> list[GridPoint]:
     """Return the runs of a sweep, each checked: every combination of the axes' values with every seed.
 
-    All combinations of seed 0 come first, then those of seed 1, so a stopped sweep has complete seeds.
+    All combinations of seed 0 come first, then those of seed 1. A sweep that is stopped therefore has complete seeds.
 
     Args:
         file: the experiment's file (TOML).

@@ -103,8 +103,10 @@ def curve_of(arm: Arm, result: Mapping[str, Any], at: int) -> tuple[NDArray[np.i
 
 
 def reading_of(arm: Arm, result: Mapping[str, Any], reading: Reading) -> float | None:
-    """Return a reading's number for a run; None if the run does not have it. The tests up to the arm's round count, or
-    those that a mean names. A target that is never reached counts as reached one test after the last.
+    """Return a reading's number for a run; None if the run does not have it.
+
+    The tests up to the round count of the row that is read, or the tests that a mean names. A target that is never
+    reached counts as reached one test after the last.
     """
     at = max(result["tested"], default=0) if reading.kind == "mean" else arm.cell.at
     curve = curve_of(arm, result, at)
@@ -141,7 +143,7 @@ def faster(arm: Arm, ours: Mapping[str, Any], other: Arm, theirs: Mapping[str, A
 
 
 def values(claim: Claim, runs: Runs) -> Floats:
-    """Return ``[seeds, settings, arms]``, the readings of all seeds, from 0 on, that have every run of the claim.
+    """Return ``[seeds, settings, arms]``: the readings of those seeds, from 0 on, that have every run of the claim.
 
     If the reading is the number of rounds to the other arm's best, the first arm's number is the improvement and the
     other arm's is 0.

@@ -9,8 +9,8 @@ looks (interim tests), after 5, 10 and 20 seeds. The 5 % are spent over them in 
 p-value is divided by its share. (The spending function is ``alpha * n / 20``: Lan and DeMets, Discrete sequential
 boundaries for clinical trials, Biometrika 70, 1983.) The shares sum to 1. So whichever look one stops at, the
 probability of a p-value below ``u`` is at most ``u``. Intervals are Jennison and Turnbull's repeated confidence
-intervals (JRSS B 51, 1989). Between looks, the result of the last one holds. Some looks cannot reach their share with
-an exact test, such as sign flips after five seeds. Such a look is skipped, and its share goes to the next.
+intervals (JRSS B 51, 1989). Between two looks, the result of the last look is valid. Some looks cannot reach their
+share with an exact test, such as sign flips after five seeds. Such a look is skipped, and its share goes to the next.
 
 **Many claims.** Holm's step-down method (Scandinavian Journal of Statistics 6, 1979) is applied over the claims of a
 table: once for *confirmed* and *contradicted* together, and once for *no such effect*. Each kind of verdict is
@@ -70,8 +70,8 @@ class Judged:
 
     Attributes:
         word: the verdict, by the rule of :func:`words`.
-        effect: the effect; for a claim about several differences, the weakest. None: no seed has all of the claim's
-            runs.
+        effect: the effect. For a claim about several differences, it is that of the weakest. None: no seed has all of
+            the claim's runs.
         low: the lower end of the repeated interval of ``effect``, at Holm's level.
         high: the upper end of that interval.
         needed: how many seeds would decide an open claim if mean and deviation did not change. None: unknown, or more
@@ -184,7 +184,7 @@ def _tested(mean: float, error: float, share: float, n: int, margin: float) -> E
 def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
     """Return the effect of a difference of shares, pooled over the settings, or None before the first look.
 
-    The direction is tested by :func:`flip_sides`; the interval uses the larger of the seeds' error and Agresti and
+    :func:`flip_sides` tests the direction. The interval uses the larger of two errors: the seeds', and Agresti and
     Min's. There is no floor, because noise that changes an outcome is already in the shares.
 
     Args:
@@ -205,9 +205,10 @@ def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
 
 
 def equality(differences: Floats, margin: float, floor: float | None) -> Effect | None:
-    """Return the evidence on whether our mean equals a printed number, within a margin; None before the first look. Of
-    the result's p-values, ``up`` is small if the mean lies inside the margin (two one-sided tests), ``down`` if
-    outside.
+    """Return the evidence on whether our mean equals a printed number, within a margin; None before the first look.
+
+    Of the result's p-values, ``up`` is small if the mean lies inside the margin (two one-sided tests), and ``down`` if
+    it lies outside.
 
     Args:
         differences: ``[n]``, ours minus the printed number.

@@ -68,7 +68,7 @@ class AuthorsMarket(IPFL):
         return replace(weighed, found=tuple(found)), state
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return iPFL's settlement; a market's record notes ``stop = "break"``, which an audit must know.
+        """Return iPFL's settlement. A market's record notes ``stop = "break"``, which an audit must know.
 
         Args:
             view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
@@ -96,12 +96,12 @@ def ipfl(
     """iPFL with the options of its authors' code.
 
     Args:
-        lam: the weight of distances; see :class:`hanse.mechanisms.ipfl.IPFL`, also for the next four.
+        lam: the weight of distances. For this and the next four options, see :class:`hanse.mechanisms.ipfl.IPFL`.
         eta: the step with which centres are made.
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        stop: "skip" or "break"; see :class:`AuthorsMarket`, also for the next two.
+        stop: "skip" or "break". For this and the next two options, see :class:`AuthorsMarket`.
         pull_alone: whether a client that imports nothing is pulled towards its own last model.
         last_market: whether there is a market after the last training.
     """

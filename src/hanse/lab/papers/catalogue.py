@@ -34,8 +34,8 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: 
         table: one of the paper's tables, such as "table2".
         scale: "smoke", "small" or "paper" (see :mod:`hanse.lab.papers.tables`).
         recipe: "paper" to follow the text, or "authors" to follow the authors' public code.
-        kept: for a table computed from other tables' runs, the folders of results to search before those that its file
-            names.
+        kept: for a table that is computed from other tables' runs: the folders of results that are searched before
+            those that its file names.
 
     Raises:
         UserError: a name does not exist. The message suggests the nearest one. All mistakes are reported together, but

@@ -35,7 +35,7 @@ class VariantScore:
 
     Attributes:
         variant: the variant's name; "" if the cell has only one.
-        mean: the mean over the seeds; None if there is no number.
+        mean: the mean over the seeds. None: there is no number.
         sd: the sample standard deviation over the seeds. None: there are fewer than two seeds, or the number is a share
             of seeds.
         n: how many seeds are finished.

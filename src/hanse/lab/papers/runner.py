@@ -42,7 +42,7 @@ class Reading:
         variant: one of the cell's variants.
         seed: which seed.
         job: the run.
-        base: the run that ``job`` is compared with; None if the cell compares nothing.
+        base: the run with which ``job`` is compared. None: the cell compares nothing.
     """
 
     cell: Cell
@@ -72,7 +72,7 @@ def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list
 
     Args:
         table: the table.
-        seeds: how many seeds, 0, 1, ...
+        seeds: the number of seeds, which are 0, 1, ...
         checked: whether every experiment is checked, which takes longer.
 
     Raises:

@@ -1,9 +1,9 @@
 """Reads a paper's tables from TOML files.
 
-``<paper>/paper.toml`` has what the tables of a paper share, ``<paper>/<table>.toml`` is one table. Read this module to
-add a table or to understand a file. :func:`load_paper` reads a paper, :func:`build_table` one of its tables as a
-:class:`PaperTable`: a list of :class:`Cell`, each with the published number and the experiments behind it.
-:func:`filtered`, :func:`on_device` and :func:`with_seeds` change a table that was built.
+``<paper>/paper.toml`` has what the tables of a paper have in common, and each ``<paper>/<table>.toml`` is one table.
+Read this module to add a table or to understand a file. :func:`load_paper` reads a paper, :func:`build_table` one of
+its tables as a :class:`PaperTable`: a list of :class:`Cell`, each with the published number and the experiments behind
+it. :func:`filtered`, :func:`on_device` and :func:`with_seeds` change a table that was built.
 
 A cell is one algorithm in one setting. Its *variants* are the hyper-parameters that the paper tried. The paper reports
 the best one. A variant is an experiment as nested plain values, without seeds.
@@ -23,7 +23,7 @@ only without, the file of this data set. ``missing`` is the message for a group 
 * ``changes``: in words, the differences from the paper due to a group.
 * ``metric``, ``factor`` or instead ``over`` (a divisor), ``at``, ``measure``, ``against`` (a row), ``tags``: see
   :class:`Cell`.
-* ``printed``: its name in ``[published]``; false for a column that is not printed.
+* ``printed``: the column's name in ``[published]``, or false for a column that is not printed.
 * ``variants`` (rows only): the hyper-parameters that were tried, as entries.
 
 **Published numbers.** ``[published.GROUP]`` has a list for each row, in the order of the group's printed columns. Its
@@ -148,8 +148,8 @@ class PaperTable:
         cells: the cells, in the order of the printed table.
         recipe: whether the table follows the text or the authors' code.
         seeds: how many seeds by default.
-        changes: differences from the recipe that need words; :func:`hanse.lab.papers.changes.changed` finds differences
-            in settings.
+        changes: differences from the recipe that must be said in words. :func:`hanse.lab.papers.changes.changed` finds
+            differences in settings.
         notes: notes on reading the numbers.
         metric: which recorded figure the cells show.
         factor: the factor of that figure, 100 for percent.

@@ -104,8 +104,8 @@ class ShuffledValues(ValuePart):
 class ShuffledRewards(SettlePart):
     """PI-FL's tokens, with each tier's rewards shuffled among the clients that trained it.
 
-    Eqs (12) to (14) divide a pool by ranks; here each client gets the rank of a random other client. Prices, pools and
-    amounts are PI-FL's, and the scheduler sees the true contributions.
+    Eqs (12) to (14) divide a pool by ranks. Here, each client gets the rank of another client, drawn at random. Prices,
+    pools and amounts are PI-FL's, and the scheduler sees the true contributions.
 
     Attributes:
         tell: what clients are told about what they got (:class:`hanse.mechanisms.pifl.Tokens`).
