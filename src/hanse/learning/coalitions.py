@@ -68,7 +68,7 @@ class Coalitions:
         again: a rule that returns a coalition's model instead of the mean, given the members' positions.
         game: "average" or "increment". For "increment", ``weights`` are the updates' weights in the table row, and
             ``affine`` is not used.
-        floor: a utility; ``below_floor`` counts the models that are worth less.
+        floor: a utility. ``below_floor`` counts the models that are worth less.
 
     Attributes:
         evaluated: how many models were evaluated.
@@ -401,7 +401,7 @@ def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None
         utility: the utility's name or import path.
 
     Raises:
-        UserError: an unknown name, a metric that such samples do not have, or no samples at all.
+        UserError: the name is unknown, such samples do not have the metric, or there are no samples at all.
     """
     known = {metric.key: metric for metric in problem.metrics}
     if utility not in WEIGHED and utility not in METRICS and utility not in known and ":" not in utility:

@@ -58,7 +58,7 @@ class EngineChoice:
         engine: "native", "stacked", "vmapped" or "sequential".
         threads: intra-op threads of one program.
         workers: how many threads train at the same time, each its own seats. If above 1, ``threads`` is 1.
-        why: lines that explain the choice; not compared by ``==``.
+        why: lines that explain the choice. They do not count for ``==``.
         graphs: whether steps are recorded as CUDA graphs.
     """
 
@@ -252,7 +252,7 @@ def make_engine(
     Args:
         choice: the choice of :func:`choose` or :func:`rule`.
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        device: where models are trained and scored; the native engine always works on the CPU.
+        device: the device on which models are trained and scored. (The native engine always works on the CPU.)
         precision: "bf16" for forward passes in bfloat16. It matters only for the sequential engine.
 
     Raises:

@@ -25,8 +25,7 @@ NOT = "neg_"
 
 
 def less_is_better(name: str) -> bool:
-    """Return whether a figure of this name is better if it is lower, such as "eval_loss" or "RMSE", but not
-    "neg_log_loss".
+    """Return whether lower is better for a figure of this name, such as "eval_loss" or "RMSE", but not "neg_log_loss".
 
     Examples:
         >>> [less_is_better(name) for name in ("eval_loss", "RMSE", "neg_log_loss", "accuracy")]

@@ -74,7 +74,7 @@ class Head:
 def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
     """Return why a model has no head, or None.
 
-    The last linear layer in the layout must produce the model's output; the model is run to check.
+    The last linear layer in the layout must produce the model's output. The model is run to check this.
 
     Args:
         module: the model.
@@ -194,8 +194,8 @@ class Generator:
             row: the generator's numbers ``[size]``.
             noise: ``[n, noise]``.
             y: labels int64 ``[n]``.
-            statistics: what batch norm uses. None: the row's statistics. In training, running statistics ``[2,
-                hidden]``, which are updated in place, while batch norm uses the batch's.
+            statistics: what batch norm uses. None: the row's statistics. In training, they are running statistics ``[2,
+                hidden]``: these are updated in place, while batch norm uses the batch's own statistics.
         """
         parts = self.parts(row)
         inputs = torch.cat([noise, F.one_hot(y, self.classes).to(noise)], 1)

@@ -64,8 +64,8 @@ class Problem:
         loss: "cross_entropy" (labels int64 ``[n]``, accuracy is the share of right answers) or "mse" (float targets,
             accuracy is NaN).
         judge: what replaces the usual scoring by loss and predicted class. None: the usual scoring is used.
-        plain: whether every engine and scorer must run the module itself, without stacked layers or another memory
-            layout of images, because the fast ways compute something else (:mod:`hanse.learning.agreement`).
+        plain: whether every engine and scorer must run the module itself, because the fast ways (stacked layers,
+            another memory layout of images) compute something else (:mod:`hanse.learning.agreement`).
         objective: a loss that is minimised instead of ``loss``. None: ``loss`` itself is minimised.
         metrics: metrics that tests report in addition to loss and accuracy, the main one first.
 
@@ -146,7 +146,7 @@ class Drawn:
 
     Attributes:
         batches: int64 ``[steps, B]``, positions into the seat's samples, -1 where a batch is short.
-        reported: the first step whose losses are reported: the start of the last pass over the samples.
+        reported: the first step whose losses are reported. It is where the last pass over the samples starts.
     """
 
     batches: NDArray[np.int64]

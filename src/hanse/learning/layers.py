@@ -8,8 +8,8 @@ Activations are *feature-major*, ``[S, features, batch]``. Reductions over class
 log-softmax over 10 classes is six times faster. And a weight's gradient with momentum is a single ``baddbmm_`` into its
 velocity. Only the first layer's input is sample-major, ``[S, batch, features]``, as it lies in the pool.
 
-In all signatures B is the batch width, ``weights [S, 1, B]`` each sample's share of its batch (0 for padding), and
-``grad`` the gradient of the loss at a layer's outputs.
+In all signatures, B is the batch width. ``weights [S, 1, B]`` are each sample's weight in its batch's mean (0 for
+padding), and ``grad`` is the gradient of the loss at a layer's outputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Layer(Protocol):
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
         """Put the gradients into the velocities, ``v = momentum v + g``, and return the gradient at the inputs.
 
-        ``grad [S, out, B]`` may be overwritten; the result is ``[S, in, B]``. A layer below which nothing trains
+        ``grad [S, out, B]`` may be overwritten. The result is ``[S, in, B]``. A layer below which nothing trains
         returns ``grad`` unchanged.
         """
         ...
@@ -72,7 +72,7 @@ class Linear:
         bias: ``b``, ``[S, out, 1]``, or None.
         bias_velocity: the velocity of ``bias``, in the same shape.
         out: buffer of the outputs, ``[S, out, B]``.
-        grad_in: buffer of the gradient at the inputs, ``[S, in, B]``; None if no layer below trains.
+        grad_in: the buffer of the gradient at the inputs, ``[S, in, B]``. None: no layer below trains.
         ones: ones ``[S, B, 1]``. A product with them sums over the batch.
         from_pool: whether the inputs are the pool's samples, ``[S, B, in]``.
     """
@@ -161,7 +161,7 @@ class Activation:
 
     Args:
         kind: "relu" or "tanh".
-        out: buffer of the outputs ``[S, d, B]``; None where the input may be overwritten.
+        out: the buffer of the outputs, ``[S, d, B]``. None: the input may be overwritten.
     """
 
     def __init__(self, kind: str, out: Tensor | None) -> None:
@@ -192,7 +192,7 @@ class BatchNorm:
         shift_velocity: the velocity of ``shift``.
         mean: the running mean.
         var: the running variance.
-        decay: PyTorch's ``momentum``: the step of the running statistics towards the batch's.
+        decay: PyTorch's ``momentum``: how far the running statistics move towards the batch's in one step.
         eps: the number added to the variance.
         normal: buffer of the normalised inputs ``[S, features, B]``.
         out: buffer of the outputs ``[S, features, B]``.

@@ -166,7 +166,8 @@ def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
     Args:
         problem: the problem, whose loss is used.
         output: logits ``[n, k]``; for texts logits ``[n, k, T]``; or predictions with as many numbers as ``y``.
-        y: labels int64 ``[n]`` or ``[n, T]``, where positions marked ``IGNORED`` do not count; or targets.
+        y: labels int64 ``[n]`` or ``[n, T]``, of which positions marked ``IGNORED`` do not count; or regression
+            targets.
     """
     if problem.objective is not None:
         return problem.objective(output, y).mean()

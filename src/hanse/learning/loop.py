@@ -10,7 +10,7 @@ are recorded.
 Generators are seeded before each seat, so runs repeat bit for bit, also on a network. If a loop fails, its seat is
 refused with a recorded reason, and the round continues.
 
-Inside hanse, :class:`Loop` is such a function and :class:`LoopEngine` the engine that trains seats by it.
+Inside hanse, :class:`Loop` is such a function, and :class:`LoopEngine` is the engine that trains seats with it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LoopError(ValueError):
 class TrainingRound:
     """The settings that a training loop gets for its seat.
 
-    They come from ``[train]``, adapted to this client: a straggler has fewer epochs, and ``batches_per_epoch`` and
+    They come from ``[train]``, adapted to this client. A straggler has fewer epochs, and ``batches_per_epoch`` and
     ``batch_share`` become a batch size.
 
     Attributes:

@@ -127,7 +127,7 @@ def focal(*, gamma: Weight = 2.0, weights: Weights | None = None) -> SampleLoss:
     """Return the focal loss (Lin et al. 2017, eq. 5): cross-entropy times ``(1 - p)^gamma``.
 
     Args:
-        gamma: how strongly confident samples are down-weighted; 0 is plain cross-entropy.
+        gamma: how much less the samples count of which the model is sure. 0 is plain cross-entropy.
         weights: as for :func:`cross_entropy`.
     """
     return partial(_focal, gamma=gamma, weights=None if weights is None else _tensor(weights))

@@ -137,7 +137,7 @@ def cnn_pifl(
         dropout: whether there is dropout.
 
     Raises:
-        UserError: samples that are not images or too small ones, or options out of range.
+        UserError: samples are not images or are too small, or options are out of range.
     """
     depth, height, width = image_size("cnn_pifl", input_shape)
     if convolutions not in (3, 4):
@@ -171,7 +171,7 @@ def cnn_greedyfed(input_shape: Shape, num_classes: int | None, padding: int = 0)
             with 1, as in the authors' code.
 
     Raises:
-        UserError: samples that are not images or too small ones, or a padding out of range.
+        UserError: samples are not images or are too small, or a padding is out of range.
     """
     if isinstance(padding, bool) or not isinstance(padding, int) or not 0 <= padding <= 3:
         raise UserError(f"model.padding: {padding!r}: must be a whole number from 0 to 3")
@@ -287,10 +287,10 @@ def build_module(
         name: a name of :data:`MODELS`, an import path, a factory, or a module. A module is copied.
         input_shape: the shape of a sample. For samples of several inputs, an :class:`Inputs`: a factory then gets the
             shapes by name, and the module its inputs by name.
-        num_classes: how many classes; None for regression.
+        num_classes: the number of classes. None: regression.
         seed: the run's seed.
-        number: the model's number, if there are several. A module given as an object keeps its own weights for 0, and
-            gets new weights for other numbers.
+        number: the model's number, if there are several. A module that is given as an object keeps its own weights for
+            number 0, and gets new weights for other numbers.
         options: further options, for the factory.
 
     Raises:

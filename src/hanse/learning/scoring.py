@@ -6,12 +6,14 @@ and which answers are right.
 
 There are four ways to compute the outputs, and the first one that applies is used:
 
-* models with different samples and stackable layers: stacked, with their lists of samples cut into common chunks;
+* models with different samples and stackable layers: they are stacked, and their lists of samples are cut into common
+  chunks;
 * mixtures of a few rows (coalitions' models) that begin with a linear layer. The outputs of this layer are linear in
   its weights, so they are computed once for each row and *mixed* for every model instead of being computed anew (one
   product ``[C, S] x [S, h n]``). If the first layer is a convolution, compiled code does the same where that is less
   arithmetic;
-* models on the same samples: stacked, or as the channels of one wide convolution if they begin with narrow ones;
+* models on the same samples: they are stacked or, if they begin with narrow convolutions, run as the channels of one
+  wide convolution;
 * otherwise one model after another.
 """
 
@@ -262,7 +264,8 @@ class Scorer:
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> list[Scores]:
         """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` for each list.
 
-        The lists are concatenated, so many short ones cost no more than one long one, and summed separately.
+        The lists are concatenated, so many short ones cost no more than one long one. The results are summed
+        separately.
         """
         models, counts = rows.shape[0], np.array([len(i) for i in index], dtype=np.int64)
         loss, accuracy = np.full((len(index), models), np.nan), np.full((len(index), models), np.nan)
@@ -567,8 +570,9 @@ def _even(count: int, parts: int) -> list[slice]:
 def outcomes_of(
     problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return each sample's loss, correctness and outputs for one model. If the problem has a judge, the judge decides;
-    texts are scored by position.
+    """Return each sample's loss, correctness and outputs for one model.
+
+    If the problem has a judge, the judge decides. Texts are scored by position.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).

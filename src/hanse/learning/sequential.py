@@ -3,7 +3,7 @@ convolutions.
 
 With ``workers`` above 1, seats are distributed over threads with one intra-op thread each. Convolutions release
 Python's lock for milliseconds at a time, so these threads do not block each other. Unlike operators that are split over
-threads, they stay fast on a busy machine. The results are those of one thread.
+threads, they stay fast on a busy machine. The results are the same as with one thread.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class StackedEngine(ScoringEngine):
             lr: the learning rate.
 
         Raises:
-            ValueError: a job with a payload, another optimiser, or a seat with too few samples.
+            ValueError: a job has a payload, the optimiser is another one, or a seat has too few samples.
         """
         refuse_unfit(jobs, recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)

@@ -122,7 +122,7 @@ class Crew:
 
 
 def idle_share(work: Sequence[float], workers: int) -> float:
-    """Return the share of the workers' time that is idle if each item is one worker's, the longest dealt first."""
+    """Return the share of the workers' time that is idle if no item is split, and the longest items are dealt first."""
     loads = [0.0] * workers
     for much in sorted(work, reverse=True):
         heapq.heapreplace(loads, loads[0] + much)

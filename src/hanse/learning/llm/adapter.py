@@ -32,7 +32,7 @@ def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64
 
     Args:
         name: "tiny", a folder with a model, or the name of a model on the hub. "tiny" is Llama's architecture with
-            bytes as tokens and random weights: it was never trained.
+            bytes as tokens and random weights. It was never trained.
         bits: 8 or 4 quantises the weights of a published model. None: they are not quantised.
         seed: the seed of the weights of "tiny".
         width: the width of the hidden states of "tiny".

@@ -48,7 +48,7 @@ class Layer(ctypes.Structure):
 class Seat(ctypes.Structure):
     """``struct seat`` of ``seats.c``, field by field: one seat's training, or a leg of it.
 
-    The caller must keep the memory to which it points alive.
+    The caller must keep the memory alive to which it points.
     """
 
     _fields_ = (
@@ -122,7 +122,8 @@ class NativeLayers:
     """A model's layers as the compiled code runs them: convolutions, then linear layers.
 
     Attributes:
-        convolutions: the convolutions, each with the pooling and ReLU after it; none for a model of linear layers.
+        convolutions: the convolutions, each with the pooling and ReLU after it. There are none in a model of linear
+            layers.
         dense: the linear layers.
     """
 

@@ -68,7 +68,8 @@ class NativeOutputs:
     def mixed(self, rows: Tensor, shares: Tensor, x: Tensor) -> Tensor:
         """Return the outputs ``[C, k, m]`` of mixtures of ``rows [S, P]`` by ``shares [C, S]`` on ``x [m, ...]``.
 
-        The first layer is a convolution, so linear in its weights: it is run for each row, and its outputs are mixed.
+        The first layer is a convolution, so it is linear in its weights. It is run once for each row, and its outputs
+        are mixed.
 
         Raises:
             IndexError: for the same reasons as a call, or ``shares`` are for another number of rows.
