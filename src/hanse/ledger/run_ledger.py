@@ -158,8 +158,8 @@ def reading(folder: Path) -> Iterator[Ledger]:
 def latest_claim(folder: Path) -> Claim | None:
     """Return what the newest readable checkpoint says about the books, or None if there is no such checkpoint.
 
-    Only the header of the checkpoint's file is read. The file's checksum is not verified; this is done when a run is
-    resumed from it.
+    Only the header of the checkpoint's file is read. The file's checksum is not verified here. This is done when a run
+    is resumed from the file.
     """
     for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
         try:

@@ -226,7 +226,7 @@ class Ledger:
         """Write the close of a round (:mod:`hanse.ledger.closing`), after which nothing can be posted in it.
 
         Args:
-            round: the round, the book's last one or a later one in which nothing was posted.
+            round: the round to close: the book's last one, or a later one in which nothing was posted.
             facts: what the round's record says. Default: there is no record.
 
         Raises:
@@ -336,9 +336,9 @@ class Ledger:
     ) -> Generator[Record, None, None]:
         """Yield the book's transactions in order, all of them or those that meet the given conditions.
 
-        The result is the book as it was at the first record, whatever others write meanwhile. A posting is yielded only
-        after all of it was compared with its head. With ``after``, a call continues where an earlier one ended instead
-        of starting over.
+        The result is the book as it was at the first record, whatever others write in the meantime. A posting is
+        yielded only after all of it was compared with its head. With ``after``, a call continues where an earlier one
+        ended instead of starting over.
 
         Args:
             account: only transactions with a posting to this account.

@@ -101,7 +101,7 @@ class Witness:
 
         Args:
             note: the head as the operator shows it.
-            since: how many transactions the earlier head has, from which the proof leads to this one.
+            since: how many transactions the earlier head has. The proof leads from there to this head.
             proof: the proof's hashes, one after the other in base64.
             operator: the operator's key (32 bytes), which must have signed the head.
             now: seconds since 1970.
@@ -338,7 +338,7 @@ class Prover:
         """Return the proof that the log of the newest head begins with its first lines, in base64.
 
         Args:
-            first: how many lines. For 0, for all lines, and for more lines than the log has, the proof is empty.
+            first: how many lines. The proof is empty for 0, for all lines, and for more lines than the log has.
         """
         if not 0 < first < len(self._tree):
             return ""
