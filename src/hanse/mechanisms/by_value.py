@@ -44,8 +44,8 @@ class ByValue(SettlePart):
     At the start of a round each present client that can afford it puts ``stake`` tokens into escrow. Once the updates
     are valued, the stakes are returned. A unit of utility has a price, ``rate`` tokens. Each client that was asked to
     train gets it for every unit by which its updates were worth more than the mean, and pays it for every unit below
-    the mean. If anybody would gain or lose more than a stake, all amounts of the round shrink alike. An update that was
-    refused or did not arrive is worth 0. A client without a stake in escrow trains unpaid.
+    the mean. If anybody would gain or lose more than a stake, all amounts of the round shrink by the same factor. An
+    update that was refused or did not arrive is worth 0. A client without a stake in escrow trains unpaid.
 
     Attributes:
         rate: tokens per unit of utility, such as a fall of the validation loss by 1.
@@ -172,7 +172,9 @@ def put_up(clients: Sequence[int], units: int) -> Transaction:
 
 
 def given_back(clients: Sequence[int], paid: Mapping[int, int], units: int) -> Transaction:
-    """Return the transaction that returns stakes of ``units`` each, with what clients are ``paid`` or pay."""
+    """Return the transaction that gives back stakes of ``units`` each, plus what each client is ``paid`` (may be below
+    0).
+    """
     back = []
     for c in clients:
         back += [(escrow(c), -units)]

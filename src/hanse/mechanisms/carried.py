@@ -20,7 +20,7 @@ from hanse.games.jackknife import SURE, interval_errors
 
 @dataclass(frozen=True)
 class Valued:
-    """What the updates of m members were worth in a round, and how sure that is.
+    """What the updates of m members were worth in a round, and how sure these values are.
 
     Attributes:
         worth: ``[m]``, in units of the utility.
@@ -35,7 +35,7 @@ class Valued:
 
     @staticmethod
     def of(players: Ints, clients: Ints, arrays: Mapping[str, Any]) -> Valued:
-        """Return what the ``players [m]`` were worth in a round; a player without a seat is worth 0.
+        """Return what the ``players [m]`` were worth in a round. A player without a seat is worth 0.
 
         Args:
             players: the players' ids, ascending.
@@ -59,7 +59,7 @@ class Carried:
     """What each client was worth above the mean, over the rounds, and was not paid yet.
 
     Attributes:
-        due: ``[N]``, in units of the utility; below 0 for a client that owes.
+        due: ``[N]``, what each client is due, in units of the utility. It is below 0 for a client that owes.
         without: ``[N, B]``, ``due`` without each block of the validation samples.
         variance: ``[N]``, the variance of ``due`` from the sampling of coalitions.
     """

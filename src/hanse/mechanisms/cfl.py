@@ -41,7 +41,7 @@ def bipartition(similarity: Floats, method: Linkage = "single") -> np.ndarray:
         ValueError: there are fewer than two members.
 
     Examples:
-        Members 0 and 1 move alike, and so do members 2 to 4:
+        Members 0 and 1 move in the same direction, and so do members 2 to 4:
 
         >>> ways = np.array([[1.0, 0.1], [1.0, -0.1], [0.0, 1.0], [0.1, 1.0], [-0.1, 1.0]])
         >>> bipartition(cosines(torch.tensor(ways)))

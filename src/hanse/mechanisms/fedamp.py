@@ -60,7 +60,7 @@ def heuristic_attention(cosine: Floats, self_weight: float, scale: float) -> Flo
     Args:
         cosine: cosines between models, ``[m, m]``; the diagonal is not read.
         self_weight: each model's weight for itself, from 0 to 1.
-        scale: the factor of the cosines in the softmax; the larger, the more the most similar model counts.
+        scale: the factor of the cosines in the softmax. The larger it is, the more the most similar model counts.
     """
     m = len(cosine)
     if m == 1:

@@ -79,7 +79,8 @@ class FedFomo(TrainPart, WeighPart):
     A client receives the updates of the clients with the largest sums of gains that it reported before. In round t,
     each place goes to a random client instead with probability ``exploration - decay t`` (at least 0).
 
-    The public code of iPFL's comparison differs; its differences are the options ``sent``, ``share`` and ``entry``.
+    The public code of iPFL's comparison differs from this. The options ``sent``, ``share`` and ``entry`` choose its
+    way.
 
     Attributes:
         models: how many updates a client receives at most.
@@ -90,9 +91,9 @@ class FedFomo(TrainPart, WeighPart):
             only these. They are drawn without replacement, in proportion to 1 plus the weights that the client gave
             them before.
         share: on which of the client's samples losses are measured: its "validation" share or its "train" share.
-        entry: distances are ``|theta_i - theta_j + entry|`` from the client's own update, with this added to every
-            entry of the difference, which gives its own update a finite (and large) weight. None: distances from the
-            old model.
+        entry: a number that is added to every entry of the difference, in the distances ``|theta_i - theta_j + entry|``
+            from the client's own update. It gives the client's own update a finite (and large) weight. None: distances
+            from the old model.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -158,7 +159,8 @@ class FedFomo(TrainPart, WeighPart):
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the clients' mixes. A client that did not report its losses keeps its own update.
 
-        Recorded: the mean weight of a client's own update, how many kept their old model, and how many reported.
+        Three figures are recorded: the mean weight of a client's own update, how many kept their old model, and how
+        many reported.
 
         Args:
             view: the round. The method reads ``answers``, ``table`` and ``trained``.
@@ -263,7 +265,7 @@ def fedfomo(
         models: see :class:`FedFomo`, as for the other options.
         sent: "best" or "drawn".
         share: "validation" or "train".
-        entry: added to every entry of a difference; None for the published distances.
+        entry: a number added to every entry of a difference. None: the distances are as published.
         score_samples: the most samples on which losses are measured. None: all.
     """
     part = FedFomo(models, score_samples=score_samples, sent=sent, share=share, entry=entry)

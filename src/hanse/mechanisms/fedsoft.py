@@ -53,8 +53,8 @@ def soft_shares(importance: Floats, num_samples: Floats) -> Floats:
 class FedSoft(TrainPart, WeighPart):
     """FedSoft, in the slots train and weigh: each client has a row "model", and all clients share the rows "cluster".
 
-    The importance ``u_ik`` is the share of client i's samples on which centre k has the lowest loss. Every present
-    client is asked for its importances every ``interval`` rounds.
+    The importance ``u_ik`` is the share of client i's samples for which centre k has the lowest loss of all centres.
+    Every present client is asked for its importances every ``interval`` rounds.
 
     The clients' objective has the pulls ``sum_k u_ik lam/2 |theta - c_k|^2``. Since the u_ik sum to 1, this equals one
     pull towards ``sum_k u_ik c_k``, up to a constant. Seats use that single pull. For the new centres the paper draws

@@ -185,9 +185,8 @@ class GTFLATSelect(SelectPart):
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return the next clients that have never trained, or, once all have, clients drawn by the chances of the game.
 
-        A client whose change is not known, because its updates were refused, is drawn only if no present client's
-        change is known. ``select/effective_clients`` records the effective number of clients that these chances choose
-        among.
+        If a client's updates were all refused, its change is not known. It is drawn only if no present client's change
+        is known. ``select/effective_clients`` records the effective number of clients that these chances choose among.
 
         Args:
             view: the round. The method reads ``present`` and ``draw``.

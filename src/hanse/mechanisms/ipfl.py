@@ -246,8 +246,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         keep_best: whether a private row keeps each client's best model so far, which is the client's when it quits.
         adapters: how distances between LoRA adapters are measured: between their "factors", as for any parameters, or
             between the "products" B A. The products do not depend on how a change is factored
-            (:mod:`hanse.learning.adapters`). Centres always mix factors, because a row of the table holds factors.
-        mu: strength of the pull of eq. (7); None: ``lam / eta``.
+            (:mod:`hanse.learning.adapters`). Centres always mix factors, because that is what the rows of the table
+            hold.
+        mu: strength of the pull of eq. (7). None: ``lam / eta``.
         flat: tokens for any model, at posted prices.
         per_thousand: tokens for each thousand samples, at posted prices.
         by: which samples are paid for: those that a model was trained on ("size"), or those with which its buyer
@@ -718,7 +719,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     # SETTLE
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return the payments of those who can pay, and the centres withheld from the others.
+        """Return the payments of clients that can pay, and the centres that are withheld from the others.
 
         Args:
             view: the round. The method reads ``stage``, ``round``, ``authorised``, ``table``, ``at``, ``mixed``,
@@ -1087,7 +1088,9 @@ def _added(state: State, clients: Ints, utility: Floats, money: NDArray[np.int64
 
 @dataclass(frozen=True)
 class Utilities(SettlePart):
-    """Nobody pays; each client's utility is computed as iPFL does for its baselines, eq. (1) with p = 0.
+    """Nobody pays.
+
+    Each client's utility is computed in the way in which iPFL does it for its baselines, eq. (1) with p = 0.
 
     Client i imports the model of j if j's update is in a row that matters to i: a row that i trained from, was pulled
     to, or starts from next.
@@ -1288,8 +1291,8 @@ def ipfl_posted(
 
     The operator posts what a model of n samples costs. A client is asked whether it sells at that price, and each buyer
     chooses from the offers itself (:mod:`hanse.games.market_posted`). Clients whose models have nothing in common do
-    not trade. Trading brings nobody closer, because distances compare only what each client's own gradients changed.
-    Everything else is as in :func:`ipfl`.
+    not trade. Trading does not bring clients closer to each other, because distances compare only what each client's
+    own gradients changed. Everything else is as in :func:`ipfl`.
 
     Args:
         flat: the price of any model, in tokens, before its size counts. The best choice is the lowest cost that sharing

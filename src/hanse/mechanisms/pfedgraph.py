@@ -66,7 +66,7 @@ def collaboration(shares: Floats, difference: Floats, alpha: float) -> Floats:
 class FromCentres(TrainPart):
     """pFedGraph (Ye et al. 2023): clients start from their centres a_i, with ``-lam cos(theta, a_i)`` in the loss.
 
-    A seat's loss cannot have a cosine, so it has a pull that agrees with the cosine to second order. Near a_i the
+    A seat's loss cannot have a cosine. Instead it has a pull that agrees with the cosine to second order. Near a_i the
     cosine is ``1 - |d|^2 / (2 |a_i|^2)``, where d is the part of ``theta - a_i`` that is orthogonal to a_i. So the term
     acts as the pull ``mu/2 |theta - a_i|^2`` with ``mu = lam / |a_i|^2``, except that the pull also opposes changes of
     length.
@@ -75,7 +75,7 @@ class FromCentres(TrainPart):
         cosine: the paper's lam, the weight of the term.
         sign: "attract" as in the paper, or "repel" for the opposite term ``+lam cos(theta, a_i)``: a push with ``-mu``,
             as in the public code of pFedGraph and of iPFL's comparison.
-        term_from: the first round with the term; 1 in the public code.
+        term_from: the first round with the term. It is 1 in the public code.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse

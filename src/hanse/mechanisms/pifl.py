@@ -295,7 +295,7 @@ class PretrainedTiers(SelectPart):
         return Tiers(self.by_contribution, self.at_random, self.contribution)
 
     def init(self, context: Context) -> State:
-        """Return the scheduler's state, and labels of -1, which mean unknown, for all clients."""
+        """Return the scheduler's state, and a label of -1, which means unknown, for each client."""
         return {**self.then.init(context), "label": np.full(context.num_clients, -1, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
@@ -357,9 +357,9 @@ class TokenManager(SettlePart):
     """The auction and the settlement of PI-FL and TIFF; these two differ in where a tier's accuracy comes from.
 
     A bid puts ``price`` tokens into escrow. Selected bidders pay these tokens into their tier's pool. Up to the share
-    ``eta`` of the pool is returned to them: the more the tier improved, the less (nothing from a relative improvement
-    of ``gamma`` on). The rest is shared by the clients that trained, by their ranks in contribution and participation.
-    All other bids are returned.
+    ``eta`` of the pool is returned to them. The more the tier improved, the less is returned, and nothing from a
+    relative improvement of ``gamma`` on. The rest is shared by the clients that trained, by their ranks in contribution
+    and participation. All other bids are returned.
 
     Bidders are told what each tier has paid them per seat so far; see ``tell``.
 
@@ -372,9 +372,9 @@ class TokenManager(SettlePart):
         price: the price of a seat, in tokens, from 1e-6 to 1e9.
         eta: the largest share of the pool that is returned; eq. (9).
         gamma: the relative improvement at or above which nothing is returned; eq. (9).
-        score_samples: on how many samples clients score models for bids and for eq. (8), at most; None: on all.
+        score_samples: on how many samples clients score models for bids and for eq. (8), at most. None: all.
         first: the round of the first auction. Earlier models are untrained, and the clients that train are invited.
-        score_on: the share of their data on which clients score models.
+        score_on: on which share of their data clients score models.
         tell: which payments of the tiers clients are told about. "net": what a client got from a tier minus the prices
             that it paid. A tier that only ever invited a client looks better than it is, because the client never paid.
             "rewards": only the rewards of eqs (12)-(14) (PI-FL sec. 3.1 speaks of "received rewards").
@@ -546,7 +546,7 @@ class TokenManager(SettlePart):
         return Settlement(frozenset(), tuple(back), metrics, arrays, (replace(bids, escrowed=bids.escrowed & kept),))
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep this round's seats for their settlement, and the best accuracies so far.
+        """Keep this round's seats, which are still to be settled, and the best accuracies so far.
 
         Args:
             outcome: the finished round. The method reads ``table``, ``seats``, ``trained``, ``values`` and
@@ -821,7 +821,7 @@ class OneShot(DeployPart):
             data; a client without one uses its train share. With "train", a client whose test data differ from its
             training data mixes in the wrong tier (papers.md P23). With "test", as in the authors' code, the personal
             model is fitted to its test data.
-        normalised: whether weights are scaled to sum to 1; otherwise they are as printed (papers.md P4).
+        normalised: whether the weights are scaled to sum to 1. If not, they are as printed (papers.md P4).
     """
 
     reads = frozenset({"tier"})
@@ -873,7 +873,7 @@ def pifl(
         eta: the largest share returned to those who paid; eq. (9).
         gamma: the relative improvement at or above which nothing is returned; eq. (9).
         score_samples: the most samples on which clients score models and compute gradients. None: all.
-        personal_from: the share of its data on which a client weighs the tiers for its personal model.
+        personal_from: on which share of its data a client weighs the tiers for its personal model.
         pretraining: rounds of pre-training before the first tiers.
         invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid". With
             "unpaid", several seats in a round also earn a client no more than one.

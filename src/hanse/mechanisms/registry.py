@@ -206,7 +206,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     part that fills several slots.
 
     Raises:
-        UserError: keys are wrong; with a line for each.
+        UserError: keys are wrong. There is a line for each.
 
     Examples:
         GreedyFed with another rule for the average, and a table with two mistakes:

@@ -118,7 +118,8 @@ class GeometricMedian(AggregatePart):
 
     Attributes:
         by: how updates count: "uniform" for all equally, "samples" in proportion to their reported samples.
-        steps: the most steps to take.
+        by: how updates count: "uniform" for all equally, or "samples" in proportion to the numbers of samples that
+            clients report.
     """
 
     kind = "again"
@@ -265,7 +266,7 @@ def borrowed(part: AggregatePart, of: AggregatePart) -> None:
 class Clipped(AggregatePart):
     """Applies another rule to clipped updates: changes longer than ``norm`` are shortened to it (Sun et al. 2019).
 
-    Lengths are measured over the parameters; clipping shortens the change in all columns, buffers included.
+    Lengths are measured over the parameters. Clipping shortens the change in all columns, buffers included.
 
     Attributes:
         of: the rule that averages the clipped updates.
@@ -328,7 +329,8 @@ class FLTrust(AggregatePart):
     The server trains the old row on its root set (``data.root``). The server's trust in an update is ``TS_k = max(0,
     cos)``, where cos is the cosine between the update's change and the server's own change. Every change is scaled to
     the length of the server's: ``w' = w + sum_k TS_k |g_0| / |g_k| g_k / sum_k TS_k`` (eqs 2 to 4). If no update is
-    trusted, the row stays. If only one is trusted, the row makes that update's change, at the server's length.
+    trusted, the row stays. If only one update is trusted, the row changes in that update's direction, by the length of
+    the server's change.
     """
 
     kind = "again"
@@ -337,7 +339,7 @@ class FLTrust(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights on the updates and the old row.
 
-        Recorded: ``weigh/trust``, the mean trust, and ``weigh/norm``, how far the server went.
+        Two figures are recorded: ``weigh/trust``, the mean trust, and ``weigh/norm``, how far the server went.
         """
         view = group.view
         root = view.judge.trained(group.old, view.round, group.row) - group.old

@@ -42,8 +42,8 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
 
     A client's next variate follows from the update that it sends, so the variate need not be sent as well. A client
     sends P numbers, and receives x and ``c - c_i``. With momentum, the divisor K counts how much each gradient moved
-    the model (:func:`step_sum`). Another part may take the slot weigh and aggregate the model; the variates work in the
-    same way.
+    the model (:func:`step_sum`). Another part may take the slot weigh and aggregate the model. The variates then work
+    in the same way.
 
     Attributes:
         global_lr: the server's learning rate, eta_g.

@@ -349,7 +349,7 @@ class ByValue(SelectPart):
 
 @dataclass(frozen=True)
 class Greedy(ByValue):
-    """GreedyFed Alg. 1: the clients with the largest cumulative Shapley values.
+    """GreedyFed Alg. 1: selects the clients with the largest cumulative Shapley values.
 
     A client that trained but was never valued, because its updates were refused, ranks last.
     """
@@ -406,7 +406,7 @@ class SFedAvg(SelectPart):
         clients_per_round: how many clients train in a round.
         alpha: weight of the old phi.
         beta: weight of the new value.
-        temperature: the softmax's temperature, above 0; the lower, the more the best clients are preferred.
+        temperature: the temperature of the softmax, above 0. The lower it is, the more the best clients are preferred.
         start: phi before the first value. None: 1/N.
         averages: what is used as SV_k. "round": the client's value in the round. "mean": its mean value so far
             (GreedyFed section III-A: "of the cumulative Shapley Values").
@@ -509,7 +509,7 @@ class PowerOfChoice(SelectPart):
     score_samples: Positive | None = None
 
     def init(self, context: Context) -> State:
-        """Return the number of all clients, from which the number of clients asked decays."""
+        """Return the number of all clients, with which the number of clients asked begins before it decays."""
         return {"size": context.num_clients}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:

@@ -1,7 +1,7 @@
 """WEIGH, server optimisers: the server takes its own step from the old row towards the result of the clients.
 
 :class:`FedNova` and :class:`QFedAvg` are affine: weights on the updates, with the rest on the old row. The others are
-subclasses of :class:`ServerStep`; subclass it for your own server optimiser. All are of the kind "again"
+subclasses of :class:`ServerStep`. Write a subclass of it for your own server optimiser. All are of the kind "again"
 (:class:`hanse.core.part.AggregatePart`), and keep moments for each server row. Valued coalitions use the moments from
 before the round. ``learn`` keeps new moments once the row is final.
 """
@@ -32,12 +32,12 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 class ServerStep(AggregatePart):
     """A server step along the change that another rule makes. Subclasses define the step.
 
-    The step changes the parameters; buffers come from the other rule. What a subclass remembers about a row, such as a
-    velocity, is kept in named moments: ``first`` makes them and ``step`` updates them. When a row splits, its moments
-    are copied.
+    The step changes only the parameters. Buffers come from the other rule. What a subclass remembers about a row, such
+    as a velocity, is kept in named moments: ``first`` makes them and ``step`` updates them. When a row splits, its
+    moments are copied.
 
     Attributes:
-        of: the rule whose change the step follows; it must have no state.
+        of: the rule along whose change the step goes. It must have no state.
 
     Examples:
         A server that moves every parameter by the same small amount, in the direction of the averaged change:
@@ -253,7 +253,8 @@ class FedYogi(Adaptive):
     """FedYogi (Reddi et al. 2021): like FedAdam, with ``v = v - (1 - beta2) change^2 sign(v - change^2)``.
 
     Attributes:
-        beta2: decay of the second moment, at least 0 and below 1: v changes by at most ``1 - beta2`` of the square.
+        beta2: decay of the second moment, at least 0 and below 1. In a step, v changes by at most ``1 - beta2`` of the
+            square.
     """
 
     beta2: Decay = 0.99
@@ -307,7 +308,7 @@ class QFedAvg(AggregatePart):
     their training. If a client does not answer with a finite number, its training loss is used.
 
     Attributes:
-        q: how much more large losses count; with 0 the result is the plain mean.
+        q: how much more large losses count. With 0, the result is the plain mean.
         lipschitz: the paper's L. None: 1 divided by the clients' learning rate.
     """
 

@@ -47,8 +47,8 @@ def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
         gradients: the loss gradient of each class, ``[G, P]``.
 
     Returns:
-        The mixtures ``[S, G]`` with rows summing to 1, how far each client went ``[S]``, and the squared length of the
-        part of its move that no class explains ``[S]``.
+        Three arrays: the mixtures ``[S, G]``, with rows that sum to 1; how far each client went, ``[S]``; and the
+        squared length of the part of its move that no class explains, ``[S]``.
 
     Examples:
         Two classes with orthogonal gradients. The first client descends for both, the second does nothing:
@@ -158,7 +158,7 @@ class SetAware(SelectPart):
 
     Attributes:
         clients_per_round: how many clients train in a round.
-        emphasis: with 0 all classes count equally; the larger, the more the classes with large losses count.
+        emphasis: with 0, all classes count equally. The larger it is, the more the classes with large losses count.
         rest: the bonus of a client that has not trained for N / M rounds. A client that trained more recently gets
             less.
         worth: the bonus for a large cumulative Shapley value, and the penalty for a small one. The penalty keeps out

@@ -6,9 +6,9 @@ restricted to the members, with their weights scaled up to the sum of all weight
 empty coalition's model is the old row. A weigh rule of the kind "again" is instead applied to the members' updates,
 with its state from before the round.
 
-:class:`GameValue` sets up these games. Its subclasses solve them: :class:`GTG`, :class:`Mixture` and
-:class:`MonteCarlo` estimate Shapley values, :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute exact
-values. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game; they use a gradient, at the server or at the
+:class:`GameValue` sets up these games. Its subclasses solve them. :class:`GTG`, :class:`Mixture` and
+:class:`MonteCarlo` estimate Shapley values. :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute exact
+values. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game. They use a gradient, at the server or at the
 clients. :class:`Path` follows the gradient along the whole step of the row. :class:`GroupPath` does the same if the
 server sees only sums of updates.
 """
@@ -141,7 +141,7 @@ GROUP_PATH = Measure(
 
 @dataclass(frozen=True)
 class GameValue(ValuePart):
-    """Sets up each group's game in units of ``utility``; subclasses solve it in ``solve``.
+    """Sets up each group's game in units of ``utility``. Subclasses solve it in ``solve``.
 
     Attributes:
         utility: how models are judged: "loss" (by how much it falls), "accuracy", "balanced" accuracy, or another
@@ -410,7 +410,7 @@ class Mixture(GameValue):
         sure: evaluation stops as soon as the ranking of the seats is right with this probability, such as 0.95. None:
             it stops as ``stop`` says. Seats that differ by less than a hundredth of the sum of the positive values need
             not be ranked.
-        interactions: record which seats complement each other and which duplicate each other.
+        interactions: whether to record which seats complement each other and which duplicate each other.
         also: smaller budgets. The values that these would have given are recorded too, without evaluating more models.
             For n seats a budget below 2 n + 2 (or 2 to the n, if that is less) records nothing.
         check: also compute the exact values, for groups of at most 8 seats.
@@ -680,7 +680,7 @@ class FirstOrderAtClients(ValuePart):
 
     Attributes:
         normalised: True for eq. (2), False for eq. (1).
-        share: the share of their data on which clients compute the gradient.
+        share: on which share of their data clients compute the gradient.
         samples: the most samples on which the gradient is computed. None: all of that share.
         judges: the clients whose gradients determine a client's value. "all", as in the paper: all clients in its
             group, including itself. Clients are believed, so one that sends a false gradient can get the highest value.
@@ -867,8 +867,8 @@ class Path(ValuePart):
     (:mod:`hanse.mechanisms.value_noise`).
 
     Attributes:
-        points: Gauss-Legendre points on the path, 1 to 24; doubled while the integral differs from the gain by more
-            than 1 %.
+        points: the number of Gauss-Legendre points on the path, 1 to 24. It is doubled while the integral differs from
+            the gain by more than 1 %.
         novel: whether only what is orthogonal to the steps of the previous round has a value. Repeating one's own
             update, or copying another's, then earns nothing. The values then sum to less than the gain.
         utility: "loss".
