@@ -143,7 +143,7 @@ class Limit:
 
     @property
     def most(self) -> float:
-        """How many more evaluations fit; infinite if there is no limit."""
+        """How many more evaluations fit in the time; infinite if there is no limit."""
         if self.seconds is None or not self.each:
             return math.inf
         return max(0.0, self.seconds - self.spent) / self.each

@@ -77,7 +77,7 @@ class Gain:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Joining(Shown):
-    """Who gains by joining, by mechanism. Prints as a table; a notebook also shows its picture.
+    """Who gains by joining, by mechanism. The answer prints as a table, and a notebook also shows its picture.
 
     Attributes:
         gains: a :class:`Gain` for each mechanism and client.
@@ -235,7 +235,7 @@ def who_gains(
         test: the share of each client's rows that is kept for tests, above 0 and below 1.
         splits: how often to repeat everything with different test rows. Gains and interval ends are averaged over the
             splits. The splits reuse the same rows, so the intervals do not get narrower.
-        seed: the seed of the first split, from which those of the others follow.
+        seed: the seed of the first split. The seeds of the other splits follow from it.
         prepare: how a table's columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
             dates. The alternative is a scikit-learn transformer such as a ``ColumnTransformer``. None: the columns are
             numbers already.

@@ -47,11 +47,11 @@ _SHARED = 1 << 22  # numbers of all updates from which several threads average t
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Valuation(Worths):
-    """The values of contributions. Prints as a table; a notebook also shows its picture.
+    """The values of contributions. The answer prints as a table, and a notebook also shows its picture.
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, of ``sampling`` and ``drawn`` together; 0 if the values are exact, NaN if not known.
+        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact. NaN: not known.
             They do not say what another training, with other seeds, would give.
         names: ``[n]``, how the contributors are called: the keys of the dictionary, or 0, 1, ...
         method: the method used.
@@ -61,7 +61,7 @@ class Valuation(Worths):
         residual: for path values, the change of the worth minus the sum of the values. It has the error of the
             integral, and any other change (buffers without a gradient, or a ``gradient`` that is not that of
             ``evaluate``). Else 0.
-        calls: how often ``evaluate`` was called; fewer than ``evaluated`` if a cache had the rest.
+        calls: how often ``evaluate`` was called. This is less than ``evaluated`` if a cache had the rest.
         seconds: how long it took.
         hints: sentences on what the values mean, if that is easily missed.
         sampling: ``[n]``, the standard errors due to coalitions that were not evaluated. 0: all relevant ones were

@@ -29,7 +29,7 @@ class Worths(Shown):
 
     Attributes:
         values: ``[n]`` float64.
-        standard_errors: ``[n]``; 0 if exact, NaN if not known.
+        standard_errors: ``[n]``. 0: exact. NaN: not known.
         names: ``[n]``, the names of the values.
     """
 
@@ -64,7 +64,7 @@ class Worths(Shown):
         return ()
 
     def sentences(self) -> Sequence[str]:
-        """Return who was worth most and least, whose sign is uncertain, and how the numbers were computed."""
+        """Return who was worth most and least, who may be above or below 0, and how the numbers were computed."""
         order, (low, high) = self.ranked, self.intervals.T
         best, worst = order[0], order[-1]
         level = TIE * np.abs(self.values[order]).max()
