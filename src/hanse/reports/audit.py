@@ -66,7 +66,7 @@ class Check:
 
     Attributes:
         name: the property's name, such as "payments".
-        holds: whether the property holds in all rounds.
+        holds: whether the run has the property in all rounds.
         said: what the property means, or a figure, if it holds; otherwise the first or worst place where it fails.
     """
 

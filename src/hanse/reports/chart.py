@@ -55,11 +55,11 @@ class Line:
 class Lines:
     """Curves over one axis.
 
-    ``steps``: a value holds until the next one. ``zero``: mark the line y = 0. ``whole``: the axis counts (rounds), so
-    its ticks are whole numbers. ``hollow`` is the legend entry of hollow markers, one for all lines; lines with such
-    markers have no entry of their own. ``places`` are the names of x = 0, 1, 2, ...; there are none if x is a number.
-    ``rows`` are the names of y = 0, 1, 2, ..., with the first on top. In such a chart ``zero`` marks x = 0, and x is
-    linear around it and logarithmic beyond 1. ``named``: a single curve is named, too.
+    ``steps``: whether a value is drawn as constant until the next one. ``zero``: mark the line y = 0. ``whole``: the
+    axis counts (rounds), so its ticks are whole numbers. ``hollow`` is the legend entry of hollow markers, one for all
+    lines; lines with such markers have no entry of their own. ``places`` are the names of x = 0, 1, 2, ...; there are
+    none if x is a number. ``rows`` are the names of y = 0, 1, 2, ..., with the first on top. In such a chart ``zero``
+    marks x = 0, and x is linear around it and logarithmic beyond 1. ``named``: a single curve is named, too.
     """
 
     lines: tuple[Line, ...]
@@ -103,7 +103,7 @@ class Heat:
 
     ``scale`` names the unit of the shades, which begin at ``floor`` (None: at the smallest number). With ``root`` a
     shade is the square root of its number, and ``marks`` are (shade, text) for the scale. ``around_zero``: white is 0,
-    purple above and orange below it; grey is not known.
+    purple is above it and orange below it; grey means not known.
     """
 
     rows: tuple[str, ...]
@@ -205,7 +205,7 @@ def looks(items: Sequence[Line | Series]) -> list[int]:
 
 
 def colour(look: int) -> str:
-    """Return the colour of a look: those of ``COLOURS`` in turn, then lighter ones of the same."""
+    """Return the colour for the number of a look: those of ``COLOURS`` in turn, then lighter versions of these."""
     full = COLOURS[look % len(COLOURS)]
     white = 1 - 0.5 ** min(3, look // len(COLOURS))  # the share of white in it
     parts = (int(full[i : i + 2], 16) for i in (1, 3, 5))

@@ -129,7 +129,7 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
         theirs: the other side's figures, in the same form.
 
     Returns:
-        The comparison over the keys that both have; None if these are fewer than two.
+        The comparison over the keys that both have, or None if there are fewer than two.
 
     Example:
         >>> found = paired({0: 0.81, 1: 0.84, 2: 0.86}, {0: 0.80, 1: 0.82, 2: 0.83, 3: 0.90})
@@ -184,7 +184,7 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
 
     Args:
         dirs: the run directories. Runs that differ only in their seeds are one experiment.
-        epsilon: how near an accuracy must come to count as reached for ``effective_round``; at least 0 and below 1.
+        epsilon: how close an accuracy must come to the target of ``effective_round``. It is at least 0 and below 1.
 
     Returns:
         Rows with the same keys, where None means "not recorded" or "never reached":
@@ -196,7 +196,8 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
           to 1, and come from the last test unless said otherwise. A regression has none.
         * ``test_loss`` (cross-entropy), or of a regression ``test_mse`` (mean squared error). If ``[train] loss`` names
           a loss, it has a column of its own instead, "test_loss: NAME".
-        * ``test_METRIC`` for each of ``[eval] metrics``; of the first of them ``best_METRIC`` and ``client_METRIC``.
+        * ``test_METRIC`` for each of ``[eval] metrics``. The first of these also has ``best_METRIC`` and
+          ``client_METRIC``.
         * ``seconds_per_round`` (median, wall clock); ``virtual_seconds``, on the clock of a simulation in which clients
           take time; ``mb`` (10^6 bytes in both directions over the whole run); and ``refused``, the number of refused
           updates without late ones.

@@ -4,7 +4,7 @@
 :func:`estimate_charts` draw. :func:`interactions` says which clients complement each other. :func:`smaller_budgets`
 says what the values would have been with fewer models scored in a round. :func:`standings` compares the sums of clients
 with one another. It says which clients cannot be told apart, and how sure a client's part of the whole is. The
-statement and the report's summary use it as well, so all places judge alike.
+statement and the report's summary use it as well, so that all places come to the same verdict.
 
 **Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
 Rounds are sampled independently, so the variances of rounds add. *Draw*: values are measured on one validation set, and
@@ -71,7 +71,7 @@ class Errors:
     def exact(self) -> bool:
         """Whether the values are exact on the validation samples, and nothing is known of other samples.
 
-        Their error is then 0 throughout. It is not shown, since it would be taken for certainty.
+        Their error is then 0 throughout. This error is not shown, because it would be mistaken for certainty.
         """
         known = self.total[np.isfinite(self.total)]
         return bool(len(known)) and not known.any()
@@ -173,8 +173,8 @@ def lost_files(run: RunRecord) -> list[str]:
 def fall(run: RunRecord) -> Floats | None:
     """Return by how much the validation loss fell in each round, ``[R]``, if the values are parts of this fall.
 
-    Only path values are. None for other values, and for a run in which a round with values has not recorded it, or a
-    round has lost its line.
+    Only path values are. None for other values. Also None if a round with values has not recorded it, or if a round's
+    line is lost.
     """
     if [line["round"] for line in run.metrics] != list(range(len(run.metrics))):
         return None
@@ -273,7 +273,7 @@ class Standings:
     without: Floats
 
     def among(self, clients: Ints) -> Standings:
-        """Return the standings of those of ``clients`` that are in these, compared with each other only."""
+        """Return the standings of those of ``clients`` that are in these standings, compared only with each other."""
         at = np.flatnonzero(np.isin(self.clients, clients))
         return Standings(self.clients[at], self.totals[at], self.sampling[at], self.without[at])
 
@@ -324,8 +324,9 @@ class Standings:
         return self._ordered(client)[self._tied_at(client)]
 
     def tied_places(self, client: int) -> Ints:
-        """Return the places of the clients in :meth:`tied`, ascending. The highest sum has place 1; of equal sums this
-        client has the first.
+        """Return the places of the clients in :meth:`tied`, ascending.
+
+        The highest sum has place 1. Among equal sums, this client is placed first.
         """
         return np.asarray(1 + self._tied_at(client), np.int64)
 
@@ -1054,7 +1055,7 @@ def _score_error(run: RunRecord) -> str:
 
 
 def ends(count: int, first: int, last: int) -> list[int]:
-    """Return the first and the last of ``count`` positions; all of them if they are not more than that."""
+    """Return the first and the last of ``count`` positions, or all of them if there are no more than that."""
     if count <= first + last:
         return list(range(count))
     return [*range(first), *range(count - last, count)]

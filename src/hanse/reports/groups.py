@@ -44,7 +44,7 @@ class SeedCurve:
         Args:
             name: the line's name.
             most: how many points at most, evenly spaced.
-            factor: what the figure is multiplied with, such as 100 for percent.
+            factor: the factor of the figure, such as 100 for percent.
             look: the number of the colour and dash. None: they follow from the order of the lines.
         """
         kept = even(len(self.rounds), most)
@@ -208,7 +208,7 @@ OTHERS = "the others"
 def kinds_of(run: RunRecord, *, cheats: bool = False) -> dict[str, Ints]:
     """Return the kind of each client of a run, which its behaviours and its policy determine.
 
-    A client with several behaviours goes under the one of the lowest rank.
+    A client with several behaviours counts as the one of the lowest rank.
 
     Args:
         run: the run.

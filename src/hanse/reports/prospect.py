@@ -48,7 +48,7 @@ class Prospect:
         most_round: the most that can leave its account in one round. None also where nothing but the account itself
             bounds it.
         pays: sentences on what it pays.
-        gains: sentences on what it stands to gain.
+        gains: sentences on what the client may gain.
         gives: sentences on what the client gives: work, its models, traffic.
         unknown: sentences on what nobody knows before the run.
     """

@@ -41,7 +41,7 @@ class Statement:
         client: the client's number.
         label: how the client is called: its name, or its number.
         rounds: how many rounds were played.
-        planned: how many were planned; more than ``rounds`` if the run is not finished.
+        planned: how many rounds were planned. It is more than ``rounds`` if the run is not finished.
         num_clients: how many clients the run has.
         names: whether the run allows its clients to be named to one another.
         verdict: whether joining paid, and why.
@@ -53,7 +53,7 @@ class Statement:
         told: sentences that the mechanism's parts have for participants, and a sentence on what the experiment makes
             this client do, if anything.
         lost: sentences on files of rounds that are missing or were changed.
-        doubts: sentences that stand first, if the run's model is at chance or its values mean little.
+        doubts: sentences to show first, if the run's model is no better than chance or its values mean little.
     """
 
     run: str

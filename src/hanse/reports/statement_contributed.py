@@ -57,7 +57,7 @@ class Round:
 class Contributed:
     """What a client's updates were worth over the run, by the mechanism's own measure.
 
-    None: nobody is valued in this run, this client never was, or it is not known.
+    None: nobody is valued in this run, or this client never was, or it is not known.
 
     Attributes:
         rounds: the rounds in which the client was asked to train.
@@ -66,15 +66,15 @@ class Contributed:
         drawn: its standard error from the draw of the validation samples.
         share: its part of the sums of all clients with a sum above zero, 0 to 1. None also for values whose sum has no
             meaning.
-        place: its place among the ranked clients; 1 is the highest sum. None if fewer than two of its updates were
-            valued.
+        place: the client's place among the ranked clients. 1 is the highest sum. None if fewer than two of its updates
+            were valued.
         ranked: how many clients can be ranked. These are the clients with more than one valued update.
         valued: how many clients had an update valued.
         updates: how many of this client's updates were valued.
         tied: the places in the ranking of the clients that cannot be told apart from this one.
         share_interval: the 95 % interval of the share, from both errors together. None: the error of the draw is not
             known.
-        measure: what one value is called, such as "Shapley value".
+        measure: the name of one value, such as "Shapley value".
         measured: a sentence on what it is.
         gaps: sentences on which rounds have no values, and why.
         gained: by how much the validation loss fell over the run, if the values are parts of this fall.

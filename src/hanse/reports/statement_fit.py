@@ -58,7 +58,7 @@ class MainFit:
 
     @property
     def last(self) -> float | None:
-        """The value at the last test; None if it is not known."""
+        """The value at the last test, or None if it is not known."""
         return self.values[-1]
 
     @property
@@ -111,8 +111,8 @@ class Fit:
     The model is either the one that the client held after a round or the one that it had trained (``[eval] model``).
 
     Attributes:
-        rounds: the rounds (from 0) after which the client tested; empty if it never did.
-        accuracy: the accuracy after each of them, 0 to 1; None where there is none, as for a regression.
+        rounds: the rounds (from 0) after which the client tested. They are empty if it never did.
+        accuracy: the accuracy after each of these rounds, 0 to 1. None: there is none, as in a regression.
         loss: the loss after each of them.
         samples: how many test samples the client has. None: not recorded.
         alone: the name of the folder with the run of clients that train alone. None: there is no such run.

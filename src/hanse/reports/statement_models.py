@@ -26,7 +26,8 @@ class Models:
     Attributes:
         asked: in how many rounds the client was asked to train.
         answered: in how many of them one of its updates was accepted. A client may have several seats in a round.
-        used: in how many of these the update was mixed, with a nonzero weight, into a model that others also hold.
+        used: in how many of these rounds the update was mixed, with a nonzero weight, into a model that others also
+            hold.
         reached: how many other clients were given such a model at least once.
         deliveries: how many times in all, counted once per client and round.
         late: how many accepted updates came after their round.

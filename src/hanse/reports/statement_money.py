@@ -29,7 +29,7 @@ class Posting:
         memo: what it was for, in words.
         account: "client/N" or "escrow/N".
         units: the amount, above zero if the account received it (1 token is 1,000,000 units).
-        holds: what account and escrow hold together after it, in units.
+        holds: what account and escrow have together after the posting, in units.
         others: the other accounts that the transaction moves. It is empty unless the run allows names.
     """
 
@@ -78,7 +78,7 @@ class Money:
         received: what it received besides.
         paid: what it paid.
         balance: what its account holds.
-        escrow: what is held in escrow for it.
+        escrow: what is in the client's escrow.
         figures: the sums by kind, in order of appearance.
         lines: every posting.
     """
@@ -117,7 +117,7 @@ def money_of(
         names: whether postings name the other accounts of their transactions.
 
     Raises:
-        UserError: the books are missing, cannot be read or do not hold.
+        UserError: the books are missing, cannot be read, or do not verify.
     """
     if not (folder / "ledger.json").exists():
         return None

@@ -168,10 +168,10 @@ def noise_lengths(
 ) -> tuple[float, float]:
     """Return how long the noise is in a client's update, and in the mean of a round's updates.
 
-    Both are over the greatest length without noise; NaN if that has no bound. Noise of the standard deviation s at each
-    of P numbers has about the length ``s sqrt(P)``. In a mean with weights w_i the noise has the length ``sqrt(P sum
-    w_i^2 s_i^2)``. If a round draws m of N clients, the mean square is taken: N / m of that of all clients' shares.
-    Arguments as of :func:`before`.
+    Both are divided by the greatest length without noise. NaN: that length has no bound. Noise of the standard
+    deviation s at each of P numbers has about the length ``s sqrt(P)``. In a mean with weights w_i the noise has the
+    length ``sqrt(P sum w_i^2 s_i^2)``. If a round draws m of N clients, the mean square is taken: N / m of that of all
+    clients' shares. Arguments as of :func:`before`.
     """
     task, lr = Train(0, 0, torch.zeros(0)), recipe.lr_at(0)
     given = [(rule.of(c), (int(n), recipe, lr, task)) for c, n in enumerate(sizes)]

@@ -48,7 +48,7 @@ def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
     Args:
         fit: the client's model compared with the one alone.
         money: the client's books. None: nobody pays.
-        models: what it got in a market, if there is one.
+        models: what the client got in a market, if there is one.
 
     Example:
         >>> models = Models(asked=10, answered=10, used=10, reached=3, deliveries=30)
@@ -81,7 +81,10 @@ def answer_of(model: int | None) -> Answer:
 
 
 def about(units: int) -> str:
-    """Return tokens with two digits behind the point, below a tenth of one with two digits: the books have them all."""
+    """Return tokens with two digits after the point, or with two significant digits if below a tenth.
+
+    (The books have all digits.)
+    """
     if abs(units) >= TOKEN // 10:
         return tokens(round(units, -4))
     return tokens(int(float(f"{units:.2g}")))

@@ -166,8 +166,9 @@ def _check_room() -> None:
 
 
 def to_svg(spec: Spec) -> str:
-    """Return a specification as an SVG document. The same specification gives the same document; texts in it stay
-    texts.
+    """Return a specification as an SVG document.
+
+    The same specification gives the same document. Texts in it stay texts.
 
     Raises DrawingError: the library cannot draw it, too few addresses are allowed (``ulimit -v``), or this process was
     forked from one that has drawn.
