@@ -178,7 +178,7 @@ class Landed:
         replies: the valid replies that came in time, by client.
         refusals: ``(client, reason)`` for each of the other clients.
         late: updates of earlier rounds that arrived in this one and count.
-        underway: what is still outstanding, and the clock at the end.
+        underway: what is still outstanding, and the time of the clock at the end.
     """
 
     replies: Mapping[int, Reply]

@@ -40,7 +40,7 @@ class Root:
         samples: the root set.
         engine: what trains.
         recipe: the clients' training recipe.
-        seed: the run's seed; it keys the order of batches.
+        seed: the run's seed, on which the order of batches depends.
     """
 
     samples: Samples
@@ -71,7 +71,7 @@ class Judge:
         problem: the model as a module, and its loss (:class:`hanse.learning.job.Problem`).
         engine: scores models, such as :class:`hanse.learning.sequential.SequentialEngine`.
         validation: the server's validation set. None: it has none, and methods that need it raise RuntimeError.
-        workers: threads that score coalitions at the same time; the last bits of a utility depend on their number.
+        workers: how many threads score coalitions at the same time. The last bits of a utility depend on this number.
         num_classes: the number of classes of the targets. None: regression.
         root: the samples on which the server itself trains. None: there are none.
         device: where the rows lie.
@@ -196,7 +196,8 @@ class Judge:
         Args:
             updates: ``[S, P]``, the players.
             base: ``[P]``, the model of the empty coalition.
-            weights: ``[S]``; a coalition's model is the average of its members by these, which need not sum to 1.
+            weights: ``[S]``, the weights of the updates, which need not sum to 1. A coalition's model is the average of
+                its members by these weights.
             utility: its name, such as "loss" or "accuracy", as in ``[mechanism.value]``.
             affine: ``(total, old)``: the coalition's model is ``total`` times that average plus ``old`` times the base.
             again: a rule that returns a coalition's row, given its members' positions, instead of an average.

@@ -4,8 +4,8 @@ Read this module for the order in which a mechanism's parts are called, and for 
 makes the state before round 0. :func:`play_round` turns one :class:`LoopState` into the next. :func:`finish` settles
 what the last round left open. :class:`Setup` stays the same for the whole run.
 
-Nothing here keeps state or writes files. A round's only side effects go through the federation port, so a failed round
-can be dropped and played again from the state before it.
+Nothing here keeps state or writes files. The only side effects of a round go through the federation port. A failed
+round can therefore be dropped, and played again from the state before it.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ class Setup:
         federation: the port to the clients, in this process or on a network.
         context: what parts may know of the run: number of clients, layout of a model, initial models, recipe.
         judge: scores models on the server's held-out data.
-        data: the samples of this process; on a network the server's sets alone, and the sizes that clients reported.
+        data: the samples of this process. On a network, these are only the server's sets, and the sizes that clients
+            reported.
         problem: the model as a module, its loss, and how a row of numbers becomes its parameters.
         engine: trains seats and scores models.
         device: where the table lies.
         tested_clients: ids ``[n]`` of the clients that test models on their own test shares.
-        remote: whether the clients are on a network. Testing them then takes requests, and a round in which a part
-            raises is undone instead of ending the run.
+        remote: whether the clients are on a network. Testing the clients then takes requests. A round in which a part
+            raises an exception is then undone instead of ending the run.
         deadline_s: how many seconds an exchange may take. None: no limit.
         min_replies: the fewest valid updates with which a round counts. With fewer, every row stays unchanged.
         waiting: when TRAIN ends, and what becomes of late updates.

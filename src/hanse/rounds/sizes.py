@@ -60,8 +60,8 @@ class ProvedSizes(Part):
         repeats: how often an unanswered question is asked again before it counts as failed.
         auditors: the public keys (Ed25519, hexadecimal) of those whose signatures count. Empty: a simulation, whose
             word is taken.
-        fresh: whether seeds include a number drawn by the server, so members cannot try commitments until they like the
-            questions. Without it, runs are repeatable.
+        fresh: whether seeds include a number that the server draws. Members then cannot try one commitment after
+            another until they like the questions. Without it, runs are repeatable.
     """
 
     leaves: int = 30
