@@ -175,7 +175,7 @@ class Watched(Federation):
         sat: ``(client, start row)`` of each seat that was asked to train.
         bytes_down: bytes sent to the clients.
         bytes_up: bytes received from the clients.
-        down: whether the federation itself raised: then the network is lost, and no part is to blame.
+        down: whether the federation itself raised an exception. Then the network is lost, and no part is to blame.
     """
 
     federation: Federation

@@ -15,8 +15,8 @@ class Budget:
 
     Attributes:
         limits: the section ``[run]``: ``target_accuracy`` (a share of the server's test set), ``max_seconds`` (of all
-            rounds, by the wall clock) and ``max_megabytes`` (10^6 bytes, up and down together). Each may be None: no
-            such limit.
+            rounds, by the wall clock) and ``max_megabytes`` (10^6 bytes, up and down together). A limit may be None,
+            which means no such limit.
         seconds: the seconds used so far.
         megabytes: the megabytes used so far.
         accuracy: the best test accuracy so far, 0 to 1.

@@ -31,7 +31,7 @@ class Guess:
     """The scores of guessing, without a model, on the server's test set.
 
     Attributes:
-        samples: how many labels are tested (of texts: positions).
+        samples: how many labels are tested. (For texts: how many positions.)
         most: the share of the most common class, the accuracy of always naming it.
         entropy: the entropy of the classes' shares, in nats. It is the cross-entropy of predicting these shares for
             every sample.

@@ -158,8 +158,8 @@ Named = Annotated[str | dict[str, Any], BeforeValidator(_named)]
 class TrainSection(Section):
     """``[train]``: how each client trains in a round. The keys mean the same as in :class:`hanse.core.recipe.Recipe`.
 
-    Set the amount of training in one of three ways: ``epochs`` with ``batch_size``, ``epochs`` with
-    ``batches_per_epoch``, or ``steps`` with ``batch_size`` or ``batch_share``.
+    Set the amount of training in one of three ways: ``epochs`` with ``batch_size``; ``epochs`` with
+    ``batches_per_epoch``; or ``steps`` with ``batch_size`` or ``batch_share``.
 
     Attributes:
         loop: the user's own training function, or its import path, instead of hanse's. It gets all other settings and
@@ -174,13 +174,15 @@ class TrainSection(Section):
             than SGD or the user's own ``loop``.
         momentum: the momentum of SGD, in [0, 1).
         weight_decay: L2 penalty as PyTorch's optimisers take it.
-        lr_decay: the rate is multiplied by this after each round; in (0, 1].
+        lr_decay: the factor of the rate after each round, above 0 and at most 1.
         optimizer: "sgd", "adamw" or "adadelta". The moments of the last two start anew in each round.
         rho: Adadelta's decay of its running averages.
         eps: Adadelta's term in the denominator.
         lr_decay_by: "round" counts rounds of the run, "last" uses the last round in which this client trained.
-        order: "shuffled", or "by_class": samples class after class, and a client's batches continue where they stopped.
-        statistics: batch-norm statistics are "averaged" like parameters, or each client keeps its "own".
+        order: "shuffled", or "by_class": samples are sorted by class, and a client's batches continue where they
+            stopped.
+        statistics: what becomes of batch-norm statistics: they are "averaged" like parameters, or each client keeps its
+            "own".
         loss: the loss to minimise, by name or import path, or a table with options (:mod:`hanse.learning.losses`).
             Default: cross-entropy for classes, else squared error.
 
@@ -429,8 +431,8 @@ class Experiment(BaseModel):
 
     Build it from keywords, one per section, or read it from a TOML file (:meth:`read`). A section that has only a name
     can be given as that name: ``mechanism="fedavg", model="cnn"``. The mechanism may also be a
-    :class:`hanse.core.part.Mechanism` assembled in Python; it is recorded as the table that builds it again. An
-    experiment is immutable.
+    :class:`hanse.core.part.Mechanism` assembled in Python. It is recorded as the table from which it can be built
+    again. An experiment is immutable.
 
     Attributes:
         data: source, split over the clients, held-out shares (:class:`hanse.data.spec.DataSpec`).

@@ -184,7 +184,7 @@ def resume(
         data: the data again, if the run was given them as an object.
         model: the model again, if the run was given it as an object. Its weights are then those of the checkpoint.
         observers: objects that see every remaining round.
-        other_data: continue even if the data have changed; this is recorded.
+        other_data: whether to continue even if the data have changed. This is recorded.
         rounds: the total number of rounds to continue to, which is recorded in ``config.toml``. The result is that of a
             run that was planned for so many rounds, except perhaps for a test after the old last round. A note then
             says so.

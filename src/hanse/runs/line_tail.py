@@ -22,7 +22,7 @@ class Grown:
 
     Attributes:
         lines: new lines, parsed.
-        cut: whether everything read before is void; then ``lines`` start from the beginning.
+        cut: whether everything that was read before is void. If so, ``lines`` start from the beginning of the file.
         left: bytes not read yet.
     """
 

@@ -61,7 +61,8 @@ def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
         where: the start of an error message, such as the option.
 
     Raises:
-        UserError: the name belongs to no client or several, or is one client's number and another's name.
+        UserError: the name belongs to no client or to several, or it is the number of one client and the name of
+            another.
     """
     called = [c for c, label in enumerate(names) if label == name]
     if name.isdecimal():

@@ -197,7 +197,7 @@ class ProgressBar:
         console: where it is drawn.
         label: the label before the bar, such as the mechanism's name.
         explain: print all lines about the engine at the start, not only warnings and notes.
-        figure: show the last test accuracy (or main metric) of the clients, or else of the server.
+        figure: whether to show the last test accuracy (or main metric) of the clients, or else of the server.
     """
 
     def __init__(self, console: Console, label: str, *, explain: bool = False, figure: bool = True) -> None:

@@ -68,7 +68,7 @@ class Recomputed:
         floor: the allowed difference, as a share of the largest number of the same kind. 0: no difference is allowed.
         deviation: the largest difference found, as the same share.
         unlike: the first difference. None: everything agrees.
-        taken: the kinds of answers taken as given, since they are about data that nobody else sees.
+        taken: the kinds of answers that are taken as given, because they are about data that nobody else sees.
         notes: further notes for the auditor.
     """
 

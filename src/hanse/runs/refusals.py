@@ -1,9 +1,9 @@
 """Refuses, before round 0, settings of an experiment that do not fit together.
 
 Each function looks for one kind of mistake and returns a line for each one found: the setting, its value and what is
-allowed. To refuse one more thing, add a function like these and call it in :func:`misfits`, or in
-:mod:`hanse.runs.setup` if it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config`
-(for data: :mod:`hanse.data.spec`). What a part cannot do is refused by its ``needs`` and ``unfit``.
+allowed. To refuse one more thing, add a function like these. Call it in :func:`misfits`, or in :mod:`hanse.runs.setup`
+if it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config` (for data:
+:mod:`hanse.data.spec`). What a part cannot do is refused by its ``needs`` and ``unfit``.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int
 
 
 def by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
-    """Return the parts' objections to a run of this size: warnings, and lines that refuse it."""
+    """Return the parts' objections to a run of this size: warnings, and lines that mean that it is refused."""
     seats = mechanism.most_seats(data.num_clients)
     size = Size(data.num_clients, seats, enough_replies(experiment, seats) or seats, experiment.run.rounds)
     said = unfit(mechanism, size)
@@ -356,7 +356,7 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
 
 
 def not_held(mechanism: Mechanism) -> list[str]:
-    """Return a warning if clients train rows to hold them, and the deploy part hands out other rows."""
+    """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows."""
     made = {block.name for block in mechanism.train.blocks() if block.held}
     if not made or mechanism.deploy is None or made & in_slots(mechanism.deploy.reads, ["deploy"]):
         return []

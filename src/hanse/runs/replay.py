@@ -160,7 +160,7 @@ def unlike_books(
 def unlike_rows(table: Table, record: Arrays) -> str:
     """Return the first row of a table that does not match its recorded hash, or "".
 
-    A row recorded neither by weights nor by hash is an error, too. Withheld rows are skipped, since they did not
+    A row that is recorded neither by weights nor by hash is an error too. Withheld rows are skipped, since they did not
     change.
 
     Args:

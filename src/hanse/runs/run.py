@@ -67,7 +67,7 @@ class Observer(Protocol):
 
         Args:
             experiment: the experiment with every default settled, as ``config.toml`` has it.
-            first_round: the number of the first round to be played; above 0 in a resumed run.
+            first_round: the number of the first round that will be played. It is above 0 in a resumed run.
             said: lines on the engine that was chosen, and warnings.
         """
 

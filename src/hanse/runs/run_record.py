@@ -177,8 +177,9 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences to show before the run's results: a model at chance, meaningless values, warnings of parts. Raises
-        UserError if ``shape.json`` is missing or damaged.
+        """Sentences to show before the results: a model no better than chance, meaningless values, warnings of parts.
+
+        Raises UserError if ``shape.json`` is missing or damaged.
         """
         loss = table(self.config, "train").get("loss")
         cross_entropy = loss in (None, "cross_entropy")
@@ -269,8 +270,8 @@ class RunRecord:
             only: the names of the arrays to read. Empty: all are read.
 
         Returns:
-            Arrays by name; empty if the round's file is missing or was changed (:attr:`lost`). Their axes are ``[S]``
-            by seat, ``[n]`` by the clients that were tested or refused, or ``[N]`` by client.
+            Arrays by name. There are none if the round's file is missing or was changed (:attr:`lost`). Their axes are
+            ``[S]`` by seat, ``[n]`` by the clients that were tested or refused, or ``[N]`` by client.
 
         Raises:
             UserError: the file is broken.

@@ -202,7 +202,8 @@ class RunDir:
 
         Args:
             path: where to make it.
-            experiment: the experiment, written last, as ``config.toml``: that file makes the directory a run.
+            experiment: the experiment. It is written last, as ``config.toml``, because this file makes the directory a
+                run.
             hold: the right (a lock) to write into the directory. This method acquires it.
             data: the fingerprint of the data, written as ``data.json``.
             about: descriptions of the run's parts.
@@ -265,8 +266,8 @@ class RunDir:
             device: where the table is loaded.
             data: the fingerprint of the current data.
             names: the clients' names, for errors.
-            other_data: continue although the data have changed; this is recorded.
-            key: as for :meth:`create`; it must be the run's original key.
+            other_data: whether to continue although the data have changed. This is recorded.
+            key: as for :meth:`create`. It must be the run's original key.
 
         Returns:
             The directory, the last intact checkpoint (None: start from round 0), and lines on what was skipped or

@@ -147,11 +147,11 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
 
     Args:
         experiment: what to build.
-        data: the data, if already known: on a network, the server's knowledge of them.
+        data: the data, if they are already known. On a network, this is what the server knows of them.
         own: data and model given as objects.
 
     Raises:
-        UserError: the experiment has mistakes; with a line for each.
+        UserError: the experiment has mistakes. There is a line for each.
     """
     asked = experiment
     experiment, data, another = _settled(experiment, data, own)

@@ -146,7 +146,7 @@ def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
     If a client has several seats, it is the update of the row that the client holds (Ditto's personal model), if any.
 
     Raises:
-        UserError: the mechanism gives clients mixes of several rows, and nobody trains such a mix.
+        UserError: the mechanism gives clients mixes of several rows, which nobody trains.
     """
     if held.own_mix is not None or held.weights is not None:
         raise UserError(
@@ -419,7 +419,7 @@ def _separated(figures: Floats) -> bool:
 
 
 def personal_fit(scores: Scores) -> Mapping[str, float]:
-    """Return the mean and some quantiles, over clients, of how well models fit the clients' own test shares.
+    """Return how well models fit clients' own test shares: the mean over clients, and some quantiles.
 
     The fit is the accuracy, or ``1 / (1 + loss)`` where there is none.
     """
