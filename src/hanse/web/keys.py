@@ -188,8 +188,8 @@ ANYBODY = Key("", "operator", "")  # without keys, whoever reaches the page is i
 def may_ask(key: Key, path: str) -> bool:
     """Return whether the holder of a key may request an address.
 
-    An operator may request everything; a participant its start page, statements, and the logout. Which statements it
-    may see is checked when they are made.
+    An operator may request everything. A participant may request its start page, statements, and the logout. Which
+    statements it may see is checked when they are made.
     """
     if key.role == "operator":
         return True

@@ -70,7 +70,7 @@ class SparseSeries:
     _y: array[float] = field(default_factory=lambda: array("d"))
 
     def add(self, x: int, y: float) -> None:
-        """Add the observation ``y`` of round ``x``; rounds come in ascending order."""
+        """Add the observation ``y`` of round ``x``. Rounds come in ascending order."""
         if self.seen % self.stride == 0:
             if len(self._x) == self.most:
                 self._x, self._y = self._x[::2], self._y[::2]

@@ -1,7 +1,7 @@
 """The runs in a folder, and a line about each.
 
 :func:`find_runs` looks for run directories, and :func:`summary` says what the list of runs shows of one. Both only look
-at the files, as the folder may hold strangers' runs.
+at the files, because the folder may hold runs of strangers.
 """
 
 from __future__ import annotations
