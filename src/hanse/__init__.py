@@ -6,7 +6,7 @@ on your own data. :func:`value` gives the values of models that were trained els
 players of any game. :func:`valued` gives values in a Flower app that has a strategy of its own. Answers show themselves
 in a notebook. Mistakes in the input raise one :class:`UserError`, with a line for each.
 
-Everything else is imported from its module, such as ``hanse.core.part`` for what a mechanism is made of.
+Everything else is imported from its own module. For example, :mod:`hanse.core.part` has what a mechanism is made of.
 
 Examples:
     A federation of four clients on handwritten digits, with GreedyFed choosing who trains. The table holds one row per
