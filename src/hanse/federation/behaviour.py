@@ -285,7 +285,7 @@ def secret_stream(
 
     Args:
         secret: the client's secret. Empty: the noise follows from the run's seed, which the server knows.
-        seed: the run's.
+        seed: the seed of the run.
         purpose: the stream's name.
         round: the round's number.
         client: the client's number.

@@ -194,7 +194,7 @@ class Assignment:
         seed: the run's seed.
         model: the experiment's section about the model.
         train: the experiment's section about local training.
-        half: models travel as 16-bit floats.
+        half: whether models travel as 16-bit floats.
         unsent: the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
         metrics: what tests report besides loss and accuracy.
         private: the experiment's ``federation.private``, with its noise. None: there is none.

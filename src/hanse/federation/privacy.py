@@ -79,7 +79,7 @@ class Stricter(TypedDict):
 
     Attributes:
         clients: the ids of the clients.
-        epsilon: the budget of each.
+        epsilon: the budget of each of these clients.
         noise: as in :class:`Privacy`. If left out, the least noise with which this budget lasts.
     """
 

@@ -140,7 +140,7 @@ class AuditFolder:
         Args:
             held: the commitment to the samples that the auditor was shown.
             tags: the key of the tags.
-            key: the auditor's.
+            key: the private key of the auditor.
 
         Raises:
             UserError: nothing was asked, the samples are not those that the member committed to, or a sample is
