@@ -189,7 +189,7 @@ def sold(graph: Floats, sizes: Floats, tariff: Tariff, least: Floats) -> Floats:
         graph: ``[k, m]``, with what share of its size each buyer wants each model.
         sizes: ``[m]``.
         tariff: the prices.
-        least: ``[m]``, in tokens, of each seller.
+        least: ``[m]``, the lowest price of each seller, in tokens.
     """
     return np.where(tariff.due(graph, sizes) < least, 0.0, graph)
 
