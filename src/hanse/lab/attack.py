@@ -274,7 +274,7 @@ def search(
     Args:
         sections: the experiment as nested plain values.
         clients: who deviates, all in the same way.
-        folder: is made if it is missing.
+        folder: the folder for the results, which is made if it is missing.
         tries: how many deviations are tried, at most.
         seeds: how many fresh seeds confirm the best one, at least 2.
         seed: the first of the search's three seeds. The fresh seeds come after these.
@@ -694,7 +694,7 @@ def small(mechanism: str) -> dict[str, Any]:
     """Return a small experiment with a mechanism: 8 clients with handwritten digits, who trade or bid for 8 rounds.
 
     Args:
-        mechanism: its name.
+        mechanism: the name of the mechanism.
     """
     return {
         "data": {"source": "digits", "clients": 8, "client_test": 0.1, "client_validation": 0.1},

@@ -286,10 +286,10 @@ def search_markets(
     """Try every lie of every client on random markets.
 
     Args:
-        rule: how they trade.
+        rule: the rule by which clients trade.
         kind: see :func:`random_market`.
         markets: how many.
-        seed: of the markets.
+        seed: the seed of the markets.
         told: called after every market with how many are done, and of how many.
     """
     draw = np.random.default_rng(seed)
