@@ -96,7 +96,7 @@ class Plain:
         Args:
             row: ``[P]``.
             samples: n samples.
-            precision: overrides this object's own.
+            precision: a precision that overrides this object's own.
         """
         self.problem.layout.load(self.module, row.to(self.device))
         self.module.eval()

@@ -227,7 +227,7 @@ class FunctionJudge:
             utility: the function's figure that counts.
             affine: as for :func:`mixer`.
             again: as for :func:`mixer`.
-            game: "average", or "increment" instead of ``affine``.
+            game: "average", or "increment", for which ``affine`` is not used.
         """
 
         def worth(row: Tensor) -> float:

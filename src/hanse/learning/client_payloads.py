@@ -20,7 +20,7 @@ def register(name: str, half: ClientHalf) -> None:
 
     Args:
         name: the payload's name.
-        half: what a client does with it.
+        half: the client's half, which uses the payload.
 
     Raises:
         ValueError: another half is registered under this name.
