@@ -345,8 +345,8 @@ class Difference:
     Attributes:
         receipt: the receipt.
         field: the field of the receipt.
-        said: its value in the receipt.
-        found: its value according to the book.
+        said: the value of the field in the receipt.
+        found: the value of the field in the book.
     """
 
     receipt: Receipt

@@ -342,7 +342,7 @@ class Ledger:
 
         Args:
             account: only transactions with a posting to this account.
-            round: only transactions of this round.
+            round: if given, only transactions of this round are returned.
             after: only transactions with a number above this.
 
         Raises:
