@@ -172,8 +172,7 @@ def put_up(clients: Sequence[int], units: int) -> Transaction:
 
 
 def given_back(clients: Sequence[int], paid: Mapping[int, int], units: int) -> Transaction:
-    """Return the transaction that returns stakes of ``units`` each, plus what each client is ``paid`` (may be below 0).
-    """
+    """Return the transaction that returns stakes of ``units`` each, and adds what each client is ``paid``."""
     back = []
     for c in clients:
         back += [(escrow(c), -units)]

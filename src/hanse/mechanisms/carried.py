@@ -148,7 +148,7 @@ def sure_transfers(before: Carried, players: Ints, valued: Valued, scale: float,
         before: what was carried over.
         players: the clients that were asked to train and have a stake, ascending.
         valued: what the players were worth.
-        scale: units per unit of utility.
+        scale: how many units a unit of utility is worth.
         most: the most units that anybody can get or pay.
     """
     after = before.with_round(players, valued)

@@ -66,7 +66,7 @@ def with_worth(state: State, clients: Ints, worth: Floats) -> dict[str, Any]:
     Args:
         state: a state with the keys of :func:`no_news`.
         clients: the ids ``[m]`` of the clients that were valued.
-        worth: these clients' values ``[m]``.
+        worth: the values of these clients, ``[m]``.
     """
     last, total, times = np.full(len(state["last"]), np.nan), state["sum"].copy(), state["times"].copy()
     last[clients] = worth
