@@ -34,7 +34,7 @@ class Evaluations:
         ask: yields a question for each coalition, in their order.
         cache: the answers of earlier calls by cache key. None: no cache.
         told: a function that is called after each evaluation, with the number done, the number expected, and a text.
-        function: what messages call the user's function.
+        function: the name of the user's function in messages.
 
     Attributes:
         evaluated: number of calls of the user's function.
@@ -172,7 +172,8 @@ def progress(wanted: bool | None, label: str) -> Iterator[Told]:
     """Show a bar on standard error, and yield the function that updates it.
 
     Args:
-        wanted: True: at once. None: after 2 seconds, in a terminal or a notebook. False: never.
+        wanted: whether to show the bar. True: at once. None: after 2 seconds, in a terminal or a notebook. False:
+            never.
         label: the label before the bar.
 
     Raises:

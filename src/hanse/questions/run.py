@@ -161,7 +161,7 @@ class Run(PlainRun, Shown):
         """Compare this run with others: results, costs and curves.
 
         Args:
-            others: the other runs, one at least.
+            others: the other runs, at least one.
 
         Raises:
             UserError: no other run is given, or one is not a run.
