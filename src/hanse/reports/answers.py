@@ -51,7 +51,7 @@ class Answers:
     Attributes:
         joining: for how many clients joining paid, by how much, and with what certainty.
         contributed: a sentence on who contributed most, and who did harm.
-        next: what to do next.
+        next: a sentence on what to do next.
         picture: the contributions as bars with intervals; None where nobody was valued.
         doubts: what a reader must know before these answers, such as that the model is no better than chance.
     """

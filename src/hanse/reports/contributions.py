@@ -143,7 +143,7 @@ def how_sure(errors: Errors, before: str) -> str:
 
     Args:
         errors: the standard errors of all figures shown.
-        before: what shows them, such as "Whiskers".
+        before: the word for what shows the intervals, such as "Whiskers".
     """
     if errors.exact:
         return f"{EXACT}."
@@ -251,7 +251,7 @@ class Standings:
     intervals overlap.
 
     Attributes:
-        clients: ``[n]``, their numbers, ascending.
+        clients: ``[n]``, the numbers of the clients, ascending.
         totals: ``[n]``, the sum of each client's values.
         sampling: ``[n]``, the standard errors of the sums from the sampling of coalitions. NaN means exact, or not
             known. Infinite means estimates whose error is not known.
@@ -521,7 +521,7 @@ def clearly_harmful(totals: Floats, errors: Floats, updates: Ints, chance: float
     """Return whose updates clearly did harm, ``[n]``: several were valued, and the sum's 95 % interval is below 0.
 
     Args:
-        totals: ``[n]``, the sums of their values.
+        totals: ``[n]``, the sums of the clients' values.
         errors: ``[n]``, the standard errors of the sums. NaN: not known. 0: the sum is exact, and nothing is known of
             other validation samples. In both cases nobody is accused.
         updates: ``[n]``, how many updates were valued. One says too little.
@@ -549,7 +549,7 @@ def by_chance(totals: Floats, measure: Measure) -> float:
 
     Args:
         totals: ``[n]``, the sums of all clients' values.
-        measure: what a value is.
+        measure: the description of what a value is.
     """
     if not measure.scatters:
         return 0.0

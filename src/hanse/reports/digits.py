@@ -61,7 +61,7 @@ def between(value: float, half: float, *, sign: bool = False) -> str:
 
     Args:
         value: the interval's middle.
-        half: half its width, above 0.
+        half: half the width of the interval, above 0.
         sign: write a plus, too.
     """
     return " to ".join(rounded(end, half, sign=sign) for end in (value - half, value + half))

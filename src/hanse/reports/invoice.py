@@ -53,7 +53,7 @@ class Line:
         client: the participant's client number.
         name: the participant's name.
         share: the participant's part of the whole, 0 to 1.
-        amount: in the smallest coin.
+        amount: the amount, in the smallest coin.
         between: the 95 % interval of the amount, in the smallest coin. None: there is none, or it is not known.
         units: the client's millionths of a token, by which the total is split; they may be below zero. None: it is
             split by value.
@@ -78,10 +78,10 @@ class Invoice:
 
     Attributes:
         run: the run's name.
-        by: what the total is split by.
+        by: what decides how the total is split.
         currency: three capital letters.
         digits: how many decimals an amount has.
-        total: in the smallest coin.
+        total: the total, in the smallest coin.
         lines: one for each participant, by number.
         said: sentences on what the parts mean, and how sure they are.
         doubts: what a reader must know before the amounts, such as that values mean little in this run.

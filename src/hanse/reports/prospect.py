@@ -47,7 +47,7 @@ class Prospect:
         most: the most that it can lose of grant and debt over the whole run.
         most_round: the most that can leave its account in one round. None also where nothing but the account itself
             bounds it.
-        pays: sentences on what it pays.
+        pays: sentences on what the client pays.
         gains: sentences on what the client may gain.
         gives: sentences on what the client gives: work, its models, traffic.
         unknown: sentences on what nobody knows before the run.

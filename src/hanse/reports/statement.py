@@ -47,7 +47,7 @@ class Statement:
         verdict: whether joining paid, and why.
         short: short answers that are shown below the verdict's headline, by what they are about.
         fit: how good the client's model is, on its own test data.
-        contributed: what its updates were worth.
+        contributed: what the client's updates were worth.
         money: the client's books, in units (1 token is 1,000,000 units). None: nobody pays.
         models: where the client's models went, and what it got of others' models.
         told: sentences that the mechanism's parts have for participants, and a sentence on what the experiment makes

@@ -31,7 +31,7 @@ class Round:
     """A round in which the client was asked to train, or in which its late update arrived. None: not known.
 
     Attributes:
-        round: its number, from 0.
+        round: the number of the round, from 0.
         value: what the client's update was worth. If it had several seats, their sum.
         error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
             together.
@@ -75,7 +75,7 @@ class Contributed:
         share_interval: the 95 % interval of the share, from both errors together. None: the error of the draw is not
             known.
         measure: the name of one value, such as "Shapley value".
-        measured: a sentence on what it is.
+        measured: a sentence on what a value is.
         gaps: sentences on which rounds have no values, and why.
         gained: by how much the validation loss fell over the run, if the values are parts of this fall.
         fallen: what fell, such as "the validation loss".

@@ -26,7 +26,7 @@ class Posting:
         round: the round in which it was posted, from 0.
         step: the name of the transaction's step, which is unique in its round.
         kind: what kind of transaction it is, such as "grant" or "bid".
-        memo: what it was for, in words.
+        memo: the purpose of the posting, in words.
         account: "client/N" or "escrow/N".
         units: the amount, above zero if the account received it (1 token is 1,000,000 units).
         holds: what account and escrow have together after the posting, in units.
@@ -74,10 +74,10 @@ class Money:
         count: how many transactions the book has.
         head: the hash of the last posting. With it, a receipt can be compared with the book.
         floor: the balance below which no account may fall.
-        granted: what the mint gave it.
-        received: what it received besides.
-        paid: what it paid.
-        balance: what its account holds.
+        granted: what the mint gave the client.
+        received: what the client received besides its grant.
+        paid: what the client paid.
+        balance: what is on the client's account.
         escrow: what is in the client's escrow.
         figures: the sums by kind, in order of appearance.
         lines: every posting.

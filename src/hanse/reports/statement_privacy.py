@@ -87,7 +87,7 @@ def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float
     (:func:`hanse.mechanisms.value_noise.together`): ``t^2 v^2 > 1.96^2 (t chance^2 + t^2 worse^2)``.
 
     Args:
-        value: the sum of its values.
+        value: the sum of the client's values.
         error: the standard error of that sum, from all sources.
         errors: of each valued round its number r and the error of its value, whose square is
             ``chance^2 + (2 r + 1) worse^2``.
@@ -141,7 +141,7 @@ def before(
         sizes: ``[N]``, how many samples each client has.
         size: P, how many numbers a model has.
         seats: how many clients train in a round.
-        rounds: of the run.
+        rounds: the number of rounds of the run.
         recipe: how clients train.
         by_samples: whether updates weigh by samples. If not, the text says what the noise leaves with equal weights.
     """

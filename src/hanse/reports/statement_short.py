@@ -33,7 +33,7 @@ def in_short(
         fit: how good the client's model is.
         given: what its updates were worth.
         net: the millionths of a token that the client received, less those that it paid.
-        doubts: what must stand before any result.
+        doubts: what a reader must know before any result.
         finished: whether the run is.
         privacy: what the client has spent of its privacy budget; "" if it has none.
         alone: the Python that plays the run of clients that train alone, or who else can play it; "" if the command
