@@ -359,7 +359,7 @@ def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Update
 
     Args:
         seats: the seats that answered, ``m``.
-        trained: their answers, in the same order.
+        trained: the clients' answers, in the same order.
         none: ``[.., P]``, an example of rows (width, dtype, device), which is used if there are no updates.
     """
     common = set.intersection(*(set(t.extras) for t in trained)) if trained else ()

@@ -38,7 +38,7 @@ class Root:
 
     Attributes:
         samples: the root set.
-        engine: what trains.
+        engine: the engine that trains.
         recipe: the clients' training recipe.
         seed: the run's seed, on which the order of batches depends.
     """
