@@ -157,7 +157,7 @@ def counting(
 
     Args:
         label: the text before the bar.
-        console: where it is drawn.
+        console: where the bar is drawn.
         at_once: draw the bar from the first call on, even without a terminal.
         transient: whether the bar disappears at the end.
         thread: whether to draw the bar from its own thread. Use False if the process forks meanwhile.
@@ -194,7 +194,7 @@ class ProgressBar:
     """A bar in the terminal with the round, the last accuracy and the time left.
 
     Args:
-        console: where it is drawn.
+        console: where the bar is drawn.
         label: the label before the bar, such as the mechanism's name.
         explain: print all lines about the engine at the start, not only warnings and notes.
         figure: whether to show the last test accuracy (or main metric) of the clients, or else of the server.

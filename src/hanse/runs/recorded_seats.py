@@ -34,8 +34,8 @@ class Seat:
         refused: why there is no update. None: there is one.
         name: the client's name. Empty: it has none.
         epsilon: how much of its privacy budget the client claims to have spent. None: it claims nothing.
-        budget: of how much, as it claims.
-        delta: at which delta, as it claims.
+        budget: the epsilon that it may spend, as the client claims.
+        delta: the delta for which ``epsilon`` and the budget are meant, as the client claims.
     """
 
     round: int

@@ -55,8 +55,8 @@ class RunRecord:
 
     Attributes:
         path: the directory.
-        name: its name.
-        config: its ``config.toml``.
+        name: the name of the run.
+        config: the content of the directory's ``config.toml``.
         metrics: one line per round. ``round`` is a number. Everything else is unchecked.
         clients: one seat per line.
 
