@@ -56,7 +56,7 @@ class Page:
         cookie: the name of the session's cookie.
         stopping: a function that says whether the server is going down.
         hub: the object that follows the runs that somebody watches.
-        statements: what makes participants' statements.
+        statements: the object that makes participants' statements.
         streams: how many streams are open, by the id of the key.
     """
 
