@@ -19,10 +19,10 @@ A file has ``[[claims]]`` and their common settings, ``[defaults]``. A claim has
   = "against" }``: by how many percent fewer rounds the best of the other row is reached (GTFLAT eq. 13). "best": the
   best test until the column's round. "best" needs ``control``: a row with the same freedom to choose its round. The
   control makes a comparison of its own, unless it is in ``against``. Kind "equal" needs no control.
+* ``lower``: whether lower figures are better.
 * ``printed``: the effect that the paper prints, above 0 if the paper claims one. If left out, it is computed from the
   printed table.
 * ``margin``: the smallest effect that matters, above 0. If left out, it is half of the printed effect.
-* ``margin``: the smallest effect that matters, above 0; left out: half of the printed one.
 * ``turn``: a whole number above 0; the planner works on claims with lower numbers first. Default: 9.
 * ``why``: in at most 40 words, what this claim's numbers show about the mechanism; printed on the pages.
 * ``twin``: an arm with the mechanism's interface and cost but without its game. It makes a comparison of its own, and
