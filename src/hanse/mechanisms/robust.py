@@ -117,9 +117,9 @@ class GeometricMedian(AggregatePart):
     result is their mean, for a single member its update.
 
     Attributes:
-        by: how updates count: "uniform" for all equally, "samples" in proportion to their reported samples.
         by: how updates count: "uniform" for all equally, or "samples" in proportion to the numbers of samples that
             clients report.
+        steps: the most steps to take.
     """
 
     kind = "again"

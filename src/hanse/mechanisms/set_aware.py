@@ -1,14 +1,13 @@
 """hanse's own selector: it chooses the best combination of clients, not the best individuals.
 
 If every client holds a single class, no client is valuable alone, and greedy choice by value fails. (If some clients
-hold all classes, choice by value finds them.) This selector estimates what data each client has, and chooses clients
-whose data *together* are what the model lacks.
+hold all classes, choice by value finds them.) This selector therefore estimates what data each client has. It chooses
+clients whose data *together* are what the model lacks.
 
-(If some clients hold all classes, choice by value finds them.) This selector therefore estimates what data each client
-has. It chooses clients whose data *together* are what the model lacks. A client's update is nearly a combination of the
-directions in which the loss of each class falls. The server knows these directions: they are gradients on its
-validation set, class by class. The non-negative combination nearest to the update estimates what the client holds.
-Unlike a gradient, this mixture stays valid when the model changes. So only a few numbers per client are kept.
+The estimate works as follows (:func:`mixtures`). A client's update is nearly a combination of the directions in which
+the loss of each class falls. The server knows these directions: they are gradients on its validation set, class by
+class. The non-negative combination nearest to the update estimates what the client holds. Unlike a gradient, this
+mixture stays valid when the model changes. So only a few numbers per client are kept.
 
 Some part of an update is explained by no class. It is either noise or the detail of the client's own samples; the
 detail is short. Noise may be longer than anything learnt in a round, and then the best combination of mixtures is
