@@ -14,7 +14,7 @@ from hanse.data.samples import Inputs
 
 
 class ByName(nn.Module):
-    """Wraps a user's module that takes inputs by name as a module that takes one tensor, whose rows hold all inputs.
+    """Wraps a module whose ``forward`` takes inputs by name: the result takes one tensor, whose rows hold all inputs.
 
     It also accepts inputs by name.
 
