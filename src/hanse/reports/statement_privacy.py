@@ -1,4 +1,4 @@
-"""What a client's privacy account says of a run, and what privacy costs the client."""
+"""What a client's privacy account says of a run, and what privacy costs it (:func:`privacy_of`, :func:`before`)."""
 
 from __future__ import annotations
 
