@@ -1,12 +1,12 @@
 """Federated learning as an economy: who trains, whose model counts, what each contribution is worth, who pays whom.
 
-:func:`run` plays an experiment (:class:`Experiment`, or a TOML file), :func:`resume` goes on with it, and :func:`load`
-reads it from its directory; each of these returns a :class:`Run`. :func:`who_gains` says which clients gain by joining,
-on your own data. :func:`value` gives the values of models that were trained elsewhere, :func:`shapley` those of any
-game, and :func:`valued` those of a Flower app with a strategy of its own. Answers show themselves in a notebook.
-Mistakes in the input raise one :class:`UserError`, with a line for each.
+:func:`run` plays an experiment (:class:`Experiment`, or a TOML file), :func:`resume` continues it, and :func:`load`
+reads it from its directory. Each of these returns a :class:`Run`. :func:`who_gains` says which clients gain by joining,
+on your own data. :func:`value` gives the values of models that were trained elsewhere, and :func:`shapley` those of the
+players of any game. :func:`valued` gives values in a Flower app that has a strategy of its own. Answers show themselves
+in a notebook. Mistakes in the input raise one :class:`UserError`, with a line for each.
 
-Everything else is imported from its module, such as ``hanse.core.part`` for what a mechanism is made of.
+Everything else is imported from its own module. For example, :mod:`hanse.core.part` has what a mechanism is made of.
 
 Examples:
     A federation of four clients on handwritten digits, with GreedyFed choosing who trains. The table holds one row per

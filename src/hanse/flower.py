@@ -1,10 +1,10 @@
 """hanse on Flower: the names that your Flower app imports.
 
-* For a project of ``hanse new``, whose participants hold their data: ``server_app`` makes the server's app from an
-experiment, ``client_app`` a participant's app from a function ``load_data`` that returns ``ClientData``;
-``instructions`` reads texts for language models, and ``Trusted`` names the members with whose updates a participant's
+* A project of ``hanse new``, whose participants have the data, uses these names. ``server_app`` makes the server's app
+from an experiment. ``client_app`` makes a participant's app from a function ``load_data`` that returns ``ClientData``.
+``instructions`` reads texts for language models. ``Trusted`` names the members with whose updates a participant's own
 may be summed. * For an existing Flower app: ``strategy`` plays a mechanism with its client app, whose messages ``Keys``
-describes. Some mechanisms ask more than training; one line with ``speaks`` lets the client app answer.
+describes. Some mechanisms ask for more than training. One line with ``speaks`` lets the client app answer.
 
 Needs the extra ``flower`` (``pip install '.[flower]'`` in a clone of hanse).
 """

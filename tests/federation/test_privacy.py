@@ -645,7 +645,7 @@ def test_delta_is_below_one_in_the_clients(clients: int, delta: float, refused: 
 
 
 def test_a_budget_that_teaches_nothing_gets_advice() -> None:
-    line = "epsilon: 1e-09: takes noise 5.64e+04 times as long at each number as what is learned"
+    line = "epsilon: 1e-09: adds to each number noise that is 5.64e+04 times as large as the largest"
     said = settle_engine(build(experiment(2, {"clip": 1.0, "epsilon": 1e-9, "delta": 1e-5}))).said
     assert [one for one in said if one.startswith(f"warning: federation.private.{line}")]
     assert not [one for one in settle_engine(build(experiment(2))).said if "federation.private" in one]

@@ -1,1 +1,1 @@
-"""What every room uses: errors for users, files, locks, random streams, TOML."""
+"""What every other package uses: errors for users, files, locks, random streams, TOML."""

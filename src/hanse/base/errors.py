@@ -1,9 +1,9 @@
 """Errors that end a command with a few plain lines instead of a traceback, and the lookup of names and import paths.
 
-Three errors say who must act. :class:`UserError` is a mistake in what the user gave (exit code 2),
-:class:`MachineError` a failure of the machine or of a file that no other input would have avoided (exit code 1), and
-:class:`PartError` a bug in a part of a mechanism. Every room raises them; the command line prints their lines as they
-are.
+Three errors say who must act. :class:`UserError` is a mistake in what the user gave (exit code 2).
+:class:`MachineError` is a failure of the machine or of a file that no other input would have avoided (exit code 1).
+:class:`PartError` is a bug in a part of a mechanism. Every package raises them, and the command line prints their lines
+as they are.
 
 :func:`named` and :func:`import_path` turn a name in an experiment's file (built-in, or ``"package.module:name"``) into
 the Python object that it stands for. :func:`path_of` goes the other way.
@@ -25,8 +25,8 @@ class UserError(ValueError):
     """A mistake in what the user gave. The command line prints its lines and exits with 2, without a traceback.
 
     Attributes:
-        lines: the message, one entry per line; several mistakes found together have a line each. ``str()`` joins them
-            with newlines.
+        lines: the message, one entry per line. Several mistakes that are found together have a line each. ``str()``
+            joins them with newlines.
     """
 
     def __init__(self, *lines: str) -> None:
@@ -47,7 +47,7 @@ class MachineError(RuntimeError):
 
 
 class RunFailedError(MachineError):
-    """A run that ended unexpectedly before its last round; its lines say why."""
+    """A run ended unexpectedly before its last round. The lines say why."""
 
 
 class PartError(RuntimeError):
@@ -60,7 +60,8 @@ def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
     the command line's options.
 
     Args:
-        says: changes each line further, for a function whose arguments stand for settings of an experiment.
+        says: a function that changes each line further, for callers whose arguments stand for settings of an
+            experiment.
 
     Examples:
         >>> with in_python():
@@ -107,17 +108,17 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., Any]:
     """Return the callable that ``"package.module:name"`` names.
 
-    Importing a module runs it. Commands that only look at somebody's run therefore refuse import paths unless the user
-    trusts the run's files, and at a node, a path in a message can only mean an object that the participant's own app
-    lists (:mod:`hanse.base.import_trust`).
+    Importing a module runs it. Commands that only look at somebody's run therefore refuse import paths, unless the user
+    trusts the run's files. At a node, a path in a message can only mean an object that the participant's own app lists
+    (:mod:`hanse.base.import_trust`).
 
     Args:
         path: the import path. A word without a colon is treated as a misspelt built-in name.
-        where: the key that held the path, such as ``"mechanism.weigh"``; error messages begin with it.
+        where: the key that held the path, such as ``"mechanism.weigh"``. Error messages begin with it.
         allowed: the built-in names allowed there, for the hint in the error.
 
     Raises:
-        UserError: the path has no colon, there is no such module or no such name in it, the object cannot be called, or
+        UserError: the path has no colon, the module or the name in it does not exist, the object cannot be called, or
             import paths are refused. An ImportError inside the user's own module is passed on as it is.
     """
     module, colon, name = path.partition(":")
@@ -173,7 +174,8 @@ def named(given: Any, where: str, known: Mapping[str, Callable[..., Any]]) -> tu
         known: the built-in factories by name.
 
     Returns:
-        The factory, and all entries of the mapping but ``name``; no options if ``given`` is a string.
+        Two results: the factory, and all entries of the mapping but ``name``. If ``given`` is a string, there are no
+        options.
 
     Raises:
         UserError: ``given`` is none of these, or its name cannot be found (see :func:`import_path`).
@@ -190,7 +192,7 @@ def library(module: str, said: str) -> Any:
 
     Args:
         module: the module to import.
-        said: the message if it is not installed; it should say what needs the library and how to install it.
+        said: the message if the library is not installed. It should say what needs the library and how to install it.
 
     Raises:
         UserError: with ``said``, if the library is not installed. If instead one of *its* dependencies is missing, the

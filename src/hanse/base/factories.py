@@ -1,8 +1,8 @@
-"""Calls the factory that an experiment names, with options that are checked against its annotations.
+"""Calls the factory that an experiment names, with options that are checked against the factory's annotations.
 
-Everything that a user can choose by name (a part, a policy, a behaviour, a loss) is built by a callable whose
-parameters are its options. :func:`call` validates these strictly, with pydantic, and reports each wrong one in its own
-line. The annotated types below are the bounds that most options share; use them in the signature of a factory.
+Everything that a user can choose by name (a part, a policy, a behaviour, a loss) is built by a callable. The parameters
+of this callable are the options. :func:`call` validates these strictly, with pydantic, and reports each wrong one in
+its own line. The annotated types below are the bounds that most options share. Use them in the signature of a factory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def defaults(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def named_choice(given: Any, default: str) -> str:
-    """Return the name in a setting, which is a name or a table with one; ``default`` if it has none."""
+    """Return the name in a setting, which is a name or a table with one, or ``default`` if there is none."""
     name = given.get("name") if isinstance(given, Mapping) else given
     return default if name is None else str(name)
 
@@ -57,7 +57,7 @@ def call(
     Args:
         make: the factory, a class or a function. A parameter without an annotation accepts anything.
         options: the options by name.
-        where: the key of these options, such as ``"mechanism.value"``; error messages begin with it.
+        where: the key of these options, such as ``"mechanism.value"``. Error messages begin with it.
         also: other keys allowed in the same place, for the hint at a misspelt key.
         first: the positional arguments that come before the options.
 
@@ -139,9 +139,9 @@ def _allows_none(wanted: TypeAdapter[Any]) -> bool:
 
 
 def misspelt(kind: type, known: Sequence[str]) -> str | None:
-    """Return a warning if the name of a public method is almost that of a known one; else None.
+    """Return a warning if the name of a public method is almost that of a known method, else None.
 
-    Python does not notice such a slip: nothing would ever call the method.
+    Python does not notice such a slip: the method would exist, but nothing would ever call it.
 
     Args:
         kind: a part's, policy's or behaviour's class. Only methods that it defines itself count.

@@ -2,8 +2,8 @@
 
 A stranger's run directory may be damaged or malicious: links that lead out of it, pipes that never answer, endlessly
 nested JSON, a tiny archive that unpacks to many gigabytes. Code that reads a run directory calls :func:`run_folder`
-once and then :func:`read_toml`, :func:`read_json`, :func:`json_lines` and :func:`read_arrays`: all of them read a
-bounded amount, never follow a link, and turn any damage into a one-line UserError that names the file.
+once, and then :func:`read_toml`, :func:`read_json`, :func:`json_lines` and :func:`read_arrays`. All of these read a
+bounded amount and never follow a link. Any damage becomes a one-line UserError that names the file.
 
 :func:`whole_file` and :func:`write_whole` write a temporary file next to the target and rename it.
 :func:`private_folder` makes folders that only their user can enter.
@@ -113,7 +113,7 @@ def _odd(folder: Path) -> Path | None:
 def opened(file: Path) -> BinaryIO:
     """Open a regular file for reading in binary mode.
 
-    Never follows a link, which may lead anywhere, or waits for a pipe, which may never answer.
+    It never follows a link, which may lead anywhere, and never waits for a pipe, which may never answer.
 
     Raises:
         FileNotFoundError: there is no such file, or it is a link, a pipe, a folder or a device.
@@ -171,11 +171,11 @@ def read_json(file: Path) -> Any:
 
 
 def parse_line(text: bytes, whole: Sequence[str] = ()) -> dict[str, Any] | None:
-    """Return the JSON object on one line of a file; None if the line is damaged.
+    """Return the JSON object on one line of a file, or None if the line is damaged.
 
     Args:
         text: the line, as bytes.
-        whole: keys that must hold a round or client number (see :func:`is_count`); a line without one of them counts as
+        whole: keys that must hold a round or client number (see :func:`is_count`). A line without one of them counts as
             damaged.
     """
     try:
@@ -199,7 +199,7 @@ def json_lines(
         remedy: what the error for a damaged line advises.
 
     Raises:
-        UserError: a complete line is not a JSON object; the message has its number and the remedy.
+        UserError: a complete line is not a JSON object. The message has its number and the remedy.
     """
     if not file.exists():
         return
@@ -229,8 +229,8 @@ def cut_torn(file: IO[bytes]) -> None:
 def is_count(value: object, key: str) -> TypeGuard[int]:
     """Return whether a line's value is a possible round number or, for the ``key`` "client", a possible client number.
 
-    Client numbers are bounded because arrays by client are as long as the highest one: an absurd number in a stranger's
-    file would exhaust the memory.
+    Client numbers are bounded because arrays by client are as long as the highest number. An absurd number in a
+    stranger's file would exhaust the memory.
     """
     return type(value) is int and 0 <= value < (CLIENTS if key == "client" else 10**9)
 
@@ -242,7 +242,7 @@ def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
 
     Args:
         file: the path.
-        only: the names of the arrays to read; empty means all. Names that the file does not have are left out.
+        only: the names of the arrays to read. Empty: all arrays. Names that the file does not have are left out.
 
     Raises:
         UserError: the file is broken, an array holds objects, or what is read unpacks to more than 256 MiB.
@@ -265,15 +265,15 @@ def array_header(blob: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.
     """Read the header of an array in ``.npy`` format, and check the claimed size.
 
     Args:
-        blob: a file positioned at the start of the array; afterwards it is at the first number.
+        blob: a file, positioned at the start of the array. Afterwards, it is positioned at the first number.
         size: how many bytes header and numbers take together.
 
     Returns:
         The shape, whether it is stored in column-major (Fortran) order, and its type.
 
     Raises:
-        ValueError: the array holds Python objects, or its shape and type do not fit ``size``. A header that is damaged
-            may raise any of the errors that numpy raises.
+        ValueError: the array holds Python objects, or its shape and type do not fit ``size``. A damaged header may
+            raise any of the errors that numpy raises.
     """
     version = np.lib.format.read_magic(blob)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -322,14 +322,14 @@ def whole_file(
         path: where the file goes.
         durable: whether to flush it to the disk, not only to the system's cache.
         private: whether only this user may read it and enter folders created for it.
-        replace: whether an existing file is replaced; if not, it stays, and the new content is dropped.
+        replace: whether an existing file is replaced. If not, it stays, and the new content is dropped.
 
     Yields:
         The open file, in binary mode.
 
     Raises:
-        OSError: the file cannot be written, or ``path`` is a link or anything else but a regular file, which could make
-            hanse overwrite another file.
+        OSError: the file cannot be written, or ``path`` is not a regular file. It may be a link, for instance, which
+            could make hanse overwrite another file.
     """
     if not private:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -395,7 +395,7 @@ def private_folder(path: Path) -> Path:
 
 
 def table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return one section of an experiment's file as read, such as ``"mechanism"``; empty if there is none.
+    """Return one section of an experiment's file as it was read, such as ``"mechanism"``; empty if there is none.
 
     A section that is not a table counts as none: the file's validation reports it elsewhere.
     """

@@ -3,10 +3,11 @@
 An experiment's file is a program: its import paths name modules, and importing a module runs it. Running an experiment
 requires trusting its file. Looking at a run directory must not require trust, so nothing that the directory names is
 then imported. A message that names a model, a loss, a loop or a metric is a program in the same sense. A node resolves
-these names inside :func:`from_message`, where import paths can only mean objects that the participant's own app lists.
+these names inside :func:`from_message`. There, import paths can only mean objects that the participant's own app lists.
 
-Only one function imports, :func:`hanse.base.errors.import_path`, and it reads the marks that :func:`looking` and
-:func:`from_message` set, so no path through the code can miss them; a parameter passed down could be forgotten.
+Only one function imports, :func:`hanse.base.errors.import_path`. It reads the marks that :func:`looking` and
+:func:`from_message` set, so no path through the code can bypass them. A parameter that is passed down could be
+forgotten.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def looking(*, trust: bool = False) -> Iterator[None]:
     """Refuse import paths inside this block.
 
     Args:
-        trust: whether the user allows them (``--trust``); import paths then work as usual.
+        trust: whether the user allows import paths (``--trust``). They then work as usual.
     """
     mark = _LOOKING.set(not trust)
     try:
@@ -58,7 +59,7 @@ def from_message(own: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
 
 
 def own_things() -> Mapping[str, Callable[..., Any]] | None:
-    """Return the objects that import paths may mean at this point; None if paths are followed as usual."""
+    """Return the objects that import paths may mean at this point, or None if paths are followed as usual."""
     return _OWN.get()
 
 

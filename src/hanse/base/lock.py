@@ -1,17 +1,17 @@
-"""Lets only one process write into a run directory, by a lock that ends with its process.
+"""Lets only one process write into a run directory. The lock ends when its process ends.
 
 The lock is ``flock`` on the file ``lock`` in the directory. The alternatives are worse:
 
 * A file with a process id outlives a killed process, and another process may later get the same id.
 * POSIX record locks (``lockf``) are dropped as soon as *any* descriptor of the file is closed in the process. A backup
   made by the run's own process would release it. Nor do they exclude other threads.
-* ``flock`` belongs to the open file, so it has neither problem. But a child made by ``fork`` shares the open file and
-  would hold the lock after its parent was killed. Children that run another program do not, because Python opens files
-  close-on-exec. Other children close the file in the hook at the end of this module.
+* ``flock`` belongs to the open file, so it has neither of these problems. But a child made by ``fork`` shares the open
+  file, and would keep the lock after its parent was killed. Children that run another program do not, because Python
+  opens files close-on-exec. Other children close the file in the hook at the end of this module.
 
 Since the kernel holds the lock, nothing needs cleaning up after ``kill -9`` or a power cut, and the file's existence
-means nothing. Over NFS, Linux keeps such locks at the server, so machines exclude each other unless the share is
-mounted with ``nolock`` or ``local_lock=flock``. Windows has no ``flock``; hanse does not run there.
+means nothing. Over NFS, Linux keeps such locks at the server. Machines therefore exclude each other, unless the share
+is mounted with ``nolock`` or ``local_lock=flock``. Windows has no ``flock``; hanse does not run there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Hold:
     """The right to write into a run directory. Use it as a context manager, which releases the lock at the end of the
     block.
 
-    Creating one does not take the lock; call :meth:`take`.
+    Creating one does not take the lock. Call :meth:`take` to do so.
 
     Attributes:
         folder: the run directory.
@@ -58,11 +58,11 @@ class Hold:
         """Take the lock of the folder, which must exist. Does nothing if this object holds it already.
 
         Args:
-            patience_s: how many seconds to wait for another process: a restarted server gives its predecessor time to
-                end.
+            patience_s: for how many seconds to wait for another process. A restarted server gives its predecessor this
+                time to end.
 
         Raises:
-            UserError: another process holds the lock; the message says which one and since when.
+            UserError: another process holds the lock. The message says which one, and since when.
             MachineError: the folder cannot be written.
         """
         end = time.monotonic() + patience_s

@@ -1,7 +1,7 @@
 """Merkle trees as in RFC 9162: a root hash for a list, and proofs of inclusion and consistency.
 
-Hashes are SHA-256, of a leaf with the prefix 0 and of an inner node with the prefix 1, so neither can be mistaken for
-the other. Any length is allowed: the left half is the largest power of two below it.
+Hashes are SHA-256, of a leaf with the prefix 0, and of an inner node with the prefix 1. Neither can therefore be
+mistaken for the other. Any length is allowed: the left half is the largest power of two below it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def grow(peaks: list[bytes], count: int, leaf: bytes) -> None:
     """Add a leaf to a tree represented by its peaks: the roots of its largest complete subtrees.
 
     Args:
-        peaks: one hash for each bit of ``count`` that is set, the largest subtree first; it is changed in place.
+        peaks: one hash for each bit of ``count`` that is set, the largest subtree first. It is changed in place.
         count: how many leaves there were before.
         leaf: the leaf itself, not its hash.
 
@@ -48,7 +48,7 @@ def grow(peaks: list[bytes], count: int, leaf: bytes) -> None:
 
 
 def root_of(peaks: Sequence[bytes]) -> bytes:
-    """Return the root hash of the tree with these peaks (see :func:`grow`); without peaks, that of an empty tree."""
+    """Return the root hash of the tree with these peaks (see :func:`grow`). Without peaks, the tree is empty."""
     if not peaks:
         return EMPTY
     node = peaks[-1]
@@ -163,7 +163,7 @@ def _split(count: int) -> int:
 
 
 def root_from(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> bytes | None:
-    """Return the root to which a proof leads from a leaf (RFC 9162, 2.1.3.2); None if the proof has the wrong length.
+    """Return the root to which a proof leads from a leaf (RFC 9162, 2.1.3.2); None if the proof's length is wrong.
 
     Args:
         leaf: the leaf itself, not its hash.

@@ -17,7 +17,7 @@ class Stop:
     """Whether the user asked the run to end.
 
     Attributes:
-        asked: True from the first Ctrl-C on; the run ends once its current round is finished.
+        asked: True from the first Ctrl-C on. The run ends once its current round is finished.
     """
 
     asked: bool = False
@@ -25,13 +25,13 @@ class Stop:
 
 @contextmanager
 def interruptible(ours: bool) -> Iterator[Stop]:
-    """Handle Ctrl-C inside this block: the first sets ``asked``, the second raises KeyboardInterrupt at once.
+    """Handle Ctrl-C inside this block: the first sets ``asked``, and the second raises KeyboardInterrupt at once.
 
     Outside the main thread signals cannot be handled, and the block changes nothing.
 
     Args:
-        ours: whether this process may handle the signal. False in Flower's server apps, which Flower ends with that
-            signal.
+        ours: whether this process may handle the signal. It is False in Flower's server apps, because Flower ends them
+            with that signal.
 
     Yields:
         The :class:`Stop` to look at.

@@ -1,4 +1,4 @@
-"""Random streams by key: a draw depends on its purpose, never on when or where it is made.
+"""Random streams by key: a random draw depends on its purpose, never on when or where it is made.
 
 Every draw of a run comes from a stream keyed by ``(seed, purpose, round, client, start row)``. It therefore does not
 depend on the order of work, batching, restarts, or the client's machine. Give every use its own ``purpose``: two uses
@@ -23,15 +23,15 @@ def _key(seed: int, purpose: str, round: int, client: int, start: int) -> bytes:
 def stream(seed: int, purpose: str, *, round: int = -1, client: int = -1, start: int = -1) -> np.random.Generator:
     """Return the random generator keyed by ``(seed, purpose, round, client, start)``.
 
-    Two calls with the same key give the same numbers, on any machine and in any order; different keys give independent
+    Two calls with the same key give the same numbers, on any machine and in any order. Different keys give independent
     streams. The generator is numpy's Philox, whose 128-bit key is a hash of the five parts.
 
     Args:
         seed: the run's seed.
         purpose: what the draw is for, such as ``"score"`` or ``"bid"``.
-        round: the round, if each round draws anew; -1 for a draw made once per run.
-        client: the client's id, if each client has its own draw; else -1.
-        start: a seat's start row, or any further number that tells draws apart; else -1.
+        round: the round, if each round draws anew, or -1 for a draw that is made once per run.
+        client: the client's id, if each client has its own draw, or -1 otherwise.
+        start: a seat's start row, or any other number that distinguishes draws; else -1.
 
     Examples:
         >>> [int(stream(0, "dice", round=3).integers(1, 7)) for _ in range(3)]  # the first throw, three times
@@ -48,8 +48,8 @@ def torch_seed(seed: int, purpose: str, *, round: int = -1, client: int = -1, st
         seed: the run's seed.
         purpose: what the draw is for.
         round: the round's number.
-        client: the client that the seed is for; -1: none.
-        start: any third number that tells draws apart.
+        client: the client for which the seed is. -1: for no client.
+        start: any third number that distinguishes draws.
     """
     # PyTorch takes seeds up to 2^64 - 1, but other users of the number may read it as a signed integer
     return int.from_bytes(_key(seed, purpose, round, client, start)[:8], "little") >> 1
@@ -59,12 +59,12 @@ def torch_seed(seed: int, purpose: str, *, round: int = -1, client: int = -1, st
 def places(seed: int, purpose: str, num_clients: int) -> NDArray[np.int64]:
     """Return each client's place 0..N-1 in a random order, ``[N]`` int64. All clients of a run see the same order.
 
-    Behaviours use it to agree, without talking to each other, on which clients are the stragglers or free riders,
-    namely those whose place is below the number wanted.
+    With these places, behaviours agree on which clients are the stragglers or free riders without communicating: those
+    whose place is below the number wanted.
 
     Args:
         seed: the run's seed.
-        purpose: the order's name; each purpose has its own order.
+        purpose: the name of the order. Each purpose has its own order.
         num_clients: how many clients there are, N.
     """
     return np.argsort(stream(seed, purpose).permutation(num_clients))

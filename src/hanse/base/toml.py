@@ -1,4 +1,4 @@
-"""Writes the nested dictionaries of an experiment as TOML; the standard library can only read it."""
+"""Writes the nested dictionaries of an experiment as TOML, which the standard library can only read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _value(value: Any) -> str:
 
 
 def inline(value: Any) -> str:
-    """Return one value as TOML writes it on one line; for a type that TOML does not have, as Python writes it."""
+    """Return one value as TOML writes it on one line. For a type that TOML does not have, it is as Python writes it."""
     try:
         return _value(value)
     except TypeError:
@@ -84,7 +84,7 @@ def flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
     Args:
         table: the nested mappings.
-        above: the prefix of every key; it ends with a dot unless it is empty.
+        above: the prefix of every key. It ends with a dot unless it is empty.
     """
     for key, value in table.items():
         if isinstance(value, Mapping):

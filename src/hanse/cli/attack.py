@@ -44,16 +44,16 @@ def attack(
     out_dir: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default runs/attack-<name>.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Search for the cheat that gains a client, or a pair, most: false numbers, answers, models, gradients, silence.
+    """Search for the cheat that gains most for a client or a pair: false numbers, answers, models, gradients, silence.
 
     The mechanism's questions to the client define the possible deviations. Each is played with the same data, models
-    and draws as honest play, so the difference is what it earns. The best one is confirmed with fresh seeds and written
-    to attack.toml, which 'hanse run' plays and --replay measures again. Finished runs are kept: repeat the command to
-    continue.
+    and draws as honest play, so the difference is what the cheat earns. The best one is confirmed with fresh seeds and
+    written to attack.toml, which 'hanse run' plays and --replay measures again. Finished runs are kept: repeat the
+    command to continue.
 
     A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --markets trains nothing: it
-    tries each lie about size, cost and eagerness, and splitting, on two kinds of random markets, with sizes that differ
-    by factors of up to 2.2 and 35.
+    tries each lie about size, cost and eagerness, and splitting into several sellers. It does so on two kinds of random
+    markets, in which sizes differ by factors of up to 2.2 and 35.
 
     Examples:
         hanse attack ipfl --minutes 5

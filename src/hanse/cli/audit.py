@@ -1,5 +1,7 @@
-"""``hanse audit`` checks whether a market kept its promises, whether values and payments follow from what clients sent,
-and whether a member has the samples that it claims.
+"""``hanse audit`` checks runs and members.
+
+It checks whether a market kept its promises, whether values and payments follow from what clients sent, and whether a
+member has the samples that it claims.
 
 The checks of a run are in :mod:`hanse.reports.audit` and :mod:`hanse.runs.recompute`, those of samples in
 :mod:`hanse.federation.sizes`.
@@ -61,12 +63,12 @@ def size(
         str, typer.Option("--node-config", help="What load_data finds in context.node_config, as 'a=1 b=2'.")
     ] = "",
 ) -> None:
-    """Audit the number of a member's samples, where they are, and sign what was found.
+    """Check a member's number of samples, at the place where they are, and sign what was found.
 
     The auditor runs this on the member's premises, after the server has asked. Each sample that the server drew must be
-    among those that load_data returns, at its place in the tree that the member committed to. If all are, the signature
-    is left in the folder, and the node sends it when asked again. If anything is wrong, nothing is signed and the exit
-    code is 2.
+    among those that load_data returns, and at its place in the tree to which the member committed. If all are, the
+    signature is left in the folder, and the node sends it when asked again. If anything is wrong, nothing is signed and
+    the exit code is 2.
 
     This counts distinct records, not their worth: the auditor must see whether they are real.
 
@@ -123,10 +125,10 @@ def audit(
     folder: RunFolder,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Check a run that pays: whether books and records hold, and for a market also who lost and whether a lie pays.
+    """Check a run that pays: whether books and records are right, and for a market who lost and whether a lie pays.
 
-    Every round is replayed from its record: a market's prices, who was delivered what, an auction's settlement, and
-    what the ledger moved. It needs only the run directory, and prints a line for each check, a line for each further
+    Every round is replayed from its record: a market's prices, what was delivered to whom, an auction's settlement, and
+    what the ledger moved. It needs only the run directory. It prints a line for each check, a line for each further
     fact (who traded nothing, what known cheats earned), and a row for each client. It exits with 1 if a check fails.
 
     Use 'hanse attack' to search for cheats that would have paid.
@@ -169,7 +171,7 @@ def recompute_run(
 ) -> None:
     """Replay a run from its clients' answers, and name the first value, weight or payment that differs.
 
-    The run must have been played with run.recomputable = true: it then committed to its validation set, its settings
+    The run must have been played with run.recomputable = true. It then committed to its validation set, its settings
     and hanse's code before the first round, and kept what clients sent. The operator gives the auditor copies of the
     run directory and of the folder RUN.audit next to it, with the validation set and the clients' answers.
 

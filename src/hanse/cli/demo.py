@@ -1,9 +1,9 @@
 """``hanse demo`` shows what hanse does on a small example with real handwritten digits.
 
-It has three acts. Six rules for choosing clients are compared (:func:`demo_experiments`), all values of a round are
-estimated from few models (:func:`values_experiment`), and a market of models is played and audited (:func:`scene`). The
-experiments are ordinary ones, and serve as examples of what a file may say. Benchmarks and the documentation play some
-of them again.
+It has three acts. It compares six rules for choosing clients (:func:`demo_experiments`), estimates all values of a
+round from few models (:func:`values_experiment`), and plays and audits a market of models (:func:`scene`). The
+experiments are ordinary ones. They also show what an experiment's file may say. Benchmarks and the documentation play
+some of them again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     """Play the demo, print its tables and write its reports.
 
     Args:
-        folder: folder for runs and reports; an earlier demo there is replaced.
+        folder: the folder for runs and reports. An earlier demo in it is replaced.
         seeds: how many seeds each mechanism of the race is played with.
         console: where the demo prints.
 
@@ -285,7 +285,7 @@ MARKET_LEAD = (
 
 @dataclass(frozen=True)
 class Scene:
-    """The demo's market, played.
+    """The market of the demo, after it was played.
 
     Attributes:
         market: the run of the market.
@@ -305,7 +305,7 @@ class Scene:
 
 
 def market_experiment(seed: int = 0, *, alone: bool = False) -> Experiment:
-    """Return the demo's market: iPFL among the twelve roles of its Table 5, eleven that trade and one attacker.
+    """Return the demo's market: iPFL among the twelve roles of its Table 5, of which eleven trade and one attacks.
 
     Args:
         seed: the seed of the split and of all other draws.
@@ -333,7 +333,7 @@ def market_experiment(seed: int = 0, *, alone: bool = False) -> Experiment:
 
 
 def scene(out: Path, observe: Callable[[str], Sequence[Observer]] = lambda what: ()) -> Scene:
-    """Play the market, and every client alone; audit the market and draw who paid whom.
+    """Play the market, and also every client alone. Audit the market, and draw who paid whom.
 
     Args:
         out: the folder of both runs, ``market`` and ``market-alone``.

@@ -96,7 +96,7 @@ def _data() -> list[str]:
 
 
 def missing_by_extra() -> dict[str, list[str]]:
-    """Return the packages that each extra of hanse would add, including those of extras that it includes.
+    """Return the packages that each extra of hanse would add, also those of the extras that it includes.
 
     Example:
         >>> sorted(missing_by_extra()) == sorted(EXTRAS)

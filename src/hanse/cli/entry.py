@@ -1,11 +1,12 @@
 """The ``hanse`` command: its general options, its subcommands, and what it does with errors.
 
-``run``, ``resume``, ``compare``, ``report``, ``demo`` and ``list`` are here, each other subcommand in a module of its
-own. The docstring of a command is what its ``--help`` shows. Its first paragraph also stands in the list of commands,
-so it is one short sentence. Commands import what they need inside, which keeps ``hanse --help`` fast.
+``run``, ``resume``, ``compare``, ``report``, ``demo`` and ``list`` are here. Each other subcommand is in a module of
+its own. The docstring of a command is what its ``--help`` shows. The first paragraph is also shown in the list of
+commands, so it is one short sentence. Commands import what they need inside their functions, which keeps ``hanse
+--help`` fast.
 
-Exit codes: 0 all is well; 1 the machine failed, the run was stopped, or what was checked does not hold; 2 the user made
-a mistake; each one is reported in one line.
+There are three exit codes. 0: all is well. 1: the machine failed, the run was stopped, or what was checked is not true.
+2: the user made a mistake. Each error is reported in one line.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def hanse(
 ) -> None:
     """Federated learning as an economy: who trains, whose model counts, what each contribution is worth.
 
-    An experiment is a TOML file. 'hanse run' plays it and leaves a run directory with its rounds, models, values and
-    books; the other commands look at such directories. 'hanse demo' shows it all on a small example.
+    An experiment is a TOML file. 'hanse run' plays it, and leaves a run directory with its rounds, models, values and
+    books. The other commands look at such directories. 'hanse demo' shows all of this on a small example.
     """
     del version
 
@@ -97,13 +98,13 @@ def demo(
     ),
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each mechanism.")] = 3,
 ) -> None:
-    """A tour of about a minute, on real handwritten digits; it ends with reports to open and what was learned.
+    """A tour of about a minute, on real handwritten digits. It ends with reports to open and with what was learned.
 
     Twenty organisations train a model together, and some add noise. Six rules for choosing who trains are compared, and
     every update is valued. Then all values of a round are estimated from few models. Finally twelve participants trade
     models in a market, which is audited.
 
-    Everything lies in one folder of runs, which 'hanse serve' shows as a page. An earlier demo there is replaced.
+    Everything is in one folder of runs, which 'hanse serve' shows as a page. An earlier demo there is replaced.
 
     Examples:
         hanse demo --out runs/demo
@@ -124,8 +125,8 @@ def list_(
     """List mechanisms, parts, data sources, partitions, models and behaviours.
 
     These are the names that an experiment's file may use. Give a mechanism's name to see which parts can replace its
-    own, and why others do not fit; any other name to see its options; a kind, such as 'partitions' or
-    'data.partition', to see the options of all its names; or a section, such as 'data', to see its keys.
+    own, and why others do not fit. Give any other name to see its options. Give a kind, such as 'partitions' or
+    'data.partition', to see the options of all its names. Give a section, such as 'data', to see its keys.
 
     Examples:
         hanse list
@@ -157,9 +158,9 @@ def run(
 ) -> None:
     """Run an experiment and leave a run directory.
 
-    The directory holds the experiment with all defaults (config.toml), one line per round (metrics.jsonl) and per
-    client and round (clients.jsonl), the rounds' arrays, checkpoints, and the books if the mechanism pays. 'hanse
-    report' turns it into a page.
+    The directory has the experiment with all defaults (config.toml), one line per round (metrics.jsonl), and one line
+    per client and round (clients.jsonl). It also has the rounds' arrays, checkpoints, and the books if the mechanism
+    pays. 'hanse report' turns it into a page.
 
     Ctrl-C ends the run after the current round; 'hanse resume' continues it. All mistakes in the file are listed before
     training starts. An experiment's file can name functions to import, so run only files that you trust.
@@ -270,7 +271,7 @@ def compare(
     """Put runs side by side: accuracy, time, bytes; over several seeds also paired tests.
 
     For each run it prints the final and best accuracy, the rounds needed to match the first run's best, seconds per
-    round, and megabytes. Runs that differ only in their seeds are averaged, and their differences from the first
+    round, and megabytes. Runs that differ only in their seeds are averaged. Their differences from the first
     experiment, over common seeds, get confidence intervals.
 
     Examples:
@@ -302,8 +303,8 @@ def report(
 ) -> None:
     """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV.
 
-    It shows accuracy, who took part, what each client contributed, and payments if there are any; several runs are also
-    compared. You can report on a run that is still going on.
+    The report shows accuracy, who took part, what each client contributed, and payments if there are any. Several runs
+    are also compared. You can report on a run that is still going on.
 
     Examples:
         hanse report runs/exp
@@ -368,8 +369,8 @@ def _cannot_be_read(wrong: Exception) -> None:
 def main() -> None:
     """Run the command line and end the process with its exit code.
 
-    Commands that play experiments may import modules that these name, also from the current folder. All other commands
-    import nothing that a run's files name.
+    Commands that play experiments may import modules that the experiments name, also from the current folder. All other
+    commands import nothing that a run's files name.
     """
     _refuse_empty(sys.argv[1:])
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")

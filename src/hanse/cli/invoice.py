@@ -26,9 +26,9 @@ def invoice(
 ) -> None:
     """Split one total among the participants, to the cent: by value, or by what the books say.
 
-    Amounts are proportional to each participant's value (with a 95 % interval), to what it earned from the others on
-    balance ("earned"), or to its final balance ("balance"). Anyone below zero gets nothing. Amounts are rounded by the
-    largest remainder, so they sum to the total.
+    Amounts are in proportion to each participant's value (with a 95 % interval), to what it earned from the others
+    after its own payments ("earned"), or to its final balance ("balance"). Anyone below zero gets nothing. Amounts are
+    rounded by the largest remainder, so they sum to the total.
 
     Examples:
         hanse invoice runs/exp --budget 10000 --currency EUR --csv invoice.csv --html invoice.html

@@ -3,7 +3,7 @@
 The books are a log in the run directory, with an index in a database. Each command reads the log and prints a table, or
 JSON or CSV with ``--json`` or ``--csv``. The work is done in :mod:`hanse.ledger`.
 
-Tables show tokens; JSON has integers of units; a million units are one token.
+Tables show tokens. JSON has whole numbers of units; a million units are one token.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Account = Annotated[
 def balances(folder: RunFolder, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show what every account holds.
 
-    Accounts are client/N, escrow/N (what a client has bid and not yet paid), pool/NAME and the mint, which pays all
-    grants and is therefore negative. All accounts sum to zero.
+    Accounts are client/N, escrow/N (what a client has bid and not yet paid), pool/NAME, and the mint. The mint pays all
+    grants, and its balance is therefore negative. All accounts sum to zero.
 
     Examples:
         hanse ledger balances runs/exp
@@ -81,7 +81,7 @@ def history(
 ) -> None:
     """Show the transactions, in order.
 
-    A transaction moves tokens between accounts; its amounts sum to zero. Each has a round, a step within it, and a kind
+    A transaction moves tokens between accounts. Its amounts sum to zero. Each has a round, a step within it, and a kind
     such as "grant" or "market".
 
     Examples:
@@ -133,15 +133,15 @@ def verify(
     ledger_url: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that the books of a run hold: balances, sums, hashes, grants, and what markets and auctions moved.
+    """Check the books of a run: balances, sums, hashes, grants, and what markets and auctions moved.
 
     Everything is recomputed from the transactions, the run's settings and the rounds' records. The first error is
     named, and the exit code is then 1. The index in ledger.db, or in the database at --ledger-url, is compared with the
     books.
 
-    With --receipts the books are also held against receipts that participants kept. That reveals a run directory that
-    was rewritten as a whole, which the directory alone cannot reveal. With --witnesses every head that one of them has
-    cosigned must be in the books, and more than half must have cosigned one head.
+    With --receipts, the books are also compared with receipts that participants kept. Receipts reveal that a run
+    directory was rewritten as a whole, which the directory alone cannot reveal. With --witnesses, every head that a
+    witness has cosigned must be in the books, and more than half of the witnesses must have cosigned one head.
 
     Examples:
         hanse ledger verify runs/exp --receipts receipts
@@ -254,7 +254,7 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
     """Rebuild the index of the books: the tables of ledger.db, or of the database at --ledger-url.
 
     The books themselves, transactions.jsonl and transactions.heads, do not change. The index is for your own queries
-    and tools. It is built only from books that hold.
+    and tools. It is built only from books that are sound.
 
     Examples:
         hanse ledger rebuild runs/exp

@@ -29,7 +29,7 @@ class Combination:
         mechanism: the mechanism's name.
         slot: the decision whose part is replaced.
         part: the name of the part that replaces it.
-        missing: what the part would lack, and what other parts (named) would then lack; empty if the part fits.
+        missing: what the part would lack, and what other parts (by name) would then lack. Empty: the part fits.
     """
 
     mechanism: str
@@ -118,7 +118,7 @@ def option_table(name: str) -> RichTable:
     """Return a table of the options that belong to a name, with their defaults.
 
     Args:
-        name: the name of a part, source, partition, model, behaviour or policy (all of them if several share it), or a
+        name: the name of a part, source, partition, model, behaviour or policy (all of them if several share it). Or a
             kind, such as "partitions" or "mechanism.select", for all of its names.
 
     Raises:
@@ -161,7 +161,7 @@ def combination_table(mechanism: str | None = None) -> RichTable:
     """Return a table of which part can replace which, with the reason if it cannot.
 
     Args:
-        mechanism: one mechanism; None: all.
+        mechanism: only this mechanism. None: all mechanisms.
 
     Raises:
         UserError: there is no such mechanism.

@@ -82,14 +82,14 @@ def up(
 ) -> None:
     """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
 
-    Certificates and keys are made once and kept in the project; back up certs/operator.key, with which the server signs
+    Certificates and keys are made once and kept in the project. Back up certs/operator.key, with which the server signs
     every request. Flower's SuperLink listens on 127.0.0.1 only. If nginx is installed, it is started in front of the
     SuperLink and passes only what nodes may request. Then --nodes SuperNodes are registered and started.
 
     For participants on other machines give --listen and --host, and admit their keys with 'hanse network admit'. With
     --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
 
-    Nodes answer each message from a process that has already imported everything; --import adds libraries that your
+    Nodes answer each message from a process that has already imported everything. --import adds libraries that your
     client app needs. With --cold each message gets a fresh interpreter, which takes seconds.
 
     'hanse network run' plays, 'hanse network down' stops everything.
@@ -135,7 +135,7 @@ def admit(
     """Admit a participant's node to the federation that 'up' started here.
 
     The participant sends you its public key (KEY.pub) and keeps the private one. You give it certs/ca.crt and
-    certs/operator.pub, with which it joins ('hanse network join'); the fingerprint that is printed here must be the one
+    certs/operator.pub, with which it joins ('hanse network join'). The fingerprint that is printed here must be the one
     that it sees there. Its account and its number belong to its key, whatever name you give it here.
 
     Examples:
@@ -182,17 +182,18 @@ def join(
 ) -> None:
     """Start this participant's node, which runs until it is stopped. Only this user can read its files.
 
-    The operator gives you the address, ca.crt and operator.pub, and must have admitted your public key. Data stay here:
-    the node trains when the server asks, and sends only models and answers.
+    The operator gives you the address, ca.crt and operator.pub, and must have admitted your public key. Data stay here.
+    The node trains when the server asks, and sends only models and answers.
 
-    The node acts on requests that the operator has signed. Its key, operator.pub, is pinned when you first join an
-    address: ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
+    The node acts on requests that the operator has signed. The operator's key, operator.pub, is pinned when you first
+    join an address. Ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
 
-    Give the other members the witness key that is shown. With --witnesses, a file with one name and key per line for
-    all members, the node acts on a request once more than half of them have cosigned the head of the books in it.
+    Give the other members the witness key that is shown. --witnesses names a file with one name and key per line for
+    all members. With it, the node acts on a request only if more than half of them have cosigned the head of the books
+    in the request.
 
     Flower starts a fresh interpreter for every message, which takes seconds. With --warm, a process that has already
-    imported torch, hanse and the modules of --import forks for each message; it takes a few hundred MB.
+    imported torch, hanse and the modules of --import forks for each message. It takes a few hundred MB.
 
     Examples:
         hanse network join fed.example.org:9092 --ca ca.crt --key clinic --operator operator.pub --warm
@@ -254,7 +255,7 @@ def _witness(home: Path, witnesses: Path | None) -> None:
 def run(folder: Folder = Path()) -> None:
     """Play the project's experiment with the running nodes, or continue an existing run.
 
-    It shows each round's accuracy, and who is excluded or refused and why; logs/run.log has the rest.
+    It shows each round's accuracy, and who is excluded or refused and why. logs/run.log has the rest.
 
     Examples:
         hanse network run harvest

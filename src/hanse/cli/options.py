@@ -1,7 +1,7 @@
 """What several commands share: options, printing, and how to stop commands that play many runs.
 
 The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a command's parameters with. ``out`` and
-``err`` are the consoles of standard output and standard error; only output that other programs may read goes to
+``err`` are the consoles of standard output and standard error. Only output that other programs may read goes to
 ``out``.
 """
 
@@ -72,10 +72,10 @@ def flowing(app: typer.Typer) -> None:
 
 
 def say(text: object, console: Console = out, *, wrap: bool = False, style: str | None = None) -> None:
-    """Print a text literally, without markup or colours of rich's.
+    """Print a text as it is, without rich's markup or colours.
 
     Args:
-        text: what to print; anything that rich can print.
+        text: what to print. It can be anything that rich can print.
         console: where to print it.
         wrap: whether to break long lines at words. If not, the terminal breaks them, and paths can be copied whole.
         style: rich's name of a colour for all of it.

@@ -34,11 +34,11 @@ def verify(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what every receipt says, as JSON.")] = False,
 ) -> None:
-    """Check receipts by themselves: their proofs, the operator's signatures, and that all are of one growing book.
+    """Check receipts without the books: their proofs, the operator's signatures, and that all are of one growing book.
 
     This needs only the files and the operator's public key. The first receipt that fails is named, and the exit code is
-    then 1; it is also 1 if the node that keeps the receipts has seen two books. Contradicting receipts of several
-    participants prove that the operator has shown two books.
+    then 1. The exit code is also 1 if the node that keeps the receipts has seen two books. Contradicting receipts of
+    several participants prove that the operator has shown two books.
 
     Examples:
         hanse receipt verify client-3.jsonl --operator operator.pub

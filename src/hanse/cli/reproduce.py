@@ -91,14 +91,14 @@ def reproduce(
     --scale smoke checks in a minute that everything runs, small plays a stated part of the paper's settings, and paper
     plays all of them. Where a paper's text and its authors' code differ, --recipe chooses between them.
 
-    --only plays only the cells with all of these words in their row, column or data; repeat it to add cells.
+    --only plays only the cells with all of these words in their row, column or data. Repeat it to add cells.
 
-    Finished runs are kept under --out: repeat the command to continue a stopped table, or with a larger --seeds to add
+    Finished runs are kept under --out. Repeat the command to continue a stopped table, or with a larger --seeds to add
     seeds. The table is printed, and saved with its pictures next to the runs as JSON and Markdown.
 
-    Without a table, --decide works on the claims of the paper, or of all papers: it plays the runs that decide the most
-    claims for their time, one after another, until all are decided. You can stop it at any time; it waits while its
-    folder contains a file called pause.
+    Without a table, --decide works on the claims of the paper, or of all papers. It plays the runs that decide the most
+    claims for their time, one after another, until all claims are decided. You can stop it at any time; it waits while
+    its folder contains a file called pause.
 
     Examples:
         hanse reproduce

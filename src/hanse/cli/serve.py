@@ -51,8 +51,8 @@ def serve(
     """Show past and current runs on a live page, and each participant's statement behind its own key.
 
     By default the page is for this machine alone (127.0.0.1) and asks for no key. To let others reach it, give --host
-    and, with --auth, a file of keys made by 'hanse token new': operators see everything, participants their own
-    statements. Also give --cert and --cert-key, or keys travel unencrypted; nginx, which must be installed, then
+    and --auth. The latter is a file of keys made by 'hanse token new': operators see everything, participants their own
+    statements. Also give --cert and --cert-key, or keys travel unencrypted. nginx, which must be installed, then
     handles TLS, limits on requests and connections, and slow clients.
 
     The page changes nothing in a run and imports nothing that a run's files name. It needs the libraries of pip install
@@ -87,13 +87,13 @@ def prepare(
     port: int,
     auth: Path | None,
 ) -> tuple[uvicorn.Server, Page]:
-    """Return the server, not yet listening, and its page.
+    """Return the server, which does not listen yet, and its page.
 
     Args:
         folder: a run directory, or a folder with several.
         host: the address that the server will listen on.
         port: the server's port, which becomes part of the session cookie's name.
-        auth: the file of keys; None: nobody is asked for one, which only loopback allows.
+        auth: the file of keys. None: nobody is asked for a key, which is allowed only on loopback.
 
     Raises:
         UserError: the web libraries are not installed, or the options do not fit together.
@@ -195,10 +195,10 @@ def new(
         str | None, typer.Option("--run", help="Only this run, by its name on the page; default every run.")
     ] = None,
 ) -> None:
-    """Make a key and show it once; the file keeps only its hash.
+    """Make a key and show it once. The file keeps only its hash.
 
     An operator's key opens everything, a participant's the statement of one client. The key goes to standard output, so
-    you can pipe it; messages go to standard error. The file is created if necessary.
+    that you can pipe it. Messages go to standard error. The file is created if necessary.
 
     Examples:
         hanse token new keys.json --role participant --client 3

@@ -1,8 +1,8 @@
 """``hanse statement``: what a run means for one participant.
 
-This module reads the options and prints a summary. The figures are made in :mod:`hanse.reports.statement`, the page in
-``statement_page.py``, what is said before joining in ``prospect.py``, and receipts are compared in ``disputes.py``, all
-of :mod:`hanse.reports`.
+This module reads the options and prints a summary. :mod:`hanse.reports.statement` makes the figures, and
+``statement_page.py`` the page. ``prospect.py`` makes what is said before joining, and ``disputes.py`` compares
+receipts. All of these are in :mod:`hanse.reports`.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def statement(
 ) -> None:
     """Write one participant's page: what it gave, gained, paid and earned, and whether joining paid.
 
-    The page is one HTML file that works offline. It says how good the participant's model is on its own test data, what
-    its updates were worth and how certain that is, where its models went, and lists every payment.
+    The page is one HTML file that works offline. The page says how good the participant's model is on its own test
+    data, what its updates were worth and how certain that is, and where its models went. It lists every payment.
 
-    To say whether joining paid, it compares the model with one trained alone: --alone names such a run, --train-alone
-    plays it first. --all writes a page for each participant.
+    To say whether joining paid, it compares the model with one trained alone. --alone names a run with such a model,
+    and --train-alone plays one first. --all writes a page for each participant.
 
-    Before joining, --dry-run takes an experiment instead of a run and says what the client could pay at most, what it
-    stands to gain, and what it gives.
+    Before joining, --dry-run takes an experiment instead of a run. It says what the client could pay at most, what it
+    may gain, and what it gives.
 
     After a run, --check-receipts compares the books with the receipts that the participant kept, and exits with 1 if
     they differ.

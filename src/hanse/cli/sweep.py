@@ -1,6 +1,6 @@
-"""``hanse sweep``: an experiment at many settings.
+"""``hanse sweep``: one experiment with many settings.
 
-This module checks the options and prints the table; :mod:`hanse.lab.sweep` has grids, seeds and rows, and
+This module checks the options and prints the table. :mod:`hanse.lab.sweep` has grids, seeds and rows, and
 :mod:`hanse.lab.player` plays runs in parallel.
 """
 
@@ -59,18 +59,19 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and start none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Run an experiment at many settings and tabulate the results. Finished runs are kept: repeat the command to
-    continue.
+    """Run an experiment with many settings and tabulate the results.
 
-    Each --grid gives the values of one key; all combinations are played, each with --seeds seeds. The table (table.csv
-    in the sweep's folder) has a row per run with its settings and final figures; with several seeds, means and standard
-    deviations are printed, too.
+    Finished runs are kept: repeat the command to continue.
+
+    Each --grid gives the values of one key. All combinations are played, each with --seeds seeds. The table (table.csv
+    in the sweep's folder) has a row per run with its settings and final figures. With several seeds, means and standard
+    deviations are printed too.
 
     Runs are played in parallel, one thread each. Use --part to divide a sweep among machines that share a folder, and
-    --ray to play it on a cluster. A failed run does not stop the others; the exit code is then 1.
+    --ray to play it on a cluster. A failed run does not stop the others. The exit code is then 1.
 
-    Each run leaves a run directory that you can report on and resume; --rows-only saves space with thousands of short
-    runs. Try --dry-run first to see what would be played.
+    Each run leaves a run directory that you can report on and resume. --rows-only saves space if there are thousands of
+    short runs. Try --dry-run first to see what would be played.
 
     Examples:
         hanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3

@@ -1,7 +1,7 @@
 """``hanse theory``: a paper's theory, plotted against simulation.
 
-The formulas and the simulation are in :mod:`hanse.lab.theory`; which printed formulas are wrong, and why, is in
-``docs/papers.md``.
+The formulas and the simulation are in :mod:`hanse.lab.theory`. ``docs/papers.md`` says which printed formulas are
+wrong, and why.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ def theory(
 ) -> None:
     """When does a client gain by joining a tier? PI-FL's Gaussian case (eqs 53-57): exact, as printed, simulated.
 
-    Clients of two tiers estimate a mean from a few samples each. For each variance tau^2 within a tier it prints the
-    expected squared error of a client alone, with its tier, and with one model for all (exact, as printed in the paper,
-    and simulated), and the tau^2 below which joining pays. The numbers and a picture are written to --out.
+    Clients of two tiers estimate a mean from a few samples each. For each variance tau^2 within a tier, it prints the
+    expected squared error of a client alone, with its tier, and with one model for all. Each error is given in three
+    forms: exact, as printed in the paper, and simulated. It also prints the tau^2 below which joining pays. The numbers
+    and a picture are written to --out.
 
-    With --run and --alone it says instead how many clients of a real run did better than alone.
+    With --run and --alone, it instead says how many clients of a real run did better than alone.
 
     Examples:
         hanse theory pifl --clients 50 --samples 20

@@ -1,1 +1,1 @@
-"""What a mechanism is made of: the table of models, parts, the port's types, the books as a value."""
+"""What a mechanism is made of: the table of models, its parts, messages to and from clients, and the account books."""

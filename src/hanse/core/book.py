@@ -31,12 +31,13 @@ class DamagedError(LedgerError):
 
 
 def check(transaction: Transaction) -> None:
-    """Check the form of a transaction; balances are not looked at.
+    """Check the form of a transaction. Balances are not checked.
 
     Raises:
         LedgerError: a step, kind or memo is not one line of printable text; there are fewer than two postings; a kind
-            of account is unknown; an amount is not a nonzero integer of at most 64 bits; the postings do not sum to
-            zero; or a close of a round (:mod:`hanse.ledger.closing`) or a commitment moves units or has the wrong name.
+            of account is unknown; an amount is not a nonzero integer of at most 64 bits; or the postings do not sum to
+            zero. A transaction that closes a round (:mod:`hanse.ledger.closing`) and a commitment are refused if they
+            move units or have the wrong name.
     """
     where = f"transaction '{transaction.step}'"
     for name, text in (("step", transaction.step), ("kind", transaction.kind)):
@@ -70,9 +71,10 @@ class Book:
 
     Attributes:
         balances: units by account; accounts without any postings are left out.
-        peaks: what is kept of the tree; see :func:`hanse.base.merkle.grow`.
+        peaks: the hashes that represent the Merkle tree and to which leaves can be added; see
+            :func:`hanse.base.merkle.grow`.
         count: how many transactions there were.
-        floor: the units that an account may go down to; below 0 for debt.
+        floor: the lowest balance that an account may have, in units. Below 0, accounts may have debt.
         round: the last round that was posted to.
         steps: the steps posted in that round.
 
@@ -161,7 +163,7 @@ class Tally:
         Args:
             round: the transaction's round.
             transaction: what is posted.
-            line: the transaction's line in a log that is being read; None: it is written now.
+            line: the transaction's line, if it comes from a log that is being read. None: the line is made here.
 
         Raises:
             LedgerError, OverdraftError: as :meth:`Book.post`.

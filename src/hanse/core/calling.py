@@ -1,9 +1,9 @@
 """Calls the methods of parts, and checks what they decide before anything uses it.
 
-Parts may be new and untested. Everything that a part returns passes through one guard, which checks classes, shapes,
-ranges and numbers. A mistake becomes a PartError that names the part, the round, the field and what is allowed. Without
-the guard, a wrong length would surface as an IndexError three modules later, and a NaN weight would silently stop the
-run from learning. No part may write into what it is shown.
+Parts may be new and untested. One check stands between the parts and the loop: it looks at the class, shape, range and
+numbers of everything returned. A mistake becomes a PartError that names the part, the round, the field and what is
+allowed. Without this check, a wrong length would surface as an IndexError three modules later, and a NaN weight would
+silently stop the run from learning. No part may write into what it is shown.
 
 The loop uses :func:`decide` for the decisions, and :func:`call` for methods that return something else, such as
 ``asks``. The ``check_...`` functions raise :class:`GuardError`, which :func:`guarded` turns into a PartError.
@@ -98,7 +98,8 @@ def decide(
 
     Args:
         slot: the slot in which the part is asked.
-        method: the bound method; it gets the view and the part's state, and returns a decision and the next state.
+        method: the part's bound method. It gets the view and the part's state, and returns a decision and the next
+            state.
         view: the round so far.
         states: the states of all parts.
         key: where this part's own state is in ``states``.

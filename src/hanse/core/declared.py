@@ -1,8 +1,8 @@
-"""The types of what may cross the port, with their bounds, and the check of a value against them.
+"""The types of all values that server and clients exchange, with their bounds, and the check of a value against them.
 
 Whatever comes from a client, a reply over a network or the answer of a policy in this process, is untrusted. Pydantic
 validates it strictly here: a bool is not an int, a number is not a text, and nothing is converted. The port's
-dataclasses (:mod:`hanse.core.port`) use the annotated types below as field types; :class:`Declared` checks a value
+dataclasses (:mod:`hanse.core.port`) use the annotated types below as field types. :class:`Declared` checks a value
 against such a class and says in one line what is wrong.
 """
 

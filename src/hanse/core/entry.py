@@ -1,7 +1,8 @@
-"""What is written into the books: transactions made of postings, in integers of the smallest unit.
+"""Transactions, which are what the books record: lists of postings, in whole numbers of the smallest unit.
 
-A token has 1,000,000 units (:data:`TOKEN`). A transaction moves units between accounts, which are named by
-:func:`client`, :func:`escrow` and :func:`pool`, and the mint. :func:`leaf` writes a transaction as a line of the log.
+A token has 1,000,000 units (:data:`TOKEN`). A transaction moves units between accounts. :func:`client`, :func:`escrow`
+and :func:`pool` name these accounts; the only other one is the mint. :func:`leaf` writes a transaction as a line of the
+log.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Transaction:
         step: the transaction's name, unique within its round. A transaction is identified by its round and step:
             another one with both equal is taken to be the same.
         kind: the heading under which reports group it, such as "grant".
-        postings: ``(account, units)`` with nonzero integers that sum to zero; what an account pays is negative.
+        postings: pairs ``(account, units)``. The units are nonzero integers that sum to zero; what an account pays is
+            negative.
         memo: a note for readers, such as the equation that the transaction follows.
 
     Examples:

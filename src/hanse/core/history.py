@@ -1,7 +1,8 @@
-"""What is remembered of each client's earlier training, for recipes that depend on it.
+"""What the loop remembers of each client's earlier training, because the settings of local training may depend on it.
 
 Only three settings of a recipe need this (:data:`hanse.core.recipe.REMEMBERING`). The loop keeps a :class:`History` in
-its state, hands each client its own numbers with its training task, and updates it after each round.
+its state. It hands each client the client's own numbers with its training task, and updates the history after each
+round.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NEVER = -1  # the round of what has not happened: a client has not trained, a ro
 
 @dataclass(frozen=True)
 class History:
-    """What every client did so far.
+    """How often, and when, each client has trained so far.
 
     Attributes:
         steps: ``[N]`` int64, the optimiser steps that each client took.
@@ -49,7 +50,7 @@ class History:
         Args:
             recipe: the clients' training recipe.
             num_clients: how many clients there are, N.
-            layout: how a model lies in a row.
+            layout: where each tensor of a model is in a row.
             initial: the first model, ``[P]``.
         """
         none = layout.size if recipe.statistics == "averaged" else layout.num_parameters
@@ -64,7 +65,7 @@ class History:
             row: ``[P]``, the model as the table has it.
 
         Returns:
-            A new row ``[P]``; ``row`` itself where clients have no statistics of their own.
+            A new row ``[P]``, or ``row`` itself if clients have no statistics of their own.
         """
         kept = self.statistics.shape[1]
         return torch.cat([row[: len(row) - kept], self.statistics[client]]) if kept else row

@@ -1,4 +1,4 @@
-"""Protocols of ``view.judge``: what a part may ask of the judge.
+"""Protocols of ``view.judge``, which scores models for parts: what a part may ask it.
 
 :class:`hanse.rounds.judge.Judge` answers from the server's held-out samples, and
 :class:`hanse.learning.by_function.FunctionJudge` from a function that the user supplies, which can answer fewer

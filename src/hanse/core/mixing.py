@@ -1,9 +1,9 @@
-"""Builds a round's mix from what the parts decide about their rows.
+"""Builds a round's mix, the weights that make every new row of the table, from the parts' decisions.
 
 Every row of the next table has exactly one writer. The order decides which:
 
 1. every row keeps itself;
-2. a row that only its own client trains (of a block with a row per client, or a private row) becomes that seat's
+2. a row that only its own client trains (a private row, or one of a block with a row per client) becomes that client's
    update;
 3. a server row that a group of seats trains becomes the weigh part's ``aggregate`` of that group;
 4. each part that ``fills`` blocks gives their new rows in its ``weigh``, and may add rows.
@@ -47,7 +47,8 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         states: the states of all parts.
 
     Returns:
-        The mix; the values that the weighing parts hand on to later parts; the parts' states after these decisions.
+        Three results: the mix; the values that the weighing parts pass on to later parts; and the parts' states after
+        these decisions.
 
     Raises:
         PartError: a part returned something invalid, or no part gives the new value of a row that a group trained.
@@ -104,8 +105,8 @@ def _leaves_groups(mechanism: Mechanism, groups: Sequence[Group], said: Weighed,
 def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
     """Return the parts whose ``weigh`` is called, by the slot in which each fills blocks.
 
-    The part in the weigh slot comes first. Parts in other slots are asked only for blocks that no earlier part fills,
-    so another weigh part can replace a mechanism's own weighing.
+    The part in the weigh slot comes first. Parts in other slots are asked only for blocks that no earlier part fills.
+    Another weigh part can therefore replace a mechanism's own weighing.
     """
     by_slot: dict[str, WeighPart] = {}
     filled: frozenset[str] = frozenset()

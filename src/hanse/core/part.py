@@ -1,8 +1,8 @@
 """The decisions of a round, and the parts of a mechanism that make them.
 
 Start here to write a part. A part is a frozen dataclass of hyper-parameters with pure methods: its state is passed in
-and returned. It fills a slot of a :class:`Mechanism` by having the slot's method, and one part may fill several slots.
-The loop (:mod:`hanse.rounds.round`) calls them in this order::
+and returned. It fills a slot of a :class:`Mechanism` by having the method of that slot, and one part may fill several
+slots. The loop (:mod:`hanse.rounds.round`) calls them in this order::
 
     present -> ASK -> SELECT -> TRAIN -> WEIGH -> VALUE -> SETTLE -> MIX -> DEPLOY -> record
 
@@ -58,7 +58,7 @@ class Questions(tuple[Request, ...]):
     """A part's questions, and the values that it computed to ask them and needs again later in the round.
 
     Attributes:
-        found: the values computed; the part's later methods read them with ``view.get(Type)``.
+        found: the values computed. The part's later methods read them with ``view.get(Type)``.
     """
 
     found: tuple[Any, ...] = ()
@@ -78,10 +78,11 @@ class Choice:
     Attributes:
         clients: ``[S]`` int64, the ids of the clients that train. A client may appear several times with different
             start rows.
-        start: ``[S]`` int64, the table row that each client starts from. None: its home row.
+        start: ``[S]`` int64, the table row that each client starts from. None: each starts from its home row (see
+            :meth:`TrainPart.home`).
         target: ``[S]`` int64, the row that each update goes to. None: the row where it started.
         metrics: numbers by name that are recorded with the round.
-        found: values for parts that decide later; they read them with ``view.get(Type)``.
+        found: values for parts that decide later. These read them with ``view.get(Type)``.
     """
 
     clients: Ints
@@ -93,18 +94,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class Group:
-    """The seats whose updates go to the same server row, and those updates: one of :meth:`View.groups`.
+    """The seats whose updates go to the same server row, and these updates. :meth:`View.groups` returns all groups.
 
-    A weigh part gets one for each such row and says how its updates become the new row. Weights apply within a group,
-    so a rule for one shared model also works for tiers and clusters. In the shapes, m is the number of seats in the
-    group; all arrays are in the order of ``at``.
+    A weigh part gets one group for each server row that is trained, and says how the group's updates become the new
+    row. Weights apply within a group, so a rule for one shared model also works for tiers and clusters. In the shapes,
+    m is the number of seats in the group; all arrays are in the order of ``at``.
 
     Attributes:
         row: the number of the server row that these seats train.
         at: ``[m]`` int64, the seats' positions among the round's updates.
         view: the round so far.
-        shrunk: ``[m]``, the factor by which each update's step from the old row is shortened (1: not at all). None: no
-            step is shortened.
+        shrunk: ``[m]``, a factor for each update: its step from the old row is multiplied by it (1: not shortened).
+            None: no step is shortened.
 
     Examples:
         A group of a small round of FedAvg, in which four clients trained:
@@ -163,13 +164,11 @@ class Group:
         return replace(self, at=self.at[members], shrunk=None if self.shrunk is None else self.shrunk[members])
 
     def shrinking(self, shares: Floats) -> Group:
-        """Return the group with each update's step from the old row multiplied by ``shares [m]``; repeated calls
-        multiply.
-        """
+        """Return the group with every update's step from the old row multiplied by its share in ``shares [m]``."""
         return replace(self, shrunk=shares if self.shrunk is None else self.shrunk * shares)
 
     def made(self, said: Aggregate) -> Tensor:
-        """Return the new row ``[P]`` (float32) that an aggregate of this group stands for."""
+        """Return the new row ``[P]`` (float32) that results from an aggregate of this group."""
         if said.row is not None:
             return said.row
         assert said.weights is not None  # an aggregate has weights or a row
@@ -192,7 +191,7 @@ class Group:
 
     @property
     def loss(self) -> Floats:
-        """The mean training losses, ``[m]``; NaN where a client's own training loop reports none."""
+        """The mean training losses, ``[m]``; NaN for a client whose own training loop reports no loss."""
         return self.view.trained.loss[self.at]
 
     @property
@@ -202,7 +201,7 @@ class Group:
 
     @property
     def staleness(self) -> Ints:
-        """How many rounds each update was under way, ``[m]`` int64; 0 for an update of this round."""
+        """By how many rounds each update is late, ``[m]`` int64; 0 for an update of this round."""
         return self.view.trained.staleness[self.at]
 
 
@@ -223,7 +222,8 @@ class Along:
 class Aggregate:
     """A group's new server row: a weighted sum of its updates and the old row, or any other row.
 
-    Give ``weights`` and optionally ``old``, or, if the rule's kind is "again", ``row`` instead of both.
+    Give ``weights`` and optionally ``old``. If the rule's kind is "again" (see :class:`AggregatePart`), you can give
+    ``row`` instead of both.
 
     Attributes:
         weights: ``[m]``, the weight of each update.
@@ -232,8 +232,8 @@ class Aggregate:
         row: ``[P]`` float32, the new row itself, if it is not a weighted sum.
         keeps: tensors by name that the part's own ``learn`` may put into its state. What is computed for a coalition is
             not kept.
-        along: with ``row``, the part of its step that follows the updates; the rest, such as momentum, belongs to no
-            update. None: nothing of the step does.
+        along: goes with ``row``: the part of the row's step that follows the updates. The rest of the step, such as
+            momentum, belongs to no update. None: nothing of the step does.
     """
 
     weights: Floats | None = None
@@ -248,12 +248,12 @@ class Aggregate:
 class Aggregated:
     """The weigh part's results, by the server row that each group trains.
 
-    Value parts use it to compute what coalitions would have produced; read it with ``view.get(Aggregated)``.
+    Value parts read it with ``view.get(Aggregated)`` to compute what coalitions of clients would have produced.
 
     Attributes:
         said: the aggregate of each whole group.
-        again: only for a rule of the kind "again": a function that applies the rule to the members of the group at
-            positions ``[n]``.
+        again: a function that applies the rule once more, only to the members of the group at positions ``[n]``. Only
+            rules of the kind "again" have it.
     """
 
     said: Mapping[int, Aggregate]
@@ -292,10 +292,10 @@ class Values:
         standard_errors: ``[S]``, the estimation error: how exactly the game was solved.
         exact: ``[S]``, the exact values, if they were computed for comparison.
         metrics: numbers by name that are recorded with the round.
-        without_block: ``[S, B]``, the values with each of B blocks of validation samples left out. They give the error
-            due to the draw of these samples.
-        interactions: ``[S, S]``, above 0 if two seats complement each other, below 0 if they duplicate each other, NaN
-            if they are not in the same game.
+        without_block: ``[S, B]``, the values with each of B blocks of validation samples left out. The error due to the
+            random draw of these samples follows from them.
+        interactions: ``[S, S]``, above 0 if two seats complement each other, and below 0 if they duplicate each other.
+            NaN: the two are not in the same game.
         interaction_errors: ``[S, S]``, the standard errors of ``interactions``.
         beside: the values and standard errors ``[2, S]`` that smaller budgets of coalitions would have given, by
             budget.
@@ -385,12 +385,12 @@ class Settlement:
 
 @dataclass(frozen=True)
 class OwnMix:
-    """A personal model that each client mixes locally; the server never sees the weights.
+    """A personal model, which each client mixes locally. The server never sees the weights.
 
     Attributes:
         rows: ``[k]`` int64, the table rows that are mixed.
-        share: which of a client's own samples ("train", "validation" or "test") decide how well each model fits, and so
-            its weight.
+        share: on which of a client's own samples ("train", "validation" or "test") the models are tried: the better a
+            model fits them, the larger its weight.
         normalised: whether the weights are divided by their sum.
     """
 
@@ -405,8 +405,8 @@ class Deployment:
 
     Attributes:
         rows: ``[N]`` int64, the row of the new table that each client holds.
-        weights: ``[N, K']``. If given, client c holds the personal model ``weights[c] @ M'`` instead; if its weights
-            are all zero, it holds its row.
+        weights: ``[N, K']``. If given, client c holds the personal model ``weights[c] @ M'`` instead. A client whose
+            weights are all zero still holds its row.
         own_mix: if given, each client computes the weights of its personal model locally.
         metrics: numbers by name that are recorded with the round.
     """
@@ -426,11 +426,12 @@ class Context:
         rounds: how many rounds the run has.
         seed: the run's seed, for streams.
         recipe: how clients train.
-        layout: how a model lies in a row of the table.
+        layout: where each tensor of a model is in a row of the table.
         initial: ``initial(k)`` draws the k-th initial model, ``[P]`` float32. The same k gives the same model.
         slots: the parts of the mechanism by slot.
-        sums: if the server sees only sums (``[federation] secure``), a function that splits the clients asked to train
-            into the groups that are summed, ids by group. None: the server sees every update.
+        sums: a function, given if the server sees only sums of updates (``[federation] secure``). It splits the clients
+            that are asked to train into the groups that are summed, and returns each group's client ids. None: the
+            server sees every update.
 
     Examples:
         >>> from hanse.mechanisms.select import UCB
@@ -451,9 +452,7 @@ class Context:
     sums: Callable[[Ints, int], list[Ints]] | None = None
 
     def standing(self, part: Part) -> frozenset[str]:
-        """Return the slots that a part fills in this mechanism, so it can skip questions that only other slots would
-        use.
-        """
+        """Return the slots that a part fills in this mechanism, so that it can skip questions for its other slots."""
         return frozenset(slot for slot, other in self.slots.items() if other is part)
 
 
@@ -480,13 +479,13 @@ class View:
         seats: TRAIN's decision.
         updates: the accepted updates; read them as :attr:`trained`.
         mix: the proposed next table; read it as :attr:`mixed`.
-        found: values that parts handed on, by type; read them with :meth:`get`.
+        found: values that parts passed on, by type. Read them with :meth:`get`.
         book: the balances at this moment.
         posted: this round's transactions.
 
     Examples:
         The loop makes the views of a run. :func:`hanse.runs.rehearsal.rehearse` plays a small round of any mechanism
-        and gives each part's view and state; ``view`` is that of the finished round, for ``learn``:
+        and returns each part's view and state. Here ``view`` is that of the finished round, as ``learn`` gets it:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> small = rehearse("greedyfed")
@@ -494,8 +493,8 @@ class View:
         >>> values, state = part.value(view, state)
         >>> state = part.learn(small.view, state)
 
-        A view can also be built by hand: three clients with 10 samples each, one shared model of two numbers, and no
-        judge (needed only to score models).
+        A view can also be built by hand. This one has three clients with 10 samples each, one shared model of two
+        numbers, and no judge (which only the scoring of models needs).
 
         >>> import torch
         >>> from hanse.core.port import ClientInfo
@@ -548,12 +547,12 @@ class View:
         Args:
             purpose: what the draw is for. In one round, the same arguments give the same numbers.
             client: the client, if each has its own draw.
-            start: any further number that tells draws apart.
+            start: any further number that distinguishes draws.
         """
         return stream(self.context.seed, purpose, round=self.round, client=client, start=start)
 
     def get(self, kind: type[T]) -> T | None:
-        """Return the latest value of this type that a part has handed on this round; None if there is none.
+        """Return the latest value of this type that a part has passed on in this round, or None.
 
         Args:
             kind: the class, such as ``Aggregated``. Values are found by their exact class.
@@ -567,7 +566,7 @@ class View:
     def groups(self) -> list[Group]:
         """Return the groups of accepted seats that train one of the server's rows, ascending by row.
 
-        Per-client rows and private rows belong to no group: each becomes its client's update.
+        A client's own row and a private row belong to no group: each becomes its client's update.
         """
         by_row = self.trained.seats.groups()
         own = self.table.per_client(np.array(list(by_row), np.int64))
@@ -579,7 +578,7 @@ class View:
         return self.roster.ids
 
     def said(self, client: int, question: str) -> Mapping[str, Any] | None:
-        """Return what a client's policy answered to a question; None if it gave no such answer.
+        """Return what a client's policy answered to a question, or None if it gave no such answer.
 
         The values are plain (numbers, texts, lists, mappings) and untrusted: check them before use.
         """
@@ -588,7 +587,7 @@ class View:
 
     @property
     def leaving(self) -> Ints:
-        """The clients ``[m]`` that just announced that they leave, ascending."""
+        """The clients ``[m]``, ascending, that have just announced that they leave."""
         asked = sorted(client for client, question in self.answers if question == "stay")
         return np.array([c for c in asked if not (self.said(c, "stay") or {}).get("stay", True)], dtype=np.int64)
 
@@ -618,7 +617,7 @@ def by_slot(**names: Set[str]) -> Mapping[str, frozenset[str]]:
 
 
 def in_slots(declared: Named, slots: Sequence[str]) -> frozenset[str]:
-    """Return the names that a part declares for these slots; names that are not given by slot hold for all slots."""
+    """Return the names that a part declares for these slots. Names declared without a slot hold for all slots."""
     if isinstance(declared, Mapping):
         return frozenset().union(*(declared.get(slot, frozenset()) for slot in slots))
     return declared
@@ -631,7 +630,7 @@ class Size:
     Attributes:
         clients: how many clients there are.
         seats: how many of them train in a round, at most.
-        updates: the fewest updates that a round may get: below ``seats`` if rounds end early.
+        updates: the fewest updates that a round may get. It is below ``seats`` if rounds may end early.
         rounds: how many rounds are planned.
     """
 
@@ -649,9 +648,9 @@ class Part(Protocol):
     (:func:`by_slot`).
 
     Attributes:
-        needs: what the part requires, such as "validation", "values" or "groups". Two concern training: "penalty" if
-            its seats have pulls or tilts, which a client's own training loop must add to the loss; "sgd" if it relies
-            on SGD's number of steps or on ``train.lr``.
+        needs: what the part requires, such as "validation", "values" or "groups". Two of these concern training. A part
+            needs "penalty" if its seats have pulls or tilts, which a client's own training loop must add to the loss.
+            It needs "sgd" if it relies on SGD's number of steps or on ``train.lr``.
         gives: what the part provides to others, and optional inputs that it supports: "again" (aggregates that are
             functions of a group's rows), "parted" (aggregates whose :attr:`Aggregate.along` is known), "late" (updates
             of earlier rounds), "sums" (a server that sees only sums over groups).
@@ -701,8 +700,8 @@ class Part(Protocol):
     def unfit(self, size: Size) -> Sequence[str]:
         """Return a line for each option that does not suit a run of this size. The default returns none.
 
-        A line begins with the key that a user would change. Lines that begin with "warning: " are only printed; any
-        other refuses the run.
+        A line begins with the key that a user would change. A line that begins with "warning: " is only printed; any
+        other line means that the run is refused.
         """
         return ()
 
@@ -737,9 +736,10 @@ class TrainPart(Part, Protocol):
         """Return the table's blocks of rows, in order."""
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return the row ``[N]`` of the initial ``table`` that each client starts from.
+        """Return for each client the row of the initial ``table`` that it starts from, ``[N]``.
 
-        The default is the first block: the client's own row if each has one, else the block's first row.
+        By default this is a row of the first block: the client's own row if each client has one there, else the block's
+        first row.
         """
         first = table.blocks[0]
         rows = table.at(first.name)
@@ -763,9 +763,9 @@ class AggregatePart(Part, Protocol):
     is applied anew to the coalition's updates.
 
     Attributes:
-        kind: "average": weights of at least 0 that sum to 1, without the old row; "affine": any weights on the updates
-            and the old row; "again": a function of the group's rows, the old row and the state before the round, which
-            may return a row.
+        kind: which rows the rule can make. "average": weights of at least 0 that sum to 1, and none for the old row.
+            "affine": any weights on the updates and the old row. "again": a function of the group's rows, the old row
+            and the state before the round, which may return a row.
         parted: whether each ``row`` that the part returns comes with ``along``.
     """
 
@@ -777,9 +777,9 @@ class AggregatePart(Part, Protocol):
 
 
 class WeighPart(Part, Protocol):
-    """Returns the new rows of the blocks that it ``fills``; ``GROUPS`` stands for the rows that groups train.
+    """Returns the new rows of the blocks that it ``fills``; ``GROUPS`` there means the server rows that groups train.
 
-    A part in another slot may also have a ``weigh``, which is called unless the part in the weigh slot fills the same
+    A part in another slot may also have a ``weigh``. It is called unless the part in the weigh slot fills the same
     blocks. Rows that nobody trains or fills stay unchanged. A row that only its own client trains becomes that client's
     update.
     """
@@ -801,8 +801,8 @@ class SettlePart(Part, Protocol):
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         """Return the transactions of ``view.stage``, and the next state.
 
-        Called at "open" (questions answered, nobody selected yet), at "close" (mix and values known; rows can be
-        withheld), and at "end" (after the last round).
+        The loop calls it at "open" (questions are answered, nobody is selected yet), at "close" (the mix and the values
+        are known, and rows can be withheld), and at "end" (after the last round).
         """
 
     def terms(self, joining: Joining) -> Terms | None:

@@ -1,9 +1,9 @@
 """Extra inputs of a training task (tensors and numbers by name), and what the client must report for them.
 
 A mechanism may send its clients a :class:`Payload` with their training. The *client's half* (:class:`ClientHalf`) turns
-it into an extra loss term for each batch, and reports results along with the update. It declares the form of payload
-and report (:class:`Declaration`); server and client both check them against this declaration
-(:mod:`hanse.learning.client_payloads`, where a half is registered by name).
+it into an extra loss term for each batch, and reports results along with the update. A declaration
+(:class:`Declaration`) fixes the form of payload and report, and server and client both check them against it. The
+client's half is registered by name in :mod:`hanse.learning.client_payloads`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Like:
     Attributes:
         shape: the tensor's shape.
         dtype: float32, float64 or int64, the types that a message can carry.
-        low: the least entry; an integer for int64. None: no bound.
+        low: the smallest entry allowed; an integer for int64. None: no bound.
         high: the largest entry. None: no bound.
 
     Raises:
@@ -78,7 +78,7 @@ class Like:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def wrong(self, tensor: Any) -> str | None:
-        """Return why a value is not such a tensor; None if it is one."""
+        """Return why a value is not a tensor of this kind, or None if it is one."""
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
             is_one = isinstance(tensor, Tensor)
             came = f"{_short(tensor.dtype)} of shape {tuple(tensor.shape)}" if is_one else type(tensor).__name__
@@ -107,7 +107,7 @@ class Between:
     whole: bool = False
 
     def wrong(self, value: Any) -> str | None:
-        """Return why a value is not such a number; None if it is one."""
+        """Return why a value is not a number within these bounds, or None if it is one."""
         kinds = int if self.whole else (int, float)
         if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
             return f"{value!r}: must be a {'whole' if self.whole else 'finite'} number"
@@ -143,33 +143,34 @@ class ClientHalf(Protocol):
         """Return the tensors and extras for these numbers, which were checked against their bounds."""
 
     def unfit(self, payload: Payload, layout: Layout) -> str | None:
-        """Return why a payload that matches its declaration does not suit a model of this layout; None if it does."""
+        """Return why a payload that fits its declaration does not suit a model of this layout, or None if it does."""
 
     def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
-        """Return the extra loss of one seat's batches; None for plain training.
+        """Return the extra loss of one seat's batches, or None for plain training.
 
         Args:
             payload: what was sent.
             key: the seat's ``(seed, round, client, start row)``, for its random streams.
-            module: the model during training: its parameters change with each step.
-            layout: how the model lies in a row.
+            module: the model during training. Its parameters change with each step.
+            layout: where each tensor of the model is in a row.
         """
 
     def reports(self, payload: Payload, y: Tensor, plan: NDArray[Any]) -> Mapping[str, Tensor]:
-        """Return the extras of a seat's update, as declared.
+        """Return what the client reports with a seat's update, as declared.
 
         Args:
             payload: what was sent.
             y: ``[n, ...]``, the seat's targets.
-            plan: the positions in ``y`` that the seat's batches took: one row per step, padded with -1.
+            plan: which samples the seat's batches took, as positions in ``y``. There is one row per step, padded with
+                -1.
         """
 
 
 def mismatch(what: str, given: Mapping[str, Any], declared: Mapping[str, Like | Between]) -> str | None:
-    """Return the first way in which values by name differ from what is declared; None if they fit.
+    """Return the first way in which values by name differ from what is declared, or None if they fit.
 
     Args:
-        what: what one of the values is called, such as ``"extra"``.
+        what: the word for one of these values in messages, such as ``"extra"``.
         given: the values by name.
         declared: what each value must be.
     """

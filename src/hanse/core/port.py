@@ -4,16 +4,16 @@ Whatever crosses between server and clients is a :class:`Request` with tasks, or
 task. Data never crosses. The questions of one stage travel together, which keeps the number of exchanges small.
 :class:`Federation` is the protocol of whatever is behind the port: clients in this process, on Flower's network, or in
 Flower's simulation. Clients' updates are filled in by :mod:`hanse.federation.local`, their answers by
-:mod:`hanse.federation.answers`; :mod:`hanse.federation.behaviour` falsifies both where a client lies.
+:mod:`hanse.federation.answers`. For clients that lie, :mod:`hanse.federation.behaviour` falsifies both.
 
-The tasks and their results are :class:`Train` and :class:`Trained`, :class:`Score` and :class:`Scored`,
+Each task has a class for its result: :class:`Train` and :class:`Trained`, :class:`Score` and :class:`Scored`,
 :class:`Nearest` and :class:`Counted`, :class:`Gradient` and :class:`Derived`, :class:`Confusion` and :class:`Confused`,
 :class:`Ask` and :class:`Answered`, :class:`Test` and :class:`Tested`, :class:`CommitSize` and :class:`SizeCommitted`,
 :class:`AuditSize` and :class:`SizeAudited`, :class:`Mask` and :class:`Masked`.
 
-Values from outside are checked against the annotated types of the fields (:mod:`hanse.core.declared`), bounds
-included: a ``Count`` is a whole number from 0 to 2^53, a ``Loss`` a number that float32 can represent. In the shapes, P
-is the length of a model's row and C the number of models asked about.
+Values from outside are checked against the annotated types of the fields (:mod:`hanse.core.declared`), which include
+bounds: a ``Count`` is a whole number from 0 to 2^53, and a ``Loss`` is a number that float32 can represent. In the
+shapes, P is the length of a model's row, and C is the number of models that the question is about.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Score(OnModels):
 
 
 class Nearest(OnModels):
-    """Asks for how many samples each model has the lowest loss; ties count for the first model."""
+    """Asks for how many samples each model has the lowest loss. A tie counts for the first model."""
 
 
 class Gradient(OnModels):
@@ -165,8 +165,8 @@ class Ask:
     """A question to the client's own policy, such as "bid", "declare" or "stay".
 
     Any models are scored on the client's own samples before the policy is called. The policy finds the scores in
-    ``told["scores"]`` with the lists ``loss`` and ``accuracy`` (one entry per model) and ``num_samples``; they stay
-    with the client.
+    ``told["scores"]``: two lists, ``loss`` and ``accuracy``, with one entry per model, and ``num_samples``. The scores
+    stay with the client.
 
     Attributes:
         name: the question.
@@ -189,8 +189,8 @@ class Mixture:
 
     Attributes:
         models: ``[k, P]``, the models to mix, weighted by how well each fits the client's own samples.
-        share: which of the client's samples are used ("train", "validation" or "test"); without any there, the train
-            share.
+        share: which of the client's samples are used ("train", "validation" or "test"). A client that has none of these
+            uses its train share.
         normalised: whether the weights are divided by their sum.
     """
 
@@ -201,13 +201,13 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Test:
-    """Asks to test the model that the client holds on its own test share. It is the only task of its request.
+    """Asks the client to test the model that it holds, on its own test share. It is the only task of its request.
 
     Attributes:
         model: ``[P]``, the model that the client holds.
         row: the number of the private row, initially ``model``, that the client holds instead. None: it holds
             ``model``.
-        mixture: models that the client mixes before testing; if all weights are 0, ``model`` is tested. None: no
+        mixture: models that the client mixes before the test. If all weights are 0, ``model`` is tested. None: no
             mixture.
         beside: ``[P]``, a second model whose accuracy is also reported. None: no second model.
         scored: whether to test at all. If not, the client only makes its mixture.
@@ -232,7 +232,9 @@ class CommitSize:
 
 @dataclass(frozen=True)
 class AuditSize:
-    """Asks to open some leaves of a client's commitment. Samples stay where they are; an auditor inspects them there.
+    """Asks to open some leaves of a client's commitment.
+
+    The samples stay where they are, and an auditor inspects them there.
 
     Attributes:
         root: the root of the commitment that is audited, 64 hexadecimal digits.
@@ -365,12 +367,12 @@ class Tested:
         num_samples: how many test samples the client has; if 0, there are no results.
         loss_error: the standard error of the loss.
         accuracy_beside: the accuracy of the task's second model, ``beside``.
-        weights: ``[k]`` float64, the weights of the client's own mixture, only if client and server share a process. On
-            a network they stay with the participant, and a reply that contains them is refused.
+        weights: ``[k]`` float64, the weights of the client's own mixture; known only if client and server share a
+            process. On a network they stay with the participant, and a reply that contains them is refused.
         metrics: the experiment's metrics by name.
         gaps: for each metric that is undefined on these samples, the reason.
-        without_block: ``[B]`` float64, the main metric with each of B blocks of the samples left out; NaN where it is
-            undefined.
+        without_block: ``[B]`` float64. The samples are divided into B blocks; entry b is the main metric on all samples
+            but those of block b, or NaN where it is undefined.
         interval: ``[2]`` float64, the 95 % interval of the main metric; NaN where it is not known.
     """
 
@@ -427,7 +429,7 @@ class Masked:
     Attributes:
         name: the step's name.
         values: the answer's values, by name.
-        words: ``[P + 6]`` int64, the member's masked update, in step "sum"; empty otherwise.
+        words: ``[P + 6]`` int64, the member's masked update in step "sum"; empty in other steps.
     """
 
     name: Name
@@ -457,7 +459,7 @@ class Request:
 
     Attributes:
         accepted: for each private row of the client that was ever updated, ``(row, round of the last accepted
-            update)``. None: not stated. This matters only where owners keep their private rows.
+            update)``. None: not stated. This matters only if owners keep their private rows.
 
     Examples:
         >>> Request(0, (Ask("bid", {"price": 3}),)).tasks[0].name

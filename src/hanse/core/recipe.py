@@ -24,7 +24,8 @@ class Recipe:
     smaller), ``batches_per_epoch`` (this number of nearly equal batches) or ``steps``. With ``steps``, ``batch_size``
     or ``batch_share`` says how large a batch is, and ``epochs`` does not count.
 
-    The fields' types are the bounds to which a node holds a job that it is sent (:func:`hanse.base.factories.call`).
+    The types of the fields are also bounds: a node checks a job that it is sent against them
+    (:func:`hanse.base.factories.call`).
 
     The last three settings make training depend on a client's earlier rounds (:mod:`hanse.core.history`), as in
     GTFLAT's public code.
@@ -34,23 +35,23 @@ class Recipe:
         batch_size: samples per batch.
         batches_per_epoch: how many batches the samples are split into, instead of ``batch_size``.
         steps: how many batches in all, instead of epochs. Samples are reshuffled when they are used up.
-        batch_share: with ``steps``: each batch is a fresh draw of this share of the samples (0 to 1), at least one
-            sample.
+        batch_share: used with ``steps``: each batch is a fresh random draw of this share of the samples (0 to 1), and
+            of at least one sample.
         lr: the learning rate of round 0.
         momentum: the momentum of SGD, from 0 to below 1.
-        weight_decay: L2 penalty: this multiple of each weight is added to its gradient; AdamW decays weights in its
-            step instead.
+        weight_decay: L2 penalty: this multiple of each weight is added to its gradient. With AdamW the step itself
+            shrinks the weights instead.
         lr_decay: the learning rate of a round is ``lr * lr_decay**round``.
         optimizer: "sgd", or "adamw" or "adadelta" with their own steps. These two ignore ``momentum``, start anew in
             every round, and need an engine that runs the module itself.
         rho: Adadelta's decay of its running averages.
         eps: Adadelta's epsilon.
-        lr_decay_by: the exponent of ``lr_decay``: "round" is the round that is played, "last" the last round in which
-            this client trained (0 the first time).
-        order: "shuffled", or "by_class": samples lie class after class, and a client's batches go on where its last
+        lr_decay_by: what the exponent of ``lr_decay`` is: the number of the "round" that is played, or of the "last"
+            round in which this client trained (0 the first time).
+        order: "shuffled", or "by_class": samples are sorted by class, and a client's batches continue where its last
             round stopped.
-        statistics: batch-norm statistics are "averaged" like parameters, or each client keeps its "own"; these have
-            their initial values until the client first trains.
+        statistics: what becomes of batch-norm statistics: they are "averaged" like parameters, or each client keeps its
+            "own". A client's own statistics have their initial values until it first trains.
 
     Examples:
         >>> recipe = Recipe(epochs=2, lr=0.1, lr_decay=0.5)

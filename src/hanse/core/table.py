@@ -2,9 +2,9 @@
 
 ``M [K, P]`` is the :class:`Table`: one flattened model per row, parameters first, then float buffers (batch-norm
 statistics). Distances, norms and proximal terms use the first ``Layout.num_parameters`` columns only; mixing uses all
-of them. Rows lie in named blocks (:class:`Block`). :class:`Seats` say who trains which row, :class:`Updates` hold the
-trained models, and a :class:`Mix` holds the weights of updates and old rows in each new row, which :func:`mix`
-computes.
+of them. Rows lie in named blocks (:class:`Block`). :class:`Seats` say who trains which row, and :class:`Updates` hold
+the trained models. A :class:`Mix` holds the weights of updates and old rows in each new row; :func:`mix` computes the
+new rows from them.
 
 Only this module knows where a block begins. All other code asks by name (:meth:`Table.at`).
 """
@@ -37,9 +37,10 @@ class Layout:
     Attributes:
         names: the parameters in the order of ``module.named_parameters()``, then the float buffers.
         shapes: the shape of each tensor.
-        offsets: the first column of each tensor, followed by ``size``: one entry more than ``names``.
+        offsets: the first column of each tensor, and ``size`` as the last entry, so there is one entry more than in
+            ``names``.
         num_parameters: how many columns are parameters; these come first.
-        size: the length of a row, P: parameters and float buffers.
+        size: the length P of a row, which holds the parameters and the float buffers.
 
     Examples:
         >>> module = nn.Linear(3, 2)
@@ -123,11 +124,12 @@ class Block:
 
     Attributes:
         name: the block's name, such as "server" or "own".
-        count: how many rows; ``PER_CLIENT`` for one per client.
-        initial: initial values: "model" for the first initial model, "different" for a different initial model in each
-            row, "zero" for zeros.
+        count: how many rows the block has, or ``PER_CLIENT`` for one per client.
+        initial: the initial values. "model": the first initial model. "different": a different initial model in each
+            row. "zero": zeros.
         private: whether each row belongs to a client, which computes it and never sends it to the server.
-        held: whether the rows are meant for clients to hold. hanse warns of a mechanism that hands out only other rows.
+        held: whether clients are meant to hold these rows as their models. hanse warns of a mechanism that gives
+            clients only other rows.
 
     Raises:
         ValueError: a count or an initial state that is not allowed.
@@ -200,7 +202,7 @@ class Table:
 
         Args:
             rows: ``[K, P]``.
-            owner: ``[K]``, in any order; None: all rows are the server's.
+            owner: ``[K]``, in any order. None: the server owns all rows.
         """
         if owner is None:
             owner = np.full(rows.shape[0], SERVER, dtype=np.int64)
@@ -212,7 +214,7 @@ class Table:
 
         Args:
             blocks: the blocks, in the order in which their rows lie.
-            num_clients: how many rows a block with a row per client has.
+            num_clients: the number of clients, for blocks that have one row per client.
             initial: ``initial(k)`` returns the k-th initial model ``[P]``.
 
         Raises:
@@ -255,7 +257,8 @@ class Table:
 
         Args:
             name: the block.
-            clients: ``[n]``, the clients whose rows are wanted, where each client has one. None: all rows of the block.
+            clients: ``[n]``, the clients whose rows are wanted, if the block has a row for each client. None: all rows
+                of the block.
 
         Returns:
             ``[n]`` int64.
@@ -283,8 +286,8 @@ class Table:
     def some(self, rows: Ints) -> Tensor:
         """Return the models of these rows, ``[n, P]``.
 
-        Consecutive rows are returned as a view, not a copy. Its address in memory identifies models that a client was
-        already sent this round, so their bytes are counted once.
+        Consecutive rows are returned as a view, not a copy. The tensor's address in memory tells whether a client was
+        already sent these models in this round, so their bytes are counted once.
         """
         return some_rows(self.rows, rows)
 
@@ -292,7 +295,7 @@ class Table:
     def shared(self) -> Ints:
         """The rows ``[n]`` that are models of the server.
 
-        These are not one per client, not private, and not zeros at first (as control variates are).
+        Left out are rows of single clients, private rows, and rows that start as zeros (as control variates do).
         """
         models = [not (block.per_client or block.private or block.initial == "zero") for block in self.blocks]
         return np.flatnonzero(np.array(models)[self.block] & (self.owner == SERVER))
@@ -318,7 +321,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Seats:
-    """The places in one round's training; a client may hold several.
+    """The places in one round's training, called seats; a client may hold several.
 
     Seat s minimises its client's loss plus ``mu/2 |theta - (R M)_s|^2 + <(L M)_s, theta>``, starting from row
     ``start[s]``.
@@ -328,7 +331,7 @@ class Seats:
         start: ``[S]`` int64, the table row that each seat starts from.
         target: ``[S]`` int64, the row that each update goes to; seats with the same target form a group.
         R: ``[S, K]``, the weights of the rows that each seat is pulled to. None: no pull.
-        mu: ``[S]``, the strength of the pull; given with ``R``.
+        mu: ``[S]``, the strength of each seat's pull; given together with ``R``.
         L: ``[S, K]``, the weights of the rows in the linear term (the tilt). None: no tilt.
 
     Examples:
@@ -351,8 +354,9 @@ class Seats:
 
     @staticmethod
     def at(client: Ints, start: Ints) -> Seats:
-        """Return seats of these clients at these start rows, ``[S]`` each, without pull or tilt; targets equal start
-        rows.
+        """Return seats of these clients at these start rows, ``[S]`` each, without pull or tilt.
+
+        Each trains its start row.
         """
         client, start = np.asarray(client, np.int64), np.asarray(start, np.int64)
         return Seats(client, start, start)
@@ -363,7 +367,7 @@ class Seats:
         return Seats(self.client[keep], self.start[keep], self.target[keep], R, mu, L)
 
     def plain(self) -> Seats:
-        """Return the seats without pull and tilt."""
+        """Return the same seats without pull and tilt."""
         return Seats(self.client, self.start, self.target)
 
     def with_more(self, others: Sequence[Seats]) -> Seats:
@@ -394,12 +398,12 @@ class Updates:
         seats: the seats that answered, S of them.
         rows: ``[S, P]`` float32, the trained models.
         num_samples: ``[S]``, the numbers of samples that clients *report*.
-        loss: ``[S]``, mean training losses; NaN where a client's own training loop reports none.
+        loss: ``[S]``, mean training losses; NaN for a client whose own training loop reports no loss.
         steps: ``[S]`` int64, optimiser steps.
         extras: tensors by name, ``[S, ...]`` each.
-        metrics: numbers that clients' own training loops report, one mapping per seat; empty where nobody reports any.
-        staleness: ``[S]`` int64, how many rounds late an update is; 0 for this round's. A late update is
-            rebased: ``U' = M[start now] + (U - start then)``. If left out, all are 0.
+        metrics: numbers that clients' own training loops report, one mapping per seat; empty if no loop reports any.
+        staleness: ``[S]`` int64, by how many rounds each update is late; 0 for an update of this round. A late update
+            is rebased: ``U' = M[start now] + (U - start then)``. If left out, all are 0.
         raw: late updates before rebasing, by position.
 
     Examples:
@@ -473,13 +477,13 @@ class Made:
 
 @dataclass(frozen=True)
 class Mix:
-    """The proposed next table, ``M' = W [U; M]``. Its arrays are read-only; the methods return other mixes.
+    """The proposed next table, ``M' = W [U; M]``. Its arrays are read-only, and its methods return new mixes.
 
     Attributes:
-        W: ``[K', S + K]`` float64. Columns 0..S-1 are weights of updates, column S + k is the weight of old row k: a
-            row that stays is a unit row. K' may be larger than K.
+        W: ``[K', S + K]`` float64. Columns 0..S-1 are the weights of the updates, and column S + k is the weight of old
+            row k. A row that stays as it is has weight 1 on itself and 0 elsewhere. K' may be larger than K.
         owner: ``[K']`` int64, the owners of the new rows.
-        block: ``[K']`` int64, the blocks of the new rows.
+        block: ``[K']`` int64, the block of each new row.
         home: ``[N]`` int64, the row that each client starts from in the next round.
         metrics: numbers by name that are recorded with the round.
         refused: ``(client, reason)`` of each client excluded from the mix.
@@ -551,8 +555,8 @@ class Mix:
     def without(self, table: Table, rows: Sequence[int], home: Ints) -> Mix:
         """Return the mix that leaves these rows of ``table`` as they are.
 
-        If one of ``rows`` is new, it has no old value to keep: then all rows stay, and every client keeps its ``home
-        [N]``.
+        A new row has no old value to keep. If one of ``rows`` is new, all rows therefore stay as they are, and every
+        client keeps its ``home [N]``.
         """
         count = self.W.shape[1] - table.size
         if rows and max(rows) >= table.size:  # rows are only appended, so those numbers are the new ones
@@ -626,7 +630,7 @@ def mix(W: Floats, updates: Tensor, table: Tensor) -> Tensor:
     infinite.
 
     Args:
-        W: ``[K', S + K]``, the weights; columns of updates first.
+        W: ``[K', S + K]``, the weights. The columns of updates come first.
         updates: ``[S, P]``, U.
         table: ``[K, P]``, M.
 

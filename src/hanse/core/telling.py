@@ -1,10 +1,10 @@
 """Descriptions that parts, behaviours and policies give of themselves, so no report needs to know them by name.
 
-A part returns a :class:`Telling` from its method ``tells``, a behaviour or policy a :class:`Conduct`, and a payment
-rule :class:`Terms` before anybody joins. These are plain data, written into the run directory as ``about.json`` when
-the run begins (:func:`describe`, :func:`write_about`). Reports, statements and the live page read them there
-(:func:`read_about`). The directory may be a stranger's: types and lengths are checked, nothing is imported, and pages
-escape all text.
+A part returns a :class:`Telling` from its method ``tells``, and a behaviour or policy a :class:`Conduct`. A payment
+rule returns :class:`Terms` before anybody joins. These are plain data, written into the run directory as ``about.json``
+when the run begins (:func:`describe`, :func:`write_about`). Reports, statements and the live page read them there
+(:func:`read_about`). The directory may come from a stranger. Types and lengths are checked, nothing is imported, and
+pages escape all text.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ class Measure:
     Attributes:
         name: the name of one value, such as "Shapley value".
         sentence: what a value means.
-        share_out: whether the values of a round sum to the round's gain, so shares of the sum are meaningful.
-        ranks: whether the values of a round sum to zero, so that they rank, and one below zero means no harm.
-        marginal: whether a value is what is lost if only this update is missing, so that updates which others can
-            stand in for are worth about 0.
-        scatters: whether honest clients' sums scatter around 0 by whose data are like or unlike the others', so that
-            only one far below the others' means harm.
+        share_out: whether the values of a round sum to the round's gain, which makes shares of the sum meaningful.
+        ranks: whether the values of a round sum to zero. They then only rank, and a value below zero means no harm.
+        marginal: whether a value is what is lost if only this update is missing. An update that others can replace is
+            then worth about 0.
+        scatters: whether honest clients' sums of values scatter around 0, some above and some below, depending on how
+            alike the clients' data are. Then only a sum far below the others' means harm.
 
     Examples:
         >>> Measure("Shapley value").plural, Measure("place among the others").plural
@@ -239,7 +239,7 @@ FREE = Terms(("Nobody pays in this experiment.",), ("A model that learned from o
 
 
 def matched(pattern: str, name: str) -> tuple[str, ...] | None:
-    """Return what each ``*`` of a pattern matches in a metric's name; None if the pattern does not match.
+    """Return what each ``*`` of a pattern matches in a metric's name, or None if the pattern does not match.
 
     Both are split at slashes. Each piece of the pattern has at most one ``*``, which matches one character or more,
     never a slash.
@@ -338,7 +338,7 @@ class About:
 
     @property
     def posted(self) -> frozenset[str]:
-        """The kinds of transactions that the parts declare; empty: no part declares any."""
+        """The kinds of transactions that the parts declare; empty if no part declares any."""
         return frozenset(kind.kind for said in self.parts for kind in said.telling.kinds)
 
     @property
@@ -362,7 +362,7 @@ class About:
         return tuple(dict.fromkeys(line for line in told if line))
 
     def told_to(self, client: int) -> tuple[str, ...]:
-        """Return the sentences for one participant, by id: on the parts, and on its own behaviour in this run."""
+        """Return the sentences for one participant: what the parts say, and what its own behaviour in this run is."""
         sentences = [said.telling.participant for said in self.parts]
         for conduct in self.conducts:
             if client in conduct.clients:

@@ -1,10 +1,10 @@
 """Data of a federation: where samples come from, and how they are split over clients and the server.
 
-Most callers need two names: a :class:`DataSpec`, which says what to load and how to split it (it is the ``[data]``
-table of an experiment), and :func:`build`, which does both and returns a :class:`FederatedData`. The steps inside can
-be called on their own: :func:`load` reads a named source into a :class:`Dataset`, and :func:`split` turns it into a
-:class:`Partition`. Data of your own become a :class:`Dataset` through :func:`from_frame`, :func:`from_arrays`,
-:func:`from_torch` or :func:`from_hugging_face`.
+Most callers need two names. A :class:`DataSpec` says what to load and how to split it (it is the ``[data]`` table of an
+experiment). :func:`build` does both and returns a :class:`FederatedData`. The steps inside can be called on their own:
+:func:`load` reads a named source into a :class:`Dataset`, and :func:`split` turns it into a :class:`Partition`. Data of
+your own become a :class:`Dataset` through :func:`from_frame`, :func:`from_arrays`, :func:`from_torch` or
+:func:`from_hugging_face`.
 """
 
 from hanse.data.build import build, split

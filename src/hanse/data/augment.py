@@ -68,12 +68,12 @@ def resized_crop_flip(x: Tensor, black: Tensor, draw: np.random.Generator) -> Te
     """Return a random box of each image, enlarged to the image's size (bilinear) and mirrored with probability 1/2.
 
     A box has at least 3/4 of the image's area and an aspect ratio of 3:4 to 4:3. A box that does not fit is redrawn up
-    to ten times; then the whole image is used. iPFL's public code does this on PACS with pictures of the original size;
-    here the pictures are already smaller.
+    to ten times; after that, the whole image is used. iPFL's public code does the same on PACS, with pictures of the
+    original size; here the pictures are already smaller.
 
     Args:
         x: images, ``[n, channels, size, size]``.
-        black: not used here; other kinds of augmentation pad with it.
+        black: not used here; other kinds of augmentation pad images with it.
         draw: a numpy generator.
     """
     n, _, height, width = x.shape

@@ -1,8 +1,9 @@
-"""From a :class:`DataSpec` to the data of a federation.
+"""Makes the data of a federation from a :class:`DataSpec`.
 
 :func:`build` is the entry point: it loads the source, splits it and cuts the server's sets. Its steps are separate
-functions. :func:`with_own` reads the user's own data; a run calls it first, to record the settings that these data
-imply. :func:`prepared` converts a data set to the form that its partition needs, and :func:`split` makes the partition.
+functions. :func:`with_own` reads the user's own data. A run calls it first, to record the settings that follow from
+these data. :func:`prepared` converts a data set to the form that its partition needs, and :func:`split` makes the
+partition.
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
 
     Args:
         spec: the experiment's ``[data]`` section.
-        given: the data as an object, in any form of :mod:`hanse.data.own`; None to follow the spec's import path.
+        given: the data as an object, in any form of :mod:`hanse.data.own`. None: the spec's import path is followed.
 
     Returns:
-        The spec with these settings, and the data set; for a named source, the unchanged spec and None.
+        The spec with these settings, and the data set. For a named source, the unchanged spec and None.
 
     Raises:
         UserError: the spec needs an object that was not given, or the data cannot be used.
@@ -138,7 +139,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         dataset: the data set of this spec, if it is loaded already.
 
     Raises:
-        UserError: one line that names what cannot be done.
+        UserError: something cannot be done. One line names it.
 
     Examples:
         >>> from hanse.data import DataSpec, build
@@ -294,7 +295,7 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
     Args:
         dataset: the data set. Unless it is split by classes, a mixture's data set must have gone through
             :func:`prepared`.
-        spec: the spec; its ``partition``, ``clients``, ``seed`` and the partition's settings are used.
+        spec: the spec, of which ``partition``, ``clients``, ``seed`` and the partition's settings are used.
 
     Raises:
         UserError: the partition needs class labels and there are none, or is impossible with these samples.

@@ -1,8 +1,8 @@
 """The sources and partitions that ``[data] source`` and ``[data] partition`` can name, with their options.
 
 Each class here is one choice and its fields are the options of that choice; :mod:`hanse.base.factories` checks them.
-:func:`source_of` and :func:`partition_of` turn a name, or a table of a name and options, into the choice, and
-:func:`table_of` goes the other way. :mod:`hanse.data.build` carries the choices out.
+:func:`source_of` and :func:`partition_of` turn a name, or a table of a name and options, into the choice.
+:func:`table_of` does the reverse. :mod:`hanse.data.build` carries the choices out.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Images:
 
     Attributes:
         name: the source's name.
-        scale: 'standard' (mean 0, deviation 1 over the train set; of femnist and pacs the same as 'unit'), 'unit' (0 to
-            1), 'centred' (-1 to 1), 'inverted' (1 to -1) or 'imagenet' (its published means and deviations; RGB).
+        scale: 'standard' (mean 0, deviation 1 over the train set; for femnist and pacs the same as 'unit'), 'unit' (0
+            to 1), 'centred' (-1 to 1), 'inverted' (1 to -1) or 'imagenet' (its published means and deviations; only for
+            RGB images).
     """
 
     name: str
@@ -59,7 +60,7 @@ class Texts:
     Attributes:
         name: the source's name.
         tokenizer: 'bytes', or a language model's tokenizer by its hub name or folder.
-        length: tokens of the window; longer ones are cut, and the run notes how many.
+        length: the number of tokens in the window. Longer samples are cut, and the run notes how many.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Generated:
         name: the source's name.
         alpha: the variance of the models' means.
         beta: the variance of the inputs' means.
-        samples_per_client: each client's number of samples; left out: lognormal.
+        samples_per_client: each client's number of samples. If left out, it is lognormal.
     """
 
     name: str
@@ -92,17 +93,17 @@ class Own:
         name: the function's import path, or "object".
         target: the column to be predicted.
         client_column: the column with the client of each row.
-        features: the columns of features (default: all others); for a model with several inputs, a list of columns for
-            each input by name.
+        features: the columns of features (default: all other columns). For a model with several inputs, a list of
+            columns for each input by name.
         test: if the data have no test set, the share of each client's rows that becomes the source's test set.
         min_samples: least samples of a client, unless the data are a :class:`hanse.data.Dataset`.
-        prepare: how a table's columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and
-            dates; or the import path of a function that returns a transformer, such as scikit-learn's
+        prepare: how a table's columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
+            dates. The alternative is the import path of a function that returns a transformer, such as scikit-learn's
             ``ColumnTransformer``. Left out: the columns are numbers already.
-        statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
+        statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
         object: the name of data given as an object, for the record.
-        fingerprint: the digest of data given as an object, whatever the seed of their split; to resume a run, give it
-            the same data.
+        fingerprint: the digest of data that were given as an object; it does not depend on the seed of their split. To
+            resume a run, give it the same data.
     """
 
     name: str
@@ -133,8 +134,8 @@ class Iid:
     """Samples dealt at random.
 
     Attributes:
-        samples_per_client: mean number of samples of a client; left out: all samples are used.
-        sizes: how many samples each client has: 'equal', or 'power' for GreedyFed's power law.
+        samples_per_client: mean number of samples of a client. If left out, all samples are used.
+        sizes: how clients' numbers of samples are drawn: 'equal', or 'power' for GreedyFed's power law.
         min_samples: least samples of a client, before its shares are cut.
     """
 
@@ -149,12 +150,13 @@ class Dirichlet:
     """A label mix ~ Dirichlet(alpha) and a power-law size per client (GreedyFed).
 
     Attributes:
-        alpha: the concentration; small is skewed.
+        alpha: the concentration. The smaller it is, the more skewed are the mixes.
         sampler: 'log' is exact at any alpha; 'float32-clamped' draws as GreedyFed's published code did.
-        use_all: use all samples, although clients served last then take what is left. false: keep every mix, and use
-            only as many samples as the class that runs out first allows (as GreedyFed's published code does).
-        samples_per_client: mean number of samples of a client; left out: all samples are used.
-        sizes: how many samples each has: 'power' or 'equal'.
+        use_all: whether to use all samples; clients served last then take what is left. false: every client keeps its
+            mix, and only as many samples are used as the class that runs out first allows (as GreedyFed's published
+            code does).
+        samples_per_client: mean number of samples of a client. If left out, all samples are used.
+        sizes: how clients' numbers of samples are drawn: 'power' or 'equal'.
         min_samples: least samples of a client, before its shares are cut.
     """
 
@@ -172,7 +174,7 @@ class Niid:
     """Each class spread over the clients ~ Dirichlet(alpha) (Li et al. 2022).
 
     Attributes:
-        alpha: the concentration; small is skewed.
+        alpha: the concentration. The smaller it is, the more skewed are the shares.
         min_samples: least samples of a client, before its shares are cut.
     """
 
@@ -183,21 +185,22 @@ class Niid:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Each client's data are a mixture of two or more distributions; its test mixture is the same or inverse (PI-FL).
+    """Each client's data mix two or more distributions; for testing, the mix is the same or inverted (PI-FL).
 
     Attributes:
-        mix: the train mixture: 'a:b' (a client's main distribution has b %), 'linear' (client k of N has (k + 0.5) / N
-            of the first of two), or 'random'.
-        test_mix: how a client's test and validation shares are mixed: the 'same' as for training, or 'inverse', from
-            the opposite distributions.
+        mix: the train mixture: 'a:b' (b % come from a client's main distribution), 'linear' (client k of N has the
+            share (k + 0.5) / N of the first of two distributions), or 'random'.
+        test_mix: how a client's test and validation shares are mixed: the 'same' as for training, or 'inverse', with
+            the shares of opposite distributions exchanged.
         validation_mix: whether a client's validation share follows its 'test' or its 'train' mixture ('train' in the
             code of PI-FL's authors).
-        distributions: what tells distributions apart: groups of classes, images turned by steps of 90 degrees, or the
-            source (the default where the source has distributions, else classes).
+        distributions: what distinguishes the distributions: groups of classes, images turned by steps of 90 degrees, or
+            the source itself. The source is the default if it has distributions; otherwise classes are.
         num_distributions: number of distributions made by classes (consecutive groups) or rotation; default 2.
         class_groups: the classes of each distribution; other classes are not used.
-        samples_per_client: mean number of samples of a client; left out: as many as the scarcest distribution allows.
-        sizes: how many samples each has: 'equal' or 'power'.
+        samples_per_client: mean number of samples of a client. If left out, as many as the scarcest distribution
+            allows.
+        sizes: how clients' numbers of samples are drawn: 'equal' or 'power'.
         min_samples: least samples of a client, before its shares are cut.
     """
 
@@ -279,13 +282,14 @@ class Natural:
     """The source's own clients.
 
     Attributes:
-        choose: which of the source's clients take part: a 'random' choice, or the 'largest'.
+        choose: which of the source's clients take part: a 'random' choice, or the 'largest' ones.
         per_owner: each of the source's clients is divided into this many, which form a group.
-        per_owner_alpha: with ``per_owner``: each class of an owner is spread over its clients ~ Dirichlet with this
-            concentration as in niid; left out: evenly.
+        per_owner_alpha: with ``per_owner``: each class of an owner is spread over the owner's clients ~ Dirichlet with
+            this concentration, as in niid. If left out, it is spread evenly.
         min_samples: least samples of a client, with ``per_owner_alpha``.
-        test_owners: the owners whose samples the test set holds. 'own': those that take part. 'next': as many others,
-            the largest that do not take part, with all their samples; clients then train on all of their own.
+        test_owners: whose samples the test set holds. 'own': those of the owners that take part. 'next': those of as
+            many other owners, the largest that do not take part, with all their samples; clients then train on all of
+            their own samples.
         ids: path of a .npy file with one integer client id for each train sample.
     """
 
@@ -313,8 +317,8 @@ class Pooled:
     """One client with everything: centralised training.
 
     Attributes:
-        of: only the samples that this partition would give to ``data.clients`` clients, by name or as a table
-            ('dirichlet' alone); left out: all.
+        of: the name or table of a partition; only 'dirichlet' is allowed. The client then gets only the samples that
+            this partition would give to ``data.clients`` clients. If left out, it gets all samples.
     """
 
     name: ClassVar[str] = "pooled"
@@ -350,7 +354,7 @@ def partition_of(given: Any, default: str = "dirichlet", where: str = "data.part
     Args:
         given: the name or table; a partition is returned unchanged.
         default: the name for a table without one.
-        where: the key that messages name.
+        where: the name of the key in messages.
 
     Raises:
         UserError: with a line for each mistake.

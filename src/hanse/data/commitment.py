@@ -1,15 +1,15 @@
 """Commitments to a member's number of distinct samples, and audits that detect false ones.
 
-A member tags each of its samples with a key that it keeps (HMAC-SHA256), sorts the tags, and publishes the root of
-their Merkle tree and their number: :class:`Commitment`. Nobody can guess or link the tags. Later a public seed draws
-``k`` of the leaves (:func:`drawn`). For each, the member shows the auditor the sample and the binary search for its tag
-(:meth:`Committed.open`), and :func:`fault` checks that the tag is the sample's, that the search ends at its leaf, and
-that everything shown is in the tree.
+A member tags each of its samples with a key that it keeps (HMAC-SHA256), and sorts the tags. It publishes their number
+and the root of their Merkle tree: a :class:`Commitment`. Nobody can guess or link the tags. Later a public seed draws
+``k`` of the leaves (:func:`drawn`). For each leaf, the member shows the auditor the sample and the binary search for
+its tag (:meth:`Committed.open`). :func:`fault` then checks that the tag is the sample's, that the search ends at its
+leaf, and that everything shown is in the tree.
 
-Whatever list was committed to, the leaves that pass form a strictly increasing sequence of tags of real samples, so at
-most as many can pass as there are distinct samples: a claim of x times the samples survives with probability at most
-``x^-k``, and an honest member always passes. The audit counts distinct records, not their worth: generated data, public
-data and slightly noisy copies pass.
+Whatever list was committed to, the leaves that pass form a strictly increasing sequence of tags of real samples. So at
+most as many leaves can pass as there are distinct samples. A claim of x times the samples survives with probability at
+most ``x^-k``, and an honest member always passes. The audit counts distinct records, not their worth: generated data,
+public data and slightly noisy copies pass.
 
 Only the auditor sees the opened samples: the audit takes place where the data are. The server gets only the search
 paths (:func:`packed`), which it checks with :func:`unpacked` and :func:`misplaced`, and the auditor's signature under
@@ -75,7 +75,7 @@ class Opening:
 
     Attributes:
         sample: the sample's bytes, as :func:`sample_bytes` gives them.
-        path: the leaves visited by a binary search for its tag, in order; the last is the drawn one.
+        path: the leaves that a binary search for its tag visits, in order. The last one is the drawn leaf.
     """
 
     sample: bytes
@@ -126,7 +126,7 @@ def commit(samples: Samples, key: bytes) -> Committed:
 
     Args:
         samples: all samples that the member claims.
-        key: 32 secret bytes; the auditor needs them, nobody else may have them.
+        key: 32 secret bytes. The auditor needs them, and nobody else may have them.
 
     Raises:
         ValueError: a key of another length.
@@ -155,7 +155,7 @@ def drawn(commitment: Commitment, seed: bytes, k: int) -> list[int]:
     """Return the leaves that an audit opens: ``k`` different places, or all if there are fewer.
 
     Args:
-        commitment: what the member published; it is part of the draw.
+        commitment: what the member published. The draw depends on it.
         seed: a public seed that nobody could predict before the commitment.
         k: how many leaves, at least 1.
     """
@@ -243,7 +243,7 @@ def unpacked(size: int, leaves: Sequence[int], hashes: NDArray[np.int64]) -> lis
 
 
 def attested(commitment: Commitment, seed: bytes, leaves: int) -> bytes:
-    """Return the statement that an auditor signs: that the samples of all leaves drawn by ``seed`` were there.
+    """Return the statement that an auditor signs: the samples of all leaves drawn by ``seed`` were there.
 
     Args:
         commitment: what the member published.

@@ -34,7 +34,7 @@ class CommittedSet:
     """A validation set with its salts.
 
     Attributes:
-        samples: the samples; erased ones are zeros.
+        samples: the samples. Erased ones are zeros.
         salts: ``[n, 32]`` bytes.
         erased: ``[k]``, the positions of erased samples.
         kept: ``[k, 32]`` bytes, the commitments of the erased samples.
@@ -71,7 +71,7 @@ class CommittedSet:
         return Tree(self.commitments).root()
 
     def without(self, places: Collection[int]) -> CommittedSet:
-        """Return the set without these samples and their salts; only their commitments stay.
+        """Return the set without these samples and their salts. Only the commitments to them stay.
 
         Args:
             places: the samples' places, counted from 0.
@@ -100,7 +100,7 @@ class CommittedSet:
         return ""
 
     def write(self, file: Path) -> None:
-        """Write samples, labels and salts into a file that others cannot read; nothing in it is pickled."""
+        """Write samples, labels and salts into a file that others cannot read. Nothing in it is pickled."""
         blob = io.BytesIO()
         x, y = (t.detach().cpu().numpy() for t in (self.samples.x, self.samples.y))
         np.savez(blob, x=x, y=y, salts=self.salts, erased=self.erased, kept=self.kept)

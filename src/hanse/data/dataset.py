@@ -22,14 +22,15 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Distributions:
-    """Which of several distributions each sample was drawn from.
+    """The distribution, out of several, from which each sample was drawn.
 
-    Some sources have samples of different kinds (drawing styles, upper and lower case); the partition "mixture" gives
-    every client its own mix of them.
+    Some sources have samples of different kinds, such as drawing styles, or upper and lower case. The partition
+    "mixture" gives every client its own mix of the kinds.
 
     Attributes:
         names: the name of each distribution.
-        train: ``[n_train]``, int64, each train sample's distribution as an index into ``names``; -1: none.
+        train: ``[n_train]``, int64, each train sample's distribution, as an index into ``names``. -1: the sample is in
+            none.
         test: ``[n_test]``, the same for the test samples.
     """
 
@@ -47,18 +48,19 @@ class Dataset:
 
     Attributes:
         name: the source's name in messages and records.
-        train: the samples that are dealt out to clients; at least one.
-        test: the samples that the server holds back; may be empty.
-        num_classes: labels are int64 from 0 to ``num_classes - 1``; None for regression, with float32 targets.
+        train: the samples that are distributed to clients, at least one.
+        test: the samples that the server holds back. It may be empty.
+        num_classes: the number of classes; labels are int64 from 0 to ``num_classes - 1``. None: regression, with
+            float32 targets.
         input_shape: the shape of one input, without the sample axis. For samples with several inputs (``Samples`` made
-            from a dictionary), it is replaced by the width of the row that holds them all.
+            from a dictionary), it is instead the width of the row that holds all inputs.
         note: a note for readers of results, such as "the split is not the official one".
         client_of: ``[n_train]``, int64, the client of each train sample, if the source comes with clients.
         distributions: which distribution each sample comes from, if there are several.
-        test_client_of: ``[n_test]``, the client of each test sample; -1 where that client has no train samples.
+        test_client_of: ``[n_test]``, the client of each test sample. -1: that client has no train samples.
         client_names: the names of the clients, indexed by the numbers in ``client_of``.
         ordered: a client's samples are in order of time, so its test share is cut from the end.
-        black: the value of a black pixel in each channel, after scaling; augmentation pads with it. Empty: 0.
+        black: the value of a black pixel in each channel after scaling. Augmentation pads images with it. Empty: 0.
 
     Raises:
         UserError: the fields contradict each other, a label is out of range, or there are no train samples.
@@ -115,11 +117,11 @@ class Dataset:
 
     @property
     def inputs(self) -> Inputs:
-        """How several inputs lie in a sample's row; empty if samples have one input."""
+        """Where each of several inputs lies in a sample's row; empty if samples have one input."""
         return self.train.inputs
 
     def keep_test(self, kept: NDArray[np.int64]) -> Dataset:
-        """Return the data set with only some of its test samples; itself if all are kept.
+        """Return the data set with only some of its test samples, or the same object if all are kept.
 
         Args:
             kept: positions in the test set, ``[m]``, int64, ascending.
@@ -172,7 +174,7 @@ def image_samples(
     """Return images as float32 samples ``[n, C, H, W]``, scaled to ``(x / 255 - mean) / std``.
 
     Args:
-        images: ``[n, H, W]`` for one channel, or ``[n, H, W, C]``; pixels from 0 to 255.
+        images: ``[n, H, W]`` for one channel, or ``[n, H, W, C]``, with pixels from 0 to 255.
         labels: the class of each image, ``[n]``.
         mean: what is subtracted in each channel, for pixels already divided by 255.
         std: what each channel is then divided by.
@@ -189,8 +191,8 @@ def image_samples(
 def largest_remainder(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     """Return non-negative integers in proportion to ``weights`` that sum to ``total``, ``[m]``.
 
-    Shares are rounded down, and the remainder goes one each to the largest fractions, ties by index, so the result does
-    not depend on the machine.
+    Shares are rounded down. The remainder is given one each to the largest fractions, and in ties to the lower index,
+    so the result does not depend on the machine.
 
     Args:
         weights: ``[m]``, non-negative with a positive sum.

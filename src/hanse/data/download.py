@@ -1,11 +1,11 @@
 """Downloads published image sets once, checks them by their published md5, and reads them without unpickling.
 
-:func:`fetch` downloads the files of a source that :data:`REMOTES` lists and returns its arrays; :func:`fetching`
-adds a helpful message to a failed download. The readers of the formats (IDX, CIFAR-10's binary version, EMNIST's
-archive) can also be used on files that are here already.
+:func:`fetch` downloads the files of a source that :data:`REMOTES` lists, and returns its arrays. :func:`fetching` adds
+a helpful message to a failed download. The readers of the formats (IDX, CIFAR-10's binary version, EMNIST's archive)
+can also be used on files that are here already.
 
-EMNIST (Cohen et al. 2017) is one zip of gzipped IDX files for all of its splits. Its images are transposed; they are
-returned upright. Classes of ``byclass`` are 0-9 for digits, 10-35 for upper case and 36-61 for lower case.
+EMNIST (Cohen et al. 2017) is one zip of gzipped IDX files for all of its splits. Its images are stored transposed, and
+are returned upright. Classes of ``byclass`` are 0-9 for digits, 10-35 for upper case and 36-61 for lower case.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def parse_idx(data: bytes) -> NDArray[np.uint8]:
 def parse_cifar10(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return images ``[n, 32, 32, 3]`` and labels ``[n]`` of one file of CIFAR-10's binary version.
 
-    A row is one label byte and 3,072 pixels: the red plane, the green, the blue.
+    A row is one label byte and 3,072 pixels: first the red plane, then the green and the blue.
 
     Raises:
         ValueError: the length is wrong, or a label is above 9.
@@ -83,7 +83,7 @@ def read_cifar10_archive(path: Path) -> Arrays:
         x_train and x_test, images ``[n, 32, 32, 3]``; y_train and y_test, labels ``[n]``.
 
     Raises:
-        ValueError: something in the file is missing or wrong; the message names both.
+        ValueError: something in the file is missing or wrong. The message names the file and the fault.
     """
     arrays: dict[str, bytes] = {}
     try:
@@ -126,7 +126,7 @@ _MNIST_FILES, _EMNIST_FILES = _idx_files("t10k"), _idx_files("test")
 
 
 def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
-    """Return the zip, or the folder of gzipped files, with an EMNIST split; None if not found.
+    """Return the zip, or the folder of gzipped files, that holds an EMNIST split; None if not found.
 
     Args:
         folders: the folders to search, in this order, each with the subfolders in which people unpack the files.
@@ -141,9 +141,10 @@ def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
 
 
 def read_emnist(path: Path, split: str) -> Arrays:
-    """Return the arrays of an EMNIST split from the zip or the folder; the images stand upright.
+    """Return the arrays of an EMNIST split from the zip or the folder. The images are upright.
 
-    The files of "letters" count classes from 1 to 26 (both cases of a letter are one class); here they are 0 to 25.
+    The files of "letters" count classes from 1 to 26 (both cases of a letter are one class). Here they are counted from
+    0 to 25.
 
     Returns:
         x_train and x_test, images ``[n, 28, 28]``; y_train and y_test, labels ``[n]``.
@@ -165,7 +166,7 @@ def read_idx_files(path: Path, files: Mapping[str, str]) -> Arrays:
 
     Args:
         path: the folder, or the zip.
-        files: file names by the key of the array; keys that begin with "x" are images, the others labels.
+        files: file names by the key of the array. Keys that begin with "x" stand for images, the others for labels.
 
     Returns:
         Images ``[n, rows, columns]`` and labels ``[n]`` by key.
@@ -230,7 +231,7 @@ class Remote:
         bases: base addresses, tried in order.
         files: the md5 of each file, by name.
         read: a function that returns the arrays from the folder that holds the files.
-        folder: the files' folder, if several sources share it; empty: the source has its own.
+        folder: the folder of the files, if several sources share it. Empty: the source has its own.
     """
 
     bases: tuple[str, ...]
@@ -291,7 +292,7 @@ def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> 
         x_train, y_train, x_test and y_test.
 
     Raises:
-        OSError: no address could be reached, in one line that says which one failed and how.
+        OSError: no address could be reached. One line says which one failed and how.
         ValueError: a file is damaged or incomplete.
     """
     remote = remotes[source]
@@ -310,7 +311,7 @@ def fetch_text(address: str, sha256: str, path: Path) -> None:
         path: where the file is put.
 
     Raises:
-        OSError: the download failed; one line says how.
+        OSError: the download failed. One line says how.
     """
     base, _, name = address.rpartition("/")
     _fetch_file(name, f"sha256:{sha256}", (base + "/",), path.parent, path.name)
@@ -327,7 +328,8 @@ def fetching(source: str, looked: Sequence[Path], remedy: str, download: bool) -
         download: whether a download is allowed.
 
     Raises:
-        UserError: ``download`` is off, or the block fails; with the places and the remedy.
+        UserError: ``download`` is off, or the block fails. The message has the places that were searched and the
+            remedy.
     """
     places = f"looked for {', '.join(map(str, looked))}"
     if not download:

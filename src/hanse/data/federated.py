@@ -1,9 +1,9 @@
 """Data as the federation uses them: the shares of registered clients, and the server's own sets.
 
-:class:`FederatedData` is used by engines, reports and the server's judge. It has three forms with the same interface:
-:class:`SplitData` for a data set in memory that was split over clients, :class:`hanse.data.synthetic.GeneratedData` for
-clients whose samples are made on demand, and :class:`RemoteData` for what a server knows of clients whose data lie
-elsewhere. :func:`hanse.data.build.build` makes the first two.
+:class:`FederatedData` is used by engines, reports and the server's judge. Data come in three forms with the same
+interface. :class:`SplitData` is a data set in memory that was split over clients.
+:class:`hanse.data.synthetic.GeneratedData` is for clients whose samples are made on demand. :class:`RemoteData` is what
+a server knows of clients whose data are elsewhere. :func:`hanse.data.build.build` makes the first two.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ SHARES: tuple[str, ...] = ("train", "validation", "test")
 class FederatedData(ABC):
     """The samples of ``num_clients`` clients, ids 0 to ``num_clients - 1``, and the server's sets.
 
-    The server's three sets are disjoint; an empty one is None.
+    The server's three sets are disjoint. An empty one is None.
 
     Attributes:
         name: the source's name.
         num_classes: None for regression.
         input_shape: the shape of one sample's input.
-        note: a note to show with any result, such as that a split is not the official one; may be empty.
+        note: a note to show with any result, such as that a split is not the official one. It may be empty.
         sizes: ``[num_clients]``, the train samples of each client.
         server_validation: the server's set for valuing updates.
         server_test: the server's set for testing models.
         server_root: the server's own training set, for mechanisms that need one.
         names: the clients' names in the source; empty if they have none.
-        groups: ``[num_clients]``, the cluster of each client, or its most frequent distribution; None if there is
+        groups: ``[num_clients]``, the cluster of each client, or its most frequent distribution. None: there is
             neither.
         test_weights: for each client the weight of each sample of its test share, float64 ``[n]``, summing to 1. A
             client's test result is then the weighted mean. None: all samples count alike.
@@ -99,7 +99,7 @@ class FederatedData(ABC):
 
     @abstractmethod
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
-        """Return samples that include a share of some clients, and the positions of each client's samples.
+        """Return samples that include a share of some clients, and the positions of each client's samples among them.
 
         The pool may hold other clients' samples too. It is shared, so it must not be written to.
 
@@ -108,8 +108,8 @@ class FederatedData(ABC):
             share: "train", "validation" or "test".
 
         Returns:
-            The pool, and for each client the int64 positions of its share, ``[n]``; empty for a client without samples
-            in this share.
+            The pool, and for each client the int64 positions of its share, ``[n]``. They are empty for a client without
+            samples in this share.
 
         Raises:
             UserError: there is no such share or client.
@@ -125,20 +125,19 @@ class FederatedData(ABC):
         return None if self.groups is None else int(self.groups[client])
 
     def origin(self, share: str) -> Sequence[str] | None:
-        """Return a description of how clients' samples are generated, if they are not in memory, for the data's
-        fingerprint.
+        """Return how clients' samples are generated, for the data's fingerprint, if the samples are not in memory.
 
         Returns:
-            A line for each client; an empty sequence for clients that are elsewhere; None where the samples are in
-            memory.
+            There is one line for each client. Clients that are elsewhere give an empty sequence, and samples in memory
+            give None.
         """
         return None
 
     @abstractmethod
     def class_counts(self) -> NDArray[np.int64] | None:
-        """Return train samples of each client and class, ``[clients, classes]``.
+        """Return the number of train samples of each client and class, ``[clients, classes]``.
 
-        None for regression, for texts, for clients that are elsewhere, and where counting would cost too much.
+        None for regression, for texts, for clients that are elsewhere, and if counting would cost too much.
         """
 
     def _check(self, clients: Sequence[int], share: str) -> None:
@@ -154,16 +153,16 @@ class FederatedData(ABC):
 class SplitData(FederatedData):
     """A data set in memory, split over clients.
 
-    The pool is always the whole train set, so nothing is copied; clients are told apart by positions alone.
+    The pool is always the whole train set, so nothing is copied. Only the positions tell clients apart.
 
     Attributes:
         train: the source's train samples, the pool.
-        order: ``[n]``, positions in the pool, one client after another; of each client first its train share, then
-            validation, then test.
+        order: ``[n]``, positions in the pool, one client after another. For each client, its train share comes first,
+            then validation, then test.
         bounds: ``[clients, 4]``, where each client's shares begin and end in ``order``.
         distribution_of: ``[n_train]``, the distribution of each sample of the pool, if there are several.
-        lent: if test shares are taken from the server's test set: that set, and each client's positions in it. None:
-            clients test on their own samples.
+        lent: given if test shares are taken from the server's test set: that set, and each client's positions in it.
+            None: clients test on their own samples.
 
     Examples:
         >>> import torch
@@ -196,15 +195,16 @@ class SplitData(FederatedData):
         """Split each client's samples into shares, and the source's test set into the server's sets.
 
         A client's shares are disjoint. They are cut from a random order keyed by ``(seed, client)``, or from the end if
-        its samples are in order of time. They are rounded down, so training keeps at least one sample. Shares drawn by
-        the partition itself take precedence.
+        the client's samples are in order of time. Their sizes are rounded down, so training keeps at least one sample.
+        Shares drawn by the partition itself take precedence.
 
         Args:
             dataset: the samples, and the source's test set.
             partition: which train samples each client has.
             seed: the seed of all draws.
             client_test: the part of a client's samples that becomes its test share.
-            client_validation: the part that becomes its validation share; with ``client_test`` below 1.
+            client_validation: the part that becomes the client's validation share; together with ``client_test`` it is
+                below 1.
             validation: the part of the source's test set that becomes the server's validation set.
             validation_seed: the seed of the cut of the test set; None for ``seed``.
             root: the part of the source's test set on which the server itself trains.
@@ -263,7 +263,7 @@ class SplitData(FederatedData):
         return self.train, [self.order[a:b] for a, b in spans.tolist()]
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """Return train samples of each client and class, ``[clients, classes]``; None for regression and texts."""
+        """Return train samples of each client and class, ``[clients, classes]``, or None for regression and texts."""
         if self.num_classes is None or self.train.y.ndim > 1:
             return None
         label = self.train.y[self.order].numpy()
@@ -283,11 +283,11 @@ def unfinite(data: SplitData, test: Samples) -> str | None:
     """Return a message if any used sample has a number that is not finite, or None.
 
     Args:
-        data: the split data; samples that no client holds are ignored.
+        data: the split data. Samples that no client has are ignored.
         test: the source's test samples.
 
     Returns:
-        A line with the row, the column, the number and the client that holds it.
+        A line with the row, the column, the number and the client to which the sample belongs.
     """
     for what in ("x", "y"):
         values = getattr(data.train, what)
@@ -339,7 +339,7 @@ def _unheld_classes(data: FederatedData) -> list[str]:
 
 @dataclass(frozen=True)
 class RemoteData(FederatedData):
-    """A server's knowledge of remote clients: its own sets, the shape of a sample, reported sizes.
+    """What a server knows of remote clients: its own sets, the shape of a sample, and the sizes that clients report.
 
     Attributes:
         text: samples are tokens with a label at every position.

@@ -1,11 +1,11 @@
-"""Fingerprints of the data that a process can see, to notice when a run is resumed with different data.
+"""Fingerprints of the data that a process can see. They show whether a run is resumed with other data.
 
-A run directory, or a participant's folder, keeps the fingerprint in ``data.json``: :func:`fingerprint` computes it,
-:func:`write_data` keeps it, and :func:`compare_data` checks it when a run is resumed.
+A run directory, or a participant's folder, keeps the fingerprint in ``data.json``. :func:`fingerprint` computes it,
+:func:`write_data` writes it, and :func:`compare_data` checks it when a run is resumed.
 
-A client's share is a digest of its samples in order: positions, contents and labels. It detects accidents (another
-file, flipped labels, another split), not forgeries. A sample's inputs enter as a CRC-32, which is fast enough for every
-start (60,000 images of 28 x 28 in about 0.1 s).
+A client's share is a digest of its samples in order: positions, contents and labels. A fingerprint detects accidents
+(another file, flipped labels, another split), not forgeries. A sample's inputs enter as a CRC-32, which is fast enough
+for every start (60,000 images of 28 x 28 in about 0.1 s).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def of_samples(samples: Samples) -> str:
 
 
 def of_text(text: str) -> str:
-    """Return the digest of a text, such as several digests in one: 16 hexadecimal digits."""
+    """Return the digest of a text (which may consist of several digests): 16 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -74,7 +74,7 @@ def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str
 
     Args:
         before: the fingerprint that was kept.
-        now: the fingerprint of the current data; shares missing in it are not compared.
+        now: the fingerprint of the current data. Shares that are missing in it are not compared.
         names: the clients' names, if they have any.
     """
     lines = []
@@ -148,13 +148,13 @@ def _digest(sums: _Sums, index: Tensor) -> str:
 
 
 def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> None:
-    """Append the fingerprint of the data that a run uses from ``round`` on; only the user can read the file.
+    """Append the fingerprint of the data that a run uses from ``round`` on. Only the user can read the file.
 
     Args:
         folder: the run's directory, or a participant's.
         round: the first round with these data.
         data: the fingerprint of these data.
-        note: why the data differ from those of earlier rounds; empty at the start.
+        note: why the data differ from those of earlier rounds. It is empty at the start.
     """
     entry = {"round": round, "note": note, "data": {name: list(digests) for name, digests in data.items()}}
     write_whole(folder / DATA, json.dumps([*_entries(folder), entry]) + "\n", private=True)
@@ -163,7 +163,7 @@ def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> N
 def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Sequence[str] = ()) -> str | None:
     """Compare the data with those that a run has used.
 
-    A run whose fingerprint is lost or damaged cannot be compared; that is noted instead.
+    A run whose fingerprint is lost or damaged cannot be compared. This is noted instead.
 
     Args:
         folder: the run's directory.
@@ -175,7 +175,7 @@ def compare_data(folder: Path, data: Fingerprint, *, allowed: bool, names: Seque
         None if the data are the same, else a note for the run's record.
 
     Raises:
-        UserError: the data differ, and that is not allowed; the line names shares and clients.
+        UserError: the data differ, and that is not allowed. The line names shares and clients.
     """
     entries = _entries(folder)
     if not entries:

@@ -1,7 +1,7 @@
 """Reads a pandas DataFrame as clients' samples, or refuses it with messages that name columns and rows.
 
 :func:`of_frame` is the entry point, called by :mod:`hanse.data.own`. The helpers that name clients and describe rows
-serve the other forms of own data, too. pandas is not imported: if you have a frame, you have installed it.
+are also used for the other forms of own data. pandas is not imported: whoever has a frame has installed it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Rows:
         y: targets ``[n, ...]``, numbers or labels of any kind.
         owner: ``[n]``, the name of each row's client; None if no clients are given.
         num_classes: the number of classes, if it is known beforehand.
-        prepare: how ``x``, which is then a pandas DataFrame, becomes numbers; None: ``x`` is numbers.
+        prepare: how ``x``, which is a pandas DataFrame in this case, becomes numbers. None: ``x`` already is numbers.
     """
 
     x: Any
@@ -67,10 +67,11 @@ def of_frame(
     Args:
         frame: a pandas DataFrame, one sample per row.
         target: the column to be predicted.
-        client: the column with the client of each row; None: there is none.
-        features: the columns of features, or a list of columns for each input by name; None: all other columns.
+        client: the column with the client of each row. None: there is no such column.
+        features: the columns of features, or a list of columns for each input by name. None: all other columns.
         name: what the data are called in messages.
-        prepare: how columns become numbers, once the training rows are known; None: the columns are numbers already.
+        prepare: how columns become numbers, once it is known which rows are for training. None: the columns already are
+            numbers.
 
     Raises:
         UserError: one line for each mistake.
@@ -133,7 +134,7 @@ def _columns(
 
 
 def possible_clients(frame: Any, target: str | None) -> list[Any]:
-    """Return the columns of a frame that could hold each row's client: words or whole numbers that repeat often.
+    """Return the columns of a frame that could say each row's client: words or whole numbers that repeat often.
 
     Args:
         frame: a pandas DataFrame.
@@ -145,15 +146,15 @@ def possible_clients(frame: Any, target: str | None) -> list[Any]:
 
 
 def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
-    """Return the name of each row's client, ``[n]``; a number is prefixed with its column, such as "hospital 3".
+    """Return the name of each row's client, ``[n]``. A number is prefixed with its column, such as "hospital 3".
 
     Args:
         column: a pandas column, ``[n]``, one entry per row.
         client: the column's name.
-        where: what the data are called in messages.
+        where: the name of the data in messages.
 
     Raises:
-        UserError: a row has no client, or two clients' names would look alike.
+        UserError: a row has no client, or the names of two clients would look the same.
     """
     rows = np.flatnonzero(column.isna().to_numpy())
     if len(rows):
@@ -164,15 +165,15 @@ def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
 
 
 def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray[Any]:
-    """Return the client's name for each value, ``[n]``; a number is prefixed with its ``kind``.
+    """Return the client's name for each value, ``[n]``. A number is prefixed with its ``kind``.
 
     Args:
-        values: numbers or texts, ``[n]``; equal ones are the same client.
-        where: what the data are called in messages.
+        values: numbers or texts, ``[n]``. Equal values are the same client.
+        where: the name of the data in messages.
         kind: the prefix for clients that are numbers, such as the column's name.
 
     Raises:
-        UserError: a client has no name, or two clients' names would look alike.
+        UserError: a client has no name, or the names of two clients would look the same.
     """
     # named once each: values repeat in thousands of rows
     names: dict[Any, str] = {}
@@ -249,11 +250,11 @@ def _gaps(column: Any, owner: NDArray[Any] | None, where: str, target: bool = Fa
 
 
 def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
-    """Describe rows in words: how many there are, the first one, and the clients they belong to.
+    """Describe rows in words: how many there are, the first one, and the clients to which they belong.
 
     Args:
         rows: row numbers, ``[m]``, ascending.
-        owner: the client of every row of the table, or None; the clients with most of these rows come first.
+        owner: the client of every row of the table, or None. The clients with most of these rows come first.
     """
     count = f"{len(rows)} row{'s' if len(rows) > 1 else ''} (the first is row {rows[0]})"
     if owner is None:

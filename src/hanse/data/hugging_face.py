@@ -1,8 +1,8 @@
 """A Hugging Face data set read as samples of its clients.
 
-A data set of plain columns is read as a frame (:mod:`hanse.data.frames`); one with lists or images is read column by
-column, since a frame would hold Python objects. The library ``datasets`` is not imported: if you have such a data set,
-you have installed it.
+A data set of plain columns is read as a frame (:mod:`hanse.data.frames`). One with lists or images is read column by
+column, because a frame would hold Python objects. The library ``datasets`` is not imported: if you have such a data
+set, you have installed it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def of_hugging_face(dataset: Any, target: str, client: str | None, features: Fea
     Args:
         dataset: the data set, one sample per row.
         target: the column to be predicted.
-        client: the column with the client of each row; None: there is none.
-        features: the columns of inputs, or a list of columns for each input by name; None: all other columns.
+        client: the column with the client of each row. None: there is no such column.
+        features: the columns of inputs, or a list of columns for each input by name. None: all other columns.
         name: what the data are called in messages.
 
     Raises:

@@ -32,7 +32,7 @@ def keeping() -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """Return ``make()``; within :func:`keeping`, cached by ``key``."""
+    """Return ``make()``. Inside :func:`keeping`, the result is cached by ``key``."""
     if _kept is None:
         return make()
     if key not in _kept:
@@ -46,7 +46,7 @@ def of_kept(samples: Samples, what: str, make: Callable[[], T]) -> T:
 
     Args:
         samples: the samples, compared by identity with the train and test samples of cached data sets.
-        what: a name that tells several results from the same samples apart.
+        what: a name that distinguishes several results made from the same samples.
         make: the function that computes the result.
     """
     kept = (one for one in (_kept or {}).values() if isinstance(one, Dataset))

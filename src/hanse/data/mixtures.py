@@ -1,7 +1,7 @@
 """Clients whose data are mixtures of a few distributions, with different mixtures for training and testing.
 
-This is the setting of PI-FL section 4.1 (the laws 10:90, 30:70, linear and random; test mixtures equal or inverse),
-which PI-FL took from FedSoft (Ruan and Joe-Wong 2022) and its code. :func:`with_distributions` says which distribution
+This is the setting of PI-FL section 4.1 (the laws 10:90, 30:70, linear and random; test mixtures equal or inverse).
+PI-FL took it from FedSoft (Ruan and Joe-Wong 2022) and its code. :func:`with_distributions` says which distribution
 each sample belongs to: by class, by rotation of the images, or as the source says. :func:`mixes` makes each client's
 shares of them, :func:`inverse` the opposite shares for testing, and :func:`mixture` distributes the samples
 accordingly. ``[data] partition = "mixture"`` does all of it.
@@ -30,15 +30,15 @@ _TURNS = 4
 def with_distributions(
     dataset: Dataset, kind: str | None, count: int | None, class_groups: Sequence[Sequence[int]] | None, seed: int
 ) -> Dataset:
-    """Return the data set with every sample assigned to a distribution; test samples that are in none are dropped.
+    """Return the data set with a distribution assigned to every sample; test samples without one are dropped.
 
     Args:
         dataset: the data set, whose samples stay as they are unless images are turned.
         kind: "classes" (groups of classes), "rotation" (of images), or "source" (as the source says). None: "source" if
-            the source says it and nothing contradicts it, else "classes".
-        count: the number of distributions; None for the number that ``class_groups`` or the source have, else 2.
+            the source has distributions and no setting contradicts this, else "classes".
+        count: the number of distributions. None: as many as ``class_groups`` or the source have, else 2.
         class_groups: the classes of each distribution; None for ``count`` groups of consecutive classes.
-        seed: the seed that keys which images are turned.
+        seed: the seed that determines which images are turned.
 
     Raises:
         UserError: the data lack the classes, square images or distributions that are needed.
@@ -93,11 +93,10 @@ def by_classes(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Dataset:
 
 
 def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
-    """Return the data set with distribution d made of images turned by d times 90 degrees, counter-clockwise.
+    """Return the data set in which distribution d consists of images turned counter-clockwise by d times 90 degrees.
 
-    With two distributions these are 0 and 90 degrees, as in FedSoft. Every train and test image is drawn from the seed
-    into exactly one distribution, with the same share of each class in each distribution. No image occurs in two
-    orientations.
+    With two distributions these are 0 and 90 degrees, as in FedSoft. The seed puts every train and test image into
+    exactly one distribution; each distribution gets the same share of each class. No image occurs in two orientations.
 
     Args:
         dataset: square images, ``[n, channels, size, size]``.
@@ -189,14 +188,14 @@ def check_mix(law: str) -> tuple[float, float] | None:
 
 
 def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
-    """Return each client's share of every distribution, ``[clients, distributions]``; rows sum to 1.
+    """Return each client's share of every distribution, ``[clients, distributions]``. Rows sum to 1.
 
     Args:
         law: "a:b": clients fall into as many equal groups as there are distributions, in order of id. Group d has b %
-            of distribution d, and the others share a %. "linear": with two distributions, client k of N has (k + 0.5) /
-            N of the first, which for N = 100 is the printed (0.5 + k) %; with more, the same path runs from the last to
-            the first. "random": a client's shares are the lengths into which ``distributions - 1`` uniform points cut
-            [0, 1].
+            of distribution d, and the others share a %. "linear": with two distributions, client k of N has the share
+            (k + 0.5) / N of the first. For N = 100 this is the printed (0.5 + k) %. With more distributions, the same
+            path runs from the last to the first. "random": ``distributions - 1`` uniform points cut [0, 1] into pieces,
+            and a client's shares are the lengths of these pieces.
         clients: how many rows.
         distributions: how many columns, at least 2.
         seed: the seed of the draw of "random".
@@ -222,10 +221,10 @@ def mixes(law: str, clients: int, distributions: int, *, seed: int) -> Floats:
 
 
 def inverse(mix: Floats) -> Floats:
-    """Return the mixtures ``[clients, S]`` with the same shares from the opposite distributions: 1 - mix for two.
+    """Return the mixtures ``[clients, S]`` with the shares of opposite distributions exchanged: 1 - mix for two.
 
-    The opposite of distribution d among S is S - 1 - d. PI-FL defines this for two distributions only; here it is
-    extended.
+    The opposite of distribution d among S is S - 1 - d. PI-FL defines this only for two distributions. Here it is
+    extended to more.
     """
     return mix[:, ::-1].copy()
 
@@ -243,22 +242,23 @@ def mixture(
     total: int | None = None,
     validation_mix: Literal["test", "train"] = "test",
 ) -> list[Shares]:
-    """Distribute samples so that each client has its mixtures; no sample is used twice.
+    """Distribute samples so that each client has its mixtures. No sample is used twice.
 
     Of a client's samples, the shares ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
-    mixture and the rest, which it trains on, by its train mixture (papers.md P23), up to rounding. Mixtures are exact:
-    without ``total``, as many samples are used as the scarcest distribution allows, and the rest is unused.
+    mixture. The rest, on which it trains, is drawn by its train mixture (papers.md P23). Both hold up to rounding.
+    Mixtures are exact: without ``total``, as many samples are used as the scarcest distribution allows, and the rest is
+    unused.
 
     Args:
         pools: the sample indices of each distribution, D arrays.
-        train_mix: ``[clients, D]``, the shares that each client trains on; rows sum to 1.
+        train_mix: ``[clients, D]``, each client's mixture for training. Rows sum to 1.
         test_mix: ``[clients, D]``, the shares that each client is tested on.
         seed: the seed of all draws.
         client_test: the part of a client's samples that it keeps for testing, 0 or more.
         client_validation: the part that it keeps for validation, 0 or more.
         sizes: how many samples each client gets; see :func:`hanse.data.partitions.client_sizes`.
         min_samples: the least that a client gets.
-        total: how many samples are dealt in all; None for as many as can be.
+        total: how many samples are distributed in all. None: as many as possible.
         validation_mix: which mixture, "train" or "test", the validation share is drawn by.
 
     Returns:

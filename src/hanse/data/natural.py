@@ -1,11 +1,11 @@
-"""Sources with natural clients, read from files: plays, handwritten characters, pictures.
+"""Sources whose samples belong to natural clients, read from files: plays, handwritten characters, pictures.
 
 Each reader returns a :class:`hanse.data.dataset.Dataset` with the client of each sample, for the partition "natural".
 In :func:`shakespeare` and :func:`shakespeare_next`, every speaking role is a client that learns to predict the next
 character of its lines. In :func:`femnist`, each writer of handwritten characters is a client, in LEAF's format (Caldas
 et al. 2018). In :func:`pacs` (Li et al. 2017), each of four styles of pictures, of seven kinds of things, is a client.
 
-The readers are called through :func:`hanse.data.sources.load`, which passes the folders that are searched.
+:func:`hanse.data.sources.load` calls the readers, and passes them the folders to search.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class TextOptions:
 
 
 def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:
-    """Return next-character prediction on "tiny Shakespeare": x and y int64 ``[n, 80]``, y the characters that follow.
+    """Return next-character prediction on "tiny Shakespeare": x int64 ``[n, 80]``, and y, the characters that follow.
 
-    A client is a speaking role with at least 20 windows. Clients are in order of name; a name that several plays use,
+    A client is a speaking role with at least 20 windows. Clients are in order of name. A name that several plays use,
     such as FIRST CITIZEN, is one client. Windows do not overlap. The first 80 % of a role's windows, in the order of
     the plays, are its train samples and the rest its test samples. Classes are the file's characters in order of their
     code points.
 
     Args:
-        folders: the folders to search, in this order; a download goes to the last one.
+        folders: the folders to search, in this order. A download goes to the last one.
         download: whether a text that is not found may be downloaded.
 
     Raises:
@@ -103,12 +103,12 @@ LEAF_LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghi
 
 
 def shakespeare_next(folders: Sequence[Path], download: bool) -> Dataset:
-    """Return the same text in LEAF's form: x int64 ``[n, 80]``, y ``[n]`` the one character that follows.
+    """Return the same text in LEAF's form: x int64 ``[n, 80]``, and y ``[n]``, the one character that follows.
 
-    There is a window at *every* position of a role's lines, and the classes are LEAF's 80 characters; other characters
-    become spaces. Clients and the split in time are those of :func:`shakespeare`: the first 80 % of a role's windows to
-    train on, the rest to test on. The first test windows overlap the end of the train part. The whole text needs 0.6
-    GB.
+    There is a window at *every* position of a role's lines. The classes are LEAF's 80 characters; other characters
+    become spaces. Clients are those of :func:`shakespeare`, and so is the split in time: the first 80 % of a role's
+    windows are for training, the rest for testing. The first test windows overlap the end of the train part. The whole
+    text needs 0.6 GB.
 
     Raises:
         UserError: as :func:`shakespeare`.
@@ -296,11 +296,11 @@ _TYPES = (".jpg", ".jpeg", ".png")
 
 
 def pacs(folders: Sequence[Path], download: bool) -> Dataset:
-    """Return 3 x 64 x 64 pictures, pixels 0 to 1, in seven classes.
+    """Return 3 x 64 x 64 pictures in seven classes, with pixels from 0 to 1.
 
     Each of the four domains (styles) is a client and a distribution. The published folders are
-    ``<domain>/<class>/<picture>``. A fifth of each domain and class, always the same, is the test set; the official
-    folds instead hold out a whole domain. PACS must be downloaded by hand.
+    ``<domain>/<class>/<picture>``. The test set is a fifth of each domain and class, and always the same one. The
+    official folds instead hold out a whole domain. PACS must be downloaded by hand.
 
     Raises:
         UserError: the folders are missing, or a picture cannot be read.

@@ -2,12 +2,12 @@
 
 :func:`from_frame` reads a pandas DataFrame, :func:`from_arrays` numpy arrays or tensors, :func:`from_torch` a PyTorch
 data set and :func:`from_hugging_face` a Hugging Face data set. Each returns a :class:`hanse.data.dataset.Dataset`.
-:func:`as_dataset` takes any of these forms, and a dictionary with one of them for each client; ``hanse.run(...,
+:func:`as_dataset` takes any of these forms, or a dictionary with one of them for each client. ``hanse.run(...,
 data=...)`` uses it.
 
-A table has a column to be predicted and, if it holds data of several clients, a column with the client of each row.
-Unusable data are refused with messages that name the column, the client and the number of rows. pandas and Hugging
-Face's ``datasets`` are not imported: if you have such an object, you have installed the library.
+A table has a column to predict. If it holds data of several clients, it also has a column with the client of each row.
+Unusable data are refused, with messages that name the column, the client and the number of rows. pandas and Hugging
+Face's ``datasets`` are not imported: whoever has such an object has installed the library.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ def from_frame(
 
     Args:
         frame: a pandas DataFrame, one sample per row.
-        target: the column to be predicted. Floats are regression targets; anything else (integers, strings, booleans)
-            are classes, numbered in sorted order.
-        client: the column with the client of each row; clients are numbered in sorted order. None: ``[data] partition``
+        target: the column to be predicted. A column of floats is a regression target. Anything else (integers, strings,
+            booleans) holds classes, which are numbered in sorted order.
+        client: the column with the client of each row. Clients are numbered in sorted order. None: ``[data] partition``
             distributes the rows.
-        features: the columns of features; for a model with several inputs, a list of columns for each input by name.
+        features: the columns of features. For a model with several inputs, a list of columns for each input by name.
             None: all other columns.
-        test: another frame with the same columns; or the share of each client's rows that becomes the test set, from 0
-            to below 1, with the same share of each class.
+        test: another frame with the same columns, or a number from 0 to below 1: the share of each client's rows that
+            becomes the test set, with the same share of each class.
         min_samples: the fewest rows that a client may have.
-        seed: the seed that decides which rows are held out for testing.
+        seed: the seed that determines which rows are held out for testing.
         name: what the data are called in messages and records.
-        prepare: how the columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and dates;
-            or a scikit-learn transformer such as a ``ColumnTransformer``, which is fitted without the test set. None:
-            the columns are numbers already.
-        statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
+        prepare: how the columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
+            dates. The alternative is a scikit-learn transformer such as a ``ColumnTransformer``, which is fitted
+            without the test set. None: the columns are numbers already.
+        statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
 
     Raises:
-        UserError: one line for each mistake: a column that does not exist, that holds no numbers or has gaps, or a
-            client with too few rows.
+        UserError: a column does not exist, holds no numbers or has gaps, or a client has too few rows. There is one
+            line for each mistake.
     """
     how = _prepare(prepare, statistics)
     given = of_frame(frame, target, client, features, name, how)
@@ -97,16 +97,18 @@ def from_arrays(
     Args:
         x: the inputs ``[n, ...]``, numpy or tensors; for a model with several inputs, a dictionary of them by name.
             Floats are features, integers are tokens (for an embedding).
-        y: the targets ``[n]``, or ``[n, d]`` for regression; floats are regression targets, anything else are classes.
-        clients: the client of each sample, ``[n]``, names or numbers; None: ``[data] partition`` distributes them.
+        y: the targets ``[n]``, or ``[n, d]`` for regression. Floats are regression targets, and anything else are
+            classes.
+        clients: the client of each sample, ``[n]``, as names or numbers. None: ``[data] partition`` distributes the
+            samples.
         test: the share of each client's samples that becomes the test set, from 0 to below 1, or ``(x, y)`` or
             ``(x, y, clients)``.
-        min_samples: the fewest samples that a client may have, where ``clients`` is given.
-        seed: the seed that decides which samples are held out for testing.
+        min_samples: the fewest samples that a client may have, if ``clients`` is given.
+        seed: the seed that determines which samples are held out for testing.
         name: what the data are called in messages and records.
 
     Raises:
-        UserError: lengths that differ, numbers that are not finite, or a client with too few samples.
+        UserError: lengths differ, numbers are not finite, or a client has too few samples.
 
     Examples:
         >>> import numpy as np
@@ -132,7 +134,7 @@ def from_torch(
     seed: int = 0,
     name: str = "torch",
 ) -> Dataset:
-    """Return the data set of one ``torch.utils.data.Dataset``, or of several, one per client.
+    """Return the data set of one ``torch.utils.data.Dataset``, or of several, one for each client.
 
     Each item is a pair ``(x, y)``, where x may be a dictionary of tensors by name, or one dictionary with ``target``
     among its keys. All items are read at once.
@@ -142,7 +144,7 @@ def from_torch(
         target: the key of the targets, for items that are dictionaries.
         test: the share of each client's samples that becomes the test set, or another such data set.
         min_samples: the fewest samples that a client may have.
-        seed: the seed that decides which samples are held out for testing.
+        seed: the seed that determines which samples are held out for testing.
         name: what the data are called in messages and records.
 
     Raises:
@@ -169,13 +171,13 @@ def from_hugging_face(
     become ``[channels, height, width]`` in 0 to 1. Several such columns become separate inputs with the columns' names.
 
     Args:
-        dataset: the data set, or its splits; "test" is the test set unless ``test`` is a data set itself.
+        dataset: the data set, or its splits. The split "test" is the test set unless ``test`` itself is a data set.
         target: the column to be predicted.
         client: the column with the client of each row, or None.
         features: as in :func:`from_frame`.
         test: a share of each client's rows, or another data set with the same columns.
         min_samples: the fewest rows that a client may have.
-        seed: the seed that decides which rows are held out for testing.
+        seed: the seed that determines which rows are held out for testing.
         name: what the data are called in messages and records.
 
     Raises:
@@ -203,19 +205,19 @@ def as_dataset(
     prepare: Any = None,
     statistics: Statistics = "own",
 ) -> Dataset:
-    """Return a data set, from data in any of this module's forms.
+    """Return a data set made from data in any of this module's forms.
 
     Args:
-        given: a :class:`hanse.data.dataset.Dataset`, which is returned unchanged, or a pandas DataFrame, arrays ``(x,
-            y)`` or ``(x, y, clients)``, a ``torch.utils.data.Dataset``, a Hugging Face data set, or a dictionary with
-            one of these for each client.
+        given: a :class:`hanse.data.dataset.Dataset`, which is returned unchanged, or data to convert: a pandas
+            DataFrame, arrays ``(x, y)`` or ``(x, y, clients)``, a ``torch.utils.data.Dataset``, a Hugging Face data
+            set, or a dictionary with one of these for each client.
         target: as in :func:`from_frame`; needed for tables.
         client: as in :func:`from_frame`, for tables only.
         features: as in :func:`from_frame`, for tables only.
         test: the share of each client's samples that becomes the test set.
         min_samples: the fewest samples that a client may have.
-        seed: the seed that decides which samples are held out for testing.
-        name: the data's name; empty: the name of their type.
+        seed: the seed that determines which samples are held out for testing.
+        name: the name of the data. Empty: the name of their type.
         prepare: as in :func:`from_frame`, for pandas tables only.
         statistics: as in :func:`from_frame`.
 
@@ -246,7 +248,7 @@ def as_dataset(
 def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int | None]:
     """Return all samples of data in any form, and the number of classes (None: regression).
 
-    For one party's data that are not split further, such as the server's set.
+    This is for the data of one party that are not split further, such as the server's set.
 
     Args:
         given: any form of :func:`as_dataset` that is not already divided into train and test sets.

@@ -2,13 +2,13 @@
 
 Each function here is one way to split. By size only: :func:`iid`. By label: :func:`dirichlet` and
 :func:`scaled_dirichlet` draw a mix of classes for each client, :func:`niid` spreads each class over the clients,
-:func:`pathological` gives a few classes to each. By clusters of clients that are alike inside and different between
-(iPFL section 6.1 and appendix E.5): :func:`cluster` and :func:`skew`. By the source's own clients: :func:`natural`. All
-to one client: :func:`pooled`. The partition "mixture" is in :mod:`hanse.data.mixtures`.
+:func:`pathological` gives a few classes to each. By clusters of clients, alike within a cluster and different between
+clusters (iPFL section 6.1 and appendix E.5): :func:`cluster` and :func:`skew`. By the source's own clients:
+:func:`natural`. All to one client: :func:`pooled`. The partition "mixture" is in :mod:`hanse.data.mixtures`.
 
-An experiment reaches these through ``[data] partition``, whose options :mod:`hanse.data.choices` declares, and
-:func:`hanse.data.build.split`, which wraps the indices into a :class:`Partition`. They can also be called directly with
-an array of labels. Draws come from streams keyed by the seed, so the same seed gives the same split everywhere.
+An experiment reaches these through ``[data] partition``, whose options :mod:`hanse.data.choices` declares.
+:func:`hanse.data.build.split` wraps the resulting indices into a :class:`Partition`. They can also be called directly
+with an array of labels. Draws come from streams keyed by the seed, so the same seed gives the same split everywhere.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def client_sizes(
         samples: how many samples there are.
         clients: how many clients share them.
         seed: the seed of the sizes of the power law.
-        law: "power" gives sizes in proportion to q with the density 3 q^2 on [0, 1] (GreedyFed, section 4.1; mean 0.75,
-            standard deviation 0.19). "equal" gives the same number to each client; of the remainder, the first clients
-            get one each.
+        law: how sizes are drawn. "power": in proportion to q with the density 3 q^2 on [0, 1] (GreedyFed, section 4.1;
+            mean 0.75, standard deviation 0.19). "equal": each client gets the same number, and the first clients get
+            one more each until nothing remains.
         min_samples: the least that a client gets. Smaller clients are raised to this number, and the others share the
             rest in proportion.
-        total: what the sizes sum to; None for all samples.
+        total: what the sizes sum to. None: the number of all samples.
 
     Raises:
         UserError: ``total`` exceeds the number of samples, or there are too few for ``min_samples`` each.
@@ -80,7 +80,7 @@ def power_weights(clients: int, seed: int, attempt: int = -1) -> NDArray[np.floa
     Args:
         clients: how many are drawn.
         seed: the seed of the draws.
-        attempt: the number of a redraw, 0 or more; -1 for the first draw.
+        attempt: the number of a redraw, 0 or more. -1: the first draw.
     """
     # 1 - U lies in (0, 1]: no client has weight zero
     return np.cbrt(1.0 - stream(seed, "partition", round=attempt, start=0).random(clients))
@@ -130,12 +130,12 @@ def label_mixes(
     Args:
         clients: how many mixes are drawn.
         classes: the length of a mix.
-        alpha: the concentration, above 0; a small one gives mixes of nearly one class.
+        alpha: the concentration, above 0. With a small one, a mix is nearly a single class.
         seed: the seed of the draws.
         sampler: "log" is exact at any alpha. "float32-clamped" is what ``torch.distributions.Dirichlet`` draws in
-            float32, and so what GreedyFed's published code uses: for alpha = 1e-4 the gamma variates underflow and are
-            clamped, and about half of the clients get an exactly uniform mix instead of a single class.
-        attempt: the number of a redraw, 0 or more; -1 for the first draw.
+            float32, and therefore what GreedyFed's published code uses. For alpha = 1e-4 the gamma variates underflow
+            and are clamped. About half of the clients then get an exactly uniform mix instead of a single class.
+        attempt: the number of a redraw, 0 or more. -1: the first draw.
     """
     if sampler == "log":
         return _log_dirichlet(alpha, (clients, classes), stream(seed, "partition", round=attempt, start=1))
@@ -158,12 +158,12 @@ def dirichlet(
     total: int | None = None,
     num_classes: int | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Give every client a size and a label mix ~ Dirichlet(alpha), and then samples according to them.
+    """Give every client a size and a label mix ~ Dirichlet(alpha), and then samples according to both.
 
     This is GreedyFed's partition. Clients are served in random order, each by a multinomial draw from its mix. When a
-    class runs out, the rest is drawn from the remaining classes, in the proportions of the mix (Hsu et al. 2019 do so
-    sample by sample). Sizes are therefore exact, but mixes only while samples last: if all samples are used, the last
-    clients take what is left. A ``total`` below the number of samples avoids that.
+    class runs out, the rest is drawn from the remaining classes, in the proportions of the mix. (Hsu et al. 2019 do so
+    sample by sample.) The sizes are therefore exact, but the mixes only while samples last. If all samples are used,
+    the last clients take what is left. A ``total`` below the number of samples avoids that.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -174,9 +174,9 @@ def dirichlet(
         sizes: how many samples each client gets; see :func:`client_sizes`.
         min_samples: the least that a client gets.
         sampler: how mixes are drawn; see :func:`label_mixes`.
-        total: how many samples are dealt in all; None for all of them.
-        num_classes: the number of classes, if some of them may be absent from ``labels``; None for the largest label
-            plus 1.
+        total: how many samples are distributed in all. None: all of them.
+        num_classes: the number of classes, if some of them may be absent from ``labels``. None: the largest label plus
+            1.
 
     Returns:
         The sorted sample indices of each client.
@@ -230,8 +230,8 @@ def scaled_dirichlet(
 
     This is what GreedyFed's published code does. As many samples are used as the class that runs out first allows (at
     most ``total``), and counts are rounded down. Sizes and mixes are redrawn, at most 100 times, until every client has
-    ``min_samples``. If none of the 101 draws succeeds, an error is raised; an older version of the published code keeps
-    the last draw.
+    ``min_samples``. If none of the 101 draws succeeds, an error is raised. (An older version of the published code
+    keeps the last draw.)
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -241,7 +241,7 @@ def scaled_dirichlet(
         sizes: the law of the sizes, "power" or "equal".
         min_samples: the least that a client gets.
         sampler: how mixes are drawn, "log" or "float32-clamped".
-        total: how many samples are dealt in all, at most; None for all that can be.
+        total: the most samples that are distributed in all. None: as many as possible.
         num_classes: the number of classes; None for the largest label plus 1.
 
     Returns:
@@ -314,16 +314,16 @@ def niid(
     min_samples: int = 10,
     num_classes: int | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Spread each class over the clients in shares ~ Dirichlet(alpha); every sample goes to one client.
+    """Spread each class over the clients in shares ~ Dirichlet(alpha). Every sample goes to one client.
 
-    Li et al. 2022 ("Federated learning on non-IID data silos"), as their code does it: a client that already has the
-    average number of samples gets none of the remaining classes. The whole draw is repeated until every client has
-    ``min_samples``.
+    This is the partition of Li et al. 2022 ("Federated learning on non-IID data silos"), as their code does it: a
+    client that already has the average number of samples gets none of the remaining classes. The whole draw is repeated
+    until every client has ``min_samples``.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
         clients: how many clients there are, N.
-        alpha: the concentration, above 0; with a small one, a class goes to few clients.
+        alpha: the concentration, above 0. With a small one, a class goes to few clients.
         seed: the seed of all draws.
         min_samples: the least that a client gets.
         num_classes: as in :func:`dirichlet`.
@@ -426,17 +426,17 @@ Choose = Literal["random", "largest"]
 
 @dataclass(frozen=True)
 class Partition:
-    """The samples of each client: sorted int64 indices into the train set, no sample used twice.
+    """The samples of each client: sorted int64 indices into the train set; no sample is used twice.
 
     Attributes:
         train: the indices of each client's samples.
         labels: the classes of the whole train set, ``[n]``; None if there are no classes.
         num_classes: how many classes there are; None with ``labels`` None.
         groups: ``[clients]``, the cluster of each client, where the partition makes clusters.
-        owners: ``[clients]``, if the source has clients: for each client, the source's client that it is or is a part
-            of.
-        kept: the indices (validation, test) that each client holds out, if the partition draws these itself; ``train``
-            then excludes them.
+        owners: ``[clients]``, given if the source itself has clients: for each client, which of the source's clients it
+            is, or is a part of.
+        kept: the indices (validation, test) that each client holds out, if the partition draws these itself. ``train``
+            then does not contain them.
 
     Raises:
         UserError: an index is out of range, a sample is used twice, or a client has none.
@@ -497,12 +497,12 @@ def iid(
     """Distribute the samples over the clients at random.
 
     Args:
-        labels: one entry per sample, ``[n]``; only their number is used.
+        labels: one entry per sample, ``[n]``. Only their number is used.
         clients: how many clients there are, N.
         seed: the seed of the draws.
         sizes: "equal", or "power" for GreedyFed's power law; see :func:`client_sizes`.
         min_samples: the least that a client gets.
-        total: how many samples are dealt in all; None for all of them.
+        total: how many samples are distributed in all. None: all of them.
 
     Returns:
         The sorted sample indices of each client.
@@ -576,18 +576,18 @@ def natural(
     min_samples: int = 10,
     num_classes: int | None = None,
 ) -> Indices:
-    """Use the source's own clients: each becomes a client, or several.
+    """Use the source's own clients. Each of them becomes one client, or several.
 
     Args:
-        labels: one entry per sample, ``[n]``; they are classes where ``per_owner_alpha`` is given.
+        labels: one entry per sample, ``[n]``. They are classes if ``per_owner_alpha`` is given.
         ids: the owner of each sample, integers ``[n]``. Clients are numbered in the order of the sorted ids.
-        clients: the resulting number of clients; None: all. See :func:`natural_owners` for the choice.
+        clients: the number of clients wanted. None: all. See :func:`natural_owners` for the choice.
         seed: the seed of all draws.
         choose: which owners take part if not all do: "random" or "largest".
         per_owner: into how many clients each owner is divided, evenly and at random.
         ordered: the samples are in order of time, so owners are divided into consecutive spans.
-        per_owner_alpha: divide each class of an owner over its clients ~ Dirichlet with this concentration, as
-            :func:`niid` does (iPFL's public code on PACS); None to divide evenly.
+        per_owner_alpha: the concentration with which each class of an owner is divided over its clients ~ Dirichlet, as
+            :func:`niid` does (iPFL's public code on PACS). None: it is divided evenly.
         min_samples: the least that a client gets, with ``per_owner_alpha`` alone.
         num_classes: as in :func:`dirichlet`, with ``per_owner_alpha`` alone.
 
@@ -647,7 +647,7 @@ def natural_owners(
         ids: the owner of each sample, ``[n]``.
         clients: the wanted number of clients, a multiple of ``per_owner``; None for all owners.
         seed: the seed of the random choice.
-        choose: "random" from the seed, or "largest": those with most samples, ties to the lower id.
+        choose: "random" from the seed, or "largest": the clients with most samples; in a tie, the lower id.
         per_owner: into how many clients each owner is divided; ``clients / per_owner`` owners take part.
 
     Raises:
@@ -692,12 +692,12 @@ def cluster(
     min_samples: int = 10,
     num_classes: int | None = None,
 ) -> tuple[Indices, NDArray[np.int64]]:
-    """Spread every class over clusters of clients, then over the clients of each cluster.
+    """Spread every class over clusters of clients, and then over the clients of each cluster.
 
     The shares are drawn from Dirichlet(alpha_between) and Dirichlet(alpha_within). iPFL says that heterogeneity is high
-    between clusters (beta 0.1) and low inside them (beta 10), but not how the draws nest; here both levels are drawn as
-    :func:`niid` draws its clients. Clusters are in order of client id, which differs from the paper's random clustering
-    only in numbering.
+    between clusters (beta 0.1) and low inside them (beta 10), but not how the two draws are combined. Here both levels
+    are drawn in the way in which :func:`niid` draws its clients. Clusters are in order of client id, which differs from
+    the paper's random clustering only in numbering.
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.
@@ -758,7 +758,7 @@ def skew(
     """Give each cluster of clients its own few classes, and divide their samples evenly within the cluster.
 
     The classes are divided into consecutive groups of ``classes_per_client``, one for each cluster. All clients of a
-    cluster have the same classes, in nearly the same numbers; two clusters share no class (iPFL, "skew").
+    cluster have the same classes, in nearly the same numbers. Two clusters have no class in common (iPFL, "skew").
 
     Args:
         labels: the class of each sample, integers ``[n]`` from 0.

@@ -3,9 +3,9 @@
 :class:`Columns` (``prepare = "auto"``) works like :mod:`hanse.data.tables`. Any other object with ``fit`` and
 ``transform``, such as a scikit-learn ``ColumnTransformer``, can be used instead. No preparation ever sees labels.
 
-**Whose statistics.** Means, deviations and fill values are those of each client's own rows (``statistics = "own"``), so
-nothing is disclosed. With "pooled" they are computed from all clients' rows, which assumes that members may add up
-their sums before round 0. Members must agree on columns, words and gaps in any case.
+**Whose statistics.** With ``statistics = "own"``, means, deviations and fill values are those of each client's own
+rows, so nothing is disclosed. With "pooled", they are computed from all clients' rows. This assumes that members may
+add up their sums before round 0. Members must agree on columns, words and gaps in any case.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def scaled(values: NDArray[np.float64], own: NDArray[np.float64], gaps: bool) ->
 
     Args:
         values: ``[n]``, NaN for a gap.
-        own: the numbers that determine mean and deviation; if empty, these are 0 and 1.
+        own: the numbers that determine mean and deviation. If there are none, these are 0 and 1.
         gaps: whether to add a column that marks the gaps.
     """
     missing = np.isnan(values)
@@ -62,7 +62,7 @@ class _Column:
 
 
 class Columns:
-    """Columns of a table as numbers, each by its type.
+    """Columns of a table as numbers; the type of a column decides how it is converted.
 
     Numbers are scaled to mean 0 and deviation 1 and cut at 5 deviations, and a gap becomes the mean, with a further
     column that marks gaps. Words and categories become a 0/1 column for each value. Dates become scaled days, and
@@ -70,7 +70,7 @@ class Columns:
 
     Args:
         frame: the whole table of features, which determines the columns.
-        where: what messages begin with.
+        where: the text with which messages begin.
 
     Raises:
         UserError: a column of more than 50 different words, or one without any value.
@@ -149,7 +149,7 @@ def are_numbers(column: Any) -> bool:
 
 
 def words_among_numbers(column: Any) -> str:
-    """Return which rows of a pandas column hold words where most hold numbers, or "" if that is not so."""
+    """Return which rows of a pandas column hold words although most hold numbers, or "" if that is not so."""
     numbers = column.map(lambda one: isinstance(one, int | float) and not isinstance(one, bool))
     rows = np.flatnonzero(~numbers.to_numpy(bool))
     if not 0 < len(rows) < len(column) / 2:
@@ -207,7 +207,7 @@ class Prepare:
     Attributes:
         how: "auto", the import path of a function that returns a transformer, or a transformer with ``fit`` and
             ``transform``.
-        statistics: "own" or "pooled": whether each client's own rows or all clients' rows are used to fit.
+        statistics: whether each client's "own" rows are used to fit, or the "pooled" rows of all clients.
     """
 
     how: Any = AUTO
@@ -230,9 +230,9 @@ class Prepare:
 
         Args:
             table: a pandas DataFrame of ``n`` rows, without client and target.
-            owner: ``[n]``, each row's client; None: the clients are not known.
+            owner: ``[n]``, each row's client. None: the clients are not known.
             train: the rows for fitting a transformer, ascending.
-            where: what messages begin with.
+            where: the text with which messages begin.
 
         Raises:
             UserError: the transformer cannot be made or used, or clients' columns differ.

@@ -1,8 +1,8 @@
 """Samples: inputs and targets as two tensors, the only form of data inside a client.
 
 A model with several inputs (given as a dictionary of tensors) still has one tensor here: all inputs of a sample form
-one row, laid out by :class:`Inputs`, so engines, scoring, fingerprints and the network need not know about several
-inputs. The model splits the row and passes the inputs to the user's module by name
+one row, laid out by :class:`Inputs`. Engines, scoring, fingerprints and the network therefore need not know about
+several inputs. The model splits the row and passes the inputs to the user's module by name
 (:class:`hanse.learning.by_name.ByName`).
 """
 
@@ -44,7 +44,8 @@ class Inputs:
     """The layout of several inputs in a sample's row.
 
     Attributes:
-        parts: the inputs in order. Empty: a sample is a single input, stored unchanged; the object is then false.
+        parts: the inputs in order. If it is empty, a sample is a single input, stored unchanged. The object is then
+            false.
 
     Examples:
         >>> both = Samples({"age": torch.zeros(2, 1), "image": torch.ones(2, 4)}, torch.tensor([0, 1]))
@@ -85,14 +86,14 @@ def join(given: Mapping[str, Any], where: str = "samples") -> tuple[Tensor, Inpu
     """Join several inputs into rows of one tensor, and return their layout.
 
     Args:
-        given: tensors or numpy arrays ``[n, ...]`` by name; a name must be one that a function's parameter can have.
-        where: what messages begin with.
+        given: tensors or numpy arrays ``[n, ...]`` by name. The name must be one that a function's parameter can have.
+        where: the text with which messages begin.
 
     Returns:
         The rows, float32 ``[n, width]``, and their layout.
 
     Raises:
-        UserError: inputs of different lengths, inputs that are not numbers, or whole numbers beyond 16,777,216, which
+        UserError: inputs have different lengths or are not numbers, or a whole number is beyond 16,777,216, which
             float32 cannot hold exactly.
     """
     if not given or not all(isinstance(name, str) and name.isidentifier() for name in given):
@@ -119,10 +120,10 @@ class Samples:
 
     Attributes:
         x: ``[n, ...]``, float32 features or int64 tokens. It may be given as a dictionary of several inputs ``[n,
-            ...]`` by name, which the model's ``forward`` gets by these names; it is then stored as rows ``[n, width]``.
+            ...]`` by name, which the model's ``forward`` gets by these names. It is then stored as rows ``[n, width]``.
         y: classes int64 ``[n]``, classes at each position of a text int64 ``[n, positions]``, or regression targets
             float32 ``[n]`` or ``[n, d]``.
-        inputs: how several inputs lie in the rows of ``x``; empty for a single input.
+        inputs: where each of several inputs lies in the rows of ``x``. Empty: there is a single input.
 
     Examples:
         Two samples of three numbers each, of the classes 0 and 1:
@@ -165,7 +166,7 @@ class Samples:
 
     @staticmethod
     def joined(parts: Sequence[Samples]) -> Samples:
-        """Return the samples of one or more parts, one after another; all must have the same inputs."""
+        """Return the samples of one or more parts, one after another. All parts must have the same inputs."""
         return Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), parts[0].inputs)
 
 
@@ -177,11 +178,12 @@ def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
 
     Args:
         samples: tensors or numpy arrays.
-        where: what messages begin with.
+        where: the text with which messages begin.
         classes: whether the targets are classes.
 
     Raises:
-        UserError: strings, objects, or integer inputs other than int64, which could be features or tokens.
+        UserError: the samples are strings or objects, or integer inputs other than int64, which could be features or
+            tokens.
     """
     x, y = _tensor(samples.x, f"{where} inputs"), _tensor(samples.y, f"{where} {'labels' if classes else 'targets'}")
     x = _as_input(x, f"{where} inputs")
@@ -228,7 +230,8 @@ def first_gap(values: Tensor) -> tuple[tuple[int, ...], str] | None:
         values: any tensor ``[n, ...]``; whole numbers are always finite.
 
     Returns:
-        The position (one index per axis) and the number as text, such as ``((3, 0), "nan")``; None if all are finite.
+        The position (one index per axis) and the number as text, such as ``((3, 0), "nan")``, or None if all are
+        finite.
     """
     if not values.is_floating_point() or bool(torch.isfinite(values.sum())):
         # a sum keeps NaN and infinity, and taking it is ten times cheaper than looking at every number

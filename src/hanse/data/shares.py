@@ -1,8 +1,8 @@
-"""Splits a client's samples into train, validation and test shares, and the source's test set into the server's sets.
+"""Splits a client's samples into train, validation and test shares, and a source's test set into the server's sets.
 
 :func:`client_shares` cuts each client's own samples, and :func:`server_cut` cuts the source's test set into the
 server's validation, test and root sets. If clients should train on all of their samples, :func:`borrowed` takes their
-test shares from the server's test set instead, in the way that ``[data] client_test_from`` chooses.
+test shares from the server's test set instead. ``[data] client_test_from`` chooses how.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def client_shares(
         client_test: the part of a client's samples that is its test share, rounded down.
         client_validation: the part that is its validation share, rounded down.
         seed: the seed of the random order.
-        ordered: the samples are in order of time; validation and test are the last ones.
+        ordered: whether the samples are in order of time. If so, the last ones are for validation and test.
     """
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
@@ -74,8 +74,8 @@ def server_cut(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted positions of the server's (validation, test, root) sets in a source's test set.
 
-    The split is stratified by class, and by distribution if there are several; for texts, which have a class at each
-    position, by owner.
+    The split is stratified by class, and by distribution if there are several. Texts, which have a class at each
+    position, are stratified by owner.
 
     Args:
         test: the source's test samples.
@@ -84,7 +84,7 @@ def server_cut(
         seed: the seed of the draws.
         distributions: the distribution of each test sample, if there are several.
         owner_of: ``[n]``, the client of each test sample, if it is known.
-        root: the part that becomes the root set, which the server itself trains on.
+        root: the part that becomes the root set, on which the server itself trains.
     """
     size = round(len(test) * validation)
     labels = None if num_classes is None else owner_of if test.y.ndim > 1 else test.y.numpy()
@@ -97,7 +97,7 @@ def server_cut(
 
 
 def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
-    """Return the samples at positions ``index [m]``; all of them without a copy; None for none."""
+    """Return the samples at positions ``index [m]``. All of them are returned without a copy; none of them is None."""
     if len(index) == len(samples):
         return samples if len(samples) else None
     return samples.take(torch.from_numpy(index)) if len(index) else None
@@ -106,11 +106,11 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
 def class_weights(
     tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], index: Sequence[Tensor]
 ) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...]]:
-    """Return each client's test samples and their weights.
+    """Return the test samples of each client, and the weights of these samples.
 
-    A class has the weight that it has among the client's train samples, shared equally by its test samples. So the
-    weighted accuracy estimates the accuracy under the client's own class mix. iPFL's public code does the same
-    (``utils/evaluation.py:compute_local_test_accuracy``; it divides by a class's share in the test set). A class
+    A class has the weight that it has among the client's train samples, shared equally by its test samples. The
+    weighted accuracy therefore estimates the accuracy under the client's own class mix. iPFL's public code does the
+    same (``utils/evaluation.py:compute_local_test_accuracy``; it divides by a class's share in the test set). A class
     without test samples is left out, and the other weights are renormalised.
 
     Args:
@@ -206,15 +206,15 @@ def borrowed(
         partition: the clients' samples and owners.
         cut: the positions of ``tests`` in the source's test set, ``[m]``.
         train: the train indices of each client.
-        test_from: "equal": the set is dealt out to the clients, each class evenly. "server": a client has its owner's
-            samples if the source names owners, else samples drawn with its class mixture. "classes": a client has the
-            whole set, or its owner's samples, weighted by :func:`class_weights`.
+        test_from: "equal": the set is distributed over the clients, each class evenly. "server": a client has its
+            owner's samples if the source names owners. Otherwise it has samples drawn with its class mixture.
+            "classes": a client has the whole set, or its owner's samples, weighted by :func:`class_weights`.
         share: for "server", the number of test samples for each train sample of a client.
         seed: the seed of the draws.
 
     Returns:
-        The set ``tests`` itself, the positions in it of each client's test share, and the weights of these samples
-        (None: all count alike).
+        Three results: the set ``tests`` itself; the positions of each client's test share in it; and the weights of
+        these samples (None: all count alike).
 
     Raises:
         UserError: the server has no test set, or there is nothing in it for a client.

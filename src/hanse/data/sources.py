@@ -1,4 +1,4 @@
-"""Sources of samples by name: bundled, from a local folder, downloaded once, or from the user's own function.
+"""Sources of samples by name: bundled, from a local folder, downloaded once, or made by the user's own function.
 
 :func:`load` is the entry point; :data:`SOURCES` lists the names. Image sources are looked for as ``<name>.npz`` in the
 folder given, in the folder that the environment variable ``HANSE_DATA`` names, and in the user's cache directory. If
@@ -130,11 +130,11 @@ def load(
         download: whether a source that is not found may be downloaded.
         scale: the scaling of image sources' pixels: "standard" (mean 0 and deviation 1 over the train set), "unit" (0
             to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet" (ImageNet's published means
-            and deviations). femnist and pacs are in 0 to 1 under "standard"; digits always are.
+            and deviations). Under "standard", femnist and pacs are from 0 to 1; digits are so under every scaling.
         text: how instructions become tokens; None for bytes in windows of 512.
 
     Raises:
-        UserError: an unknown name, a file that cannot be read, or a download that failed.
+        UserError: the name is unknown, a file cannot be read, or a download failed.
 
     Examples:
         >>> from hanse.data import load
@@ -310,8 +310,9 @@ def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -
 
 
 def split_note(source: str) -> str:
-    """Return a note if an image source's file does not have the official split; "" if it has, or cannot be read. Only
-    the labels are read.
+    """Return a note if an image source's file does not have the official split; "" if it has it, or cannot be read.
+
+    Only the labels are read.
     """
     for path in (folder / f"{source}.npz" for folder in _folders(None)):
         if source in _IMAGES and path.is_file():

@@ -1,8 +1,8 @@
 """The ``[data]`` table of an experiment: what to load and how to split it.
 
-:class:`DataSpec` lists every key with its default and meaning. In Python, create it with keywords; :func:`parse_spec`
-reads a table from a file, with messages that name keys as written. :func:`hanse.data.build.build` turns a spec into
-data.
+:class:`DataSpec` lists every key with its default and meaning. In Python, create it with keywords. :func:`parse_spec`
+reads a table from a file, with messages that name keys as they are written there. :func:`hanse.data.build.build` turns
+a spec into data.
 """
 
 from __future__ import annotations

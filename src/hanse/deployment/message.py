@@ -35,9 +35,10 @@ class Beside(TypedDict, total=False):
         refused: why the client does not answer.
         missing: content hashes of the models that the node has lost.
         cosigned: the client's cosignature under the head of the books that it was shown.
-        saw: the number of transactions in the last head of the books that the client has seen; it needs a proof from
+        saw: the number of transactions in the last head of the books that the client has seen. It needs a proof from
             there.
-        waits: how many of the client's witnesses have cosigned the head; it waits for more than half of them.
+        waits: how many of the client's witnesses have cosigned the head. The client waits until more than half of them
+            have.
         hello: a newcomer's description of itself, as JSON (:class:`hanse.deployment.members.Hello`).
     """
 

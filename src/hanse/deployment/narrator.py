@@ -1,7 +1,7 @@
 """What the operator reads during a run on a network.
 
-:class:`Narrator` observes the run and logs each round. :func:`speak` makes these log lines begin with ``hanse:`` on the
-server app's output; ``hanse network run`` follows that output and shows the lines that begin so
+:class:`Narrator` observes the run and logs each round. :func:`speak` makes these log lines begin with ``hanse:`` in the
+server app's output. ``hanse network run`` follows that output and shows only these lines
 (:mod:`hanse.deployment.processes`).
 """
 

@@ -1,6 +1,6 @@
-"""``hanse new NAME`` makes a folder with all that your own federation needs, from the files in ``template/``.
+"""``hanse new NAME`` makes a folder with all files for a federation of your own, from the files in ``template/``.
 
-What is left to write is the function in ``client_app.py`` that loads a participant's data.
+You only have to write the function in ``client_app.py`` that loads a participant's data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Asks nodes that are online but not members yet who they are, reads their answers, and refuses some with a reason.
+"""Asks nodes that are online but not yet members who they are, and reads their answers; some are refused.
 
 :class:`hanse.deployment.link.FlowerFederation` uses :class:`Newcomers`. Everything happens in the background of the
 rounds: nothing here waits for an answer. A node that does not answer, or was refused, is asked again after a pause that
-doubles each time, so a node whose app was repaired gets in without a restart.
+doubles each time. A node whose app was repaired therefore gets in without a restart.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Asked:
 class Newcomers:
     """The nodes that are online but not members.
 
-    They are kept by key, so a node that returns is recognised.
+    They are kept by key, so that a node that returns is recognised.
 
     Attributes:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
@@ -59,7 +59,7 @@ class Newcomers:
         clock: a function that returns the time in seconds; tests replace it.
 
     Examples:
-        Two nodes are asked and answer, and one of them is kept out:
+        Two nodes are asked and answer, and one of them is refused:
 
         >>> from hanse.deployment.nodes import key_of
         >>> from hanse.deployment.rehearsal import rehearse_network
@@ -83,7 +83,7 @@ class Newcomers:
     _looked: float = field(default=float("-inf"), init=False)
 
     def meet(self, here: Mapping[str, Any]) -> None:
-        """Ask newcomers that are due who they are, and hear those that have answered.
+        """Ask newcomers who they are if it is time to ask them, and read the answers of those that have answered.
 
         Args:
             here: the newcomers that are online now, ``{key: node}``.
@@ -130,7 +130,7 @@ class Newcomers:
 
     @property
     def refused(self) -> dict[str, str]:
-        """A line for each newcomer that is online and kept out, by key: which node it is, and why."""
+        """A line for each newcomer that is online and refused, by key: which node it is, and why."""
         return {
             key: f"{named(key, one.node)}: {one.refused}"
             for key in sorted(self._here)

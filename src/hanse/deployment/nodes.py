@@ -1,7 +1,7 @@
 """Names nodes, counts them, sends them messages, and waits for their answers.
 
-Everything that talks to nodes goes through this module: hanse's own network (:mod:`hanse.deployment.link`,
-:mod:`hanse.deployment.newcomers`) and a mechanism over plain Flower apps (:mod:`hanse.deployment.strategy`).
+Everything that talks to nodes goes through this module. That is hanse's own network (:mod:`hanse.deployment.link`,
+:mod:`hanse.deployment.newcomers`), and a mechanism over plain Flower apps (:mod:`hanse.deployment.strategy`).
 :mod:`hanse.deployment.replies` reads what they answer.
 """
 
@@ -52,7 +52,7 @@ def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
 
     Args:
         grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
-        clients: how many take part; None: all that are online once there are at least two.
+        clients: how many nodes take part. None: all that are online once there are at least two.
 
     Returns:
         The nodes by key (:func:`key_of`), in ascending order of their ids in Flower.
@@ -94,11 +94,11 @@ def sent(
 def pulled(grid: Grid, ids: Sequence[str]) -> Iterator[tuple[str, FlowerMessage | Exception]]:
     """Yield the replies that have arrived, as ``(id of the question, reply)``.
 
-    Flower parses replies while it fetches them, so one node's malformed reply would lose everybody's. In that case each
-    reply is fetched separately, and an exception replaces the malformed one.
+    Flower parses replies while it fetches them. One node's malformed reply would therefore lose everybody's replies. In
+    that case each reply is fetched separately, and an exception replaces the malformed one.
 
     Raises:
-        HTTPError, OSError: the SuperLink itself does not answer; no node is at fault.
+        HTTPError, OSError: the SuperLink itself does not answer, which is no node's fault.
     """
     try:
         replies = list(grid.pull_messages(ids))

@@ -1,13 +1,13 @@
 """The operator's key pair: the private key signs requests, and participants check them with the public key.
 
 ``hanse network up`` makes the pair once, in the folder of the certificates (:func:`make_operator_key`). The operator
-gives ``operator.pub`` to its participants, who pin it with ``hanse network join`` (:func:`pin`): from then on their
-nodes act only on requests signed by this key (:mod:`hanse.deployment.signing`). The key also signs the heads of the
-books. Both sides should compare its fingerprint, by telephone for instance, since a key swapped on the way would also
-be pinned.
+gives ``operator.pub`` to the participants, who pin it with ``hanse network join`` (:func:`pin`). From then on their
+nodes act only on requests that this key has signed (:mod:`hanse.deployment.signing`). The key also signs the heads of
+the books. Both sides should compare its fingerprint, by telephone for instance, since a key swapped on the way would
+also be pinned.
 
-Flower's processes find the files by two environment variables: the server app by ``HANSE_OPERATOR_KEY``, and a node's
-client app by ``HANSE_OPERATOR``.
+Flower's processes find the files by two environment variables: ``HANSE_OPERATOR_KEY`` for the server app, and
+``HANSE_OPERATOR`` for a node's client app.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIGNS_WITH, PINNED = "HANSE_OPERATOR_KEY", "HANSE_OPERATOR"  # the environment v
 
 
 def home_of(folder: str | Path | None = None) -> Path:
-    """Return a participant's own folder: ``folder``, else ``HANSE_HOME``, else ``~/.hanse``."""
+    """Return a participant's own folder: ``folder`` if given, else ``HANSE_HOME``, else ``~/.hanse``."""
     return Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
 
 
@@ -41,8 +41,8 @@ def make_operator_key(folder: Path) -> Path:
     """Make the operator's key pair unless it exists, and return the path of the public key.
 
     Args:
-        folder: the folder for ``operator.key`` (PEM, Ed25519), which only its owner can read, and ``operator.pub`` (64
-            hexadecimal digits). Neither is ever replaced.
+        folder: the folder for the two files. ``operator.key`` (PEM, Ed25519) can be read only by its owner.
+            ``operator.pub`` has 64 hexadecimal digits. Neither is ever replaced.
 
     Raises:
         UserError: ``operator.pub`` exists without its private key, or with another private key.
@@ -68,7 +68,7 @@ def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
     """Return the private key with which the server signs.
 
     Args:
-        path: the key's file; None: the file that ``HANSE_OPERATOR_KEY`` names.
+        path: the file of the key. None: the file that ``HANSE_OPERATOR_KEY`` names.
 
     Raises:
         UserError: the variable is not set, the file is not there or is not an Ed25519 key, or others can read it.
@@ -100,7 +100,7 @@ def public_key(path: Path) -> bytes:
     """Return the public key in a file, 32 bytes.
 
     Raises:
-        UserError: the file does not exist, or holds something else.
+        UserError: the file does not exist, or does not hold a public key.
     """
     try:
         text = path.read_text().strip()
@@ -112,12 +112,12 @@ def public_key(path: Path) -> bytes:
 
 
 def pin(home: Path, address: str, given: Path | None) -> Path:
-    """Pin an operator's key, and return the file that holds it.
+    """Pin an operator's key (accept only this one from now on), and return the file that holds it.
 
     Args:
         home: the participant's folder (:func:`home_of`).
-        address: ``HOST:PORT`` of the operator; each address has its own pin.
-        given: the ``operator.pub`` that the operator gave; None: the key that was pinned before.
+        address: ``HOST:PORT`` of the operator. Each address has its own pin.
+        given: the ``operator.pub`` that the operator gave. None: the key that was pinned before.
 
     Raises:
         UserError: nothing is pinned yet and nothing is given, or another key is pinned.

@@ -1,8 +1,8 @@
 """Processes that outlive the command that started them.
 
-:class:`Processes` starts them with a log and a file that holds their process id (pid), so a later command finds and
-stops them; ``hanse network up`` and ``down`` work in this way. :func:`stream` runs a command, waits for it, and hands
-over hanse's own lines of its output as they come. :func:`last_error` finds the reason of a failure in a log.
+:class:`Processes` starts them with a log and a file that holds their process id (pid). A later command can therefore
+find and stop them; ``hanse network up`` and ``down`` work in this way. :func:`stream` runs a command, waits for it, and
+passes on hanse's own lines of its output as they come. :func:`last_error` finds the reason of a failure in a log.
 :func:`end_with_parent` is called in a process of Flower's that must not outlive its node.
 """
 
@@ -27,7 +27,7 @@ class Processes:
     """Named processes, with ``NAME.log`` and ``NAME.pid`` in ``folder``.
 
     Each process leads its own process group, so whatever it starts is stopped with it. A pid file holds the pid and the
-    time at which the process began: after a restart of the machine another process may have the same pid, and must be
+    time at which the process began. After a restart of the machine, another process may have the same pid, and must be
     left alone.
 
     Attributes:
@@ -105,9 +105,10 @@ class Processes:
         return [name for name in names if name not in running]
 
     def below(self) -> dict[int, str]:
-        """Return the processes that these have started, directly or not: when each began, by pid.
+        """Return the processes that these processes have started, directly or not: when each began, by pid.
 
-        Flower starts some of them, such as a run's, in groups of their own, which :meth:`stop` does not reach.
+        Flower starts some of them, such as a run's processes, in groups of their own. :meth:`stop` does not reach
+        these.
         """
         shown = subprocess.run(["ps", "-eo", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
         lines = [line.split(maxsplit=2) for line in shown.splitlines()]
@@ -119,7 +120,7 @@ class Processes:
         return {int(pid): begun for pid, _, begun in lines if int(pid) in found - heads}
 
     def log(self, name: str) -> str:
-        """Return all that a process has printed so far; empty if it has no log."""
+        """Return everything that a process has printed so far; empty if it has no log."""
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -165,11 +166,11 @@ GRACE_S = 5.0  # seconds that Flower has to end a process properly after that
 def end_with_parent(words: Sequence[str], grace_s: float = GRACE_S) -> None:
     """End this process once the process that ``--parent-pid`` in its command line names is gone.
 
-    Flower watches that process too, and sends itself an interrupt. But Python heeds it only when the main thread is
-    back in Python, so a message that waits or computes for hours outlives its node by hours.
+    Flower watches that process too, and sends itself an interrupt. But Python reacts to it only when the main thread is
+    back in Python. A message that waits or computes for hours would therefore outlive its node by hours.
 
     Args:
-        words: the command line; nothing is done if it does not name a parent.
+        words: the command line. If it does not name a parent, nothing is done.
         grace_s: seconds from the parent's end until this process is killed.
     """
     if PARENT not in words:
@@ -200,15 +201,15 @@ POLL_S = 0.2  # seconds between two looks at a log
 
 
 def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, heard: Callable[[str], None]) -> int:
-    """Run a command, hand over hanse's lines of its output as they come, and return its exit code.
+    """Run a command, pass on hanse's lines of its output as they come, and return its exit code.
 
     Args:
         call: the command and its arguments.
         env: all of its environment variables.
         cwd: the folder that it works in.
-        log: a file that is made anew for the command's output. An old file of this name is unlinked, so a process that
-            still writes into it does not disturb the new one.
-        heard: a function that is given each line that begins with ``MARK``, without the mark.
+        log: a file that is made anew for the command's output. An old file of this name is unlinked. A process that
+            still writes into it then does not disturb the new one.
+        heard: a function that gets each line that begins with ``MARK``, without the mark.
     """
     log.unlink(missing_ok=True)
     with log.open("xb") as out, log.open("rb") as file:
@@ -233,6 +234,6 @@ def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, he
 
 
 def last_error(said: str) -> str | None:
-    """Return the last line of the last traceback in a log, at most 300 characters; None if there is none."""
+    """Return the last line of the last traceback in a log, at most 300 characters, or None if there is none."""
     found = re.findall(r"^(?:[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$", said, re.MULTILINE)
     return found[-1][:300] if found and "Traceback" in said else None

@@ -31,7 +31,7 @@ class Letters:
     """The receipts that clients have not acknowledged yet.
 
     Attributes:
-        path: the file to which the receipts are written at each change; None: they are only in memory.
+        path: the file to which the receipts are written at each change. None: they are only in memory.
         waiting: the receipts as lines of JSON by client id, oldest first.
         rounds: the number of rounds whose receipts were written so far.
 
@@ -83,7 +83,7 @@ class Letters:
         """Drop what clients have acknowledged, and write the file if this changes it.
 
         Args:
-            count: how many lines each client has acknowledged, by id; that many of its oldest lines are dropped.
+            count: how many lines each client has acknowledged, by id. So many of the client's oldest lines are dropped.
         """
         known = {client: lines for client, lines in count.items() if lines}
         for client, lines in known.items():
@@ -113,7 +113,7 @@ class Teller:
         run: the run directory.
 
     Examples:
-        The receipts of a small run that pays, with a directory that it told of itself:
+        This shows the receipts of a small run in which clients pay. Its run directory is invented:
 
         >>> import hanse
         >>> from hanse.runs.rehearsal import rehearse

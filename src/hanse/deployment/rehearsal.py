@@ -1,11 +1,11 @@
-"""A network without a network: Flower's grid, a federation and its nodes in this process, to try things on.
+"""A network without a network: Flower's grid, a federation and its nodes, all in this process, to try things on.
 
-:class:`InProcessGrid` stands in for the ``Grid`` that Flower gives a server app: messages go straight to the client
-apps that it was made with. :func:`rehearse_network` makes a whole :class:`NetworkRehearsal` of a small experiment: four
-nodes that answer as on a real network, and the :class:`hanse.deployment.link.FlowerFederation` that asks them. Nothing
-listens on a port and no process is started.
+:class:`InProcessGrid` replaces the ``Grid`` that Flower gives a server app. Messages go straight to the client apps
+with which it was made. :func:`rehearse_network` makes a :class:`NetworkRehearsal` of a whole small experiment. It has
+four nodes, which answer as on a real network, and the :class:`hanse.deployment.link.FlowerFederation` that asks them.
+Nothing listens on a port and no process is started.
 
-Use it for objects of Flower's side (``Grid``, ``FlowerFederation``, ``Members``, ``Letters``); for views, states and
+Use it for objects of Flower's side (``Grid``, ``FlowerFederation``, ``Members``, ``Letters``). For views, states and
 setups, use :mod:`hanse.runs.rehearsal`.
 """
 
@@ -45,15 +45,15 @@ class InProcessGrid(Grid):
 
     Args:
         apps: the client app of each node, by node id. Its ``context.node_config`` has "partition-id" (from 0, in the
-            order of the ids) and "num-partitions", as in Flower's simulation; ``run_config`` is empty.
+            order of the ids) and "num-partitions", as in Flower's simulation. Its ``run_config`` is empty.
         meddle: ``meddle(node, message, reply)`` may change a reply, or drop it by returning None.
 
     Attributes:
-        online: the ids of the nodes that are online; a node whose id is removed does not answer.
+        online: the ids of the nodes that are online. A node whose id is removed does not answer.
         sent: ``(node, message)`` of all messages so far.
 
     Examples:
-        Two nodes that send back what they are sent:
+        Two nodes send back what they are sent:
 
         >>> from flwr.app import ConfigRecord
         >>> from flwr.clientapp import ClientApp
@@ -167,7 +167,7 @@ def rehearse_network(
 
     Args:
         mechanism: as for :func:`hanse.runs.rehearsal.rehearse`.
-        folder: where the nodes keep private models and receipts; it is made.
+        folder: the folder in which the nodes keep private models and receipts. It is made.
         sections: further sections of the experiment, as for :func:`hanse.runs.rehearsal.rehearse`.
 
     Raises:

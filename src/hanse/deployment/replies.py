@@ -1,6 +1,6 @@
 """Reads nodes' answers: whether an app failed, and the records of its reply.
 
-Answers are untrusted input, whether they come from hanse's own app or from one written without hanse. Anything that
+Answers are untrusted input, both from hanse's own app and from an app that was written without hanse. Anything that
 does not fit raises :class:`hanse.federation.codec.WireError` with a reason, and :func:`guarded` turns any other
 exception into a refusal.
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def guarded(read: Callable[P, T | str], *args: P.args, **more: P.kwargs) -> T | str:
-    """Return what ``read`` returns; whatever it raises becomes the reason of a refusal.
+    """Return what ``read`` returns. Whatever it raises becomes the reason of a refusal.
 
     Everything that a node sends is read under this guard.
     """
@@ -36,12 +36,12 @@ def content_of(answer: FlowerMessage | Exception, who: str) -> RecordDict:
     """Return the records of an answer.
 
     Args:
-        answer: the answer, or the exception that reading it raised (:func:`hanse.deployment.nodes.pulled`), which is
-            raised again.
-        who: what failed if the answer is an error, such as "its app".
+        answer: the answer, or the exception that was raised when it was read (:func:`hanse.deployment.nodes.pulled`).
+            The exception is raised again.
+        who: the name of what failed if the answer is an error, such as "its app".
 
     Raises:
-        WireError: the answer is an error; the message has its reason, or Flower's code if it has none.
+        WireError: the answer is an error. The message has its reason, or Flower's code if it has none.
     """
     if isinstance(answer, Exception):
         raise answer

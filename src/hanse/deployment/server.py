@@ -1,12 +1,12 @@
 """The server app of a hanse project: an experiment played with the members of a Flower federation.
 
 A project's ``server_app.py`` calls :func:`server_app` (as ``hanse.flower.server_app``). Its main function is
-:func:`play`, which the simulation on Ray also uses. It waits for the members with :func:`gather`, collects what the run
-needs to know of data that it never sees, and hands over to the loop that also plays a run in one process. An existing
-run directory is continued.
+:func:`play`, which the simulation on Ray also uses. It waits for the members with :func:`gather`, and collects what the
+run needs to know of data that it never sees. It then hands over to the same loop that plays a run in one process. An
+existing run directory is continued.
 
-Every message to a node is signed by the operator's key, whose file the environment variable ``HANSE_OPERATOR_KEY``
-names; ``hanse network up`` sets it (:mod:`hanse.deployment.operator_key`).
+The operator's key signs every message to a node. The environment variable ``HANSE_OPERATOR_KEY`` names the key's file;
+``hanse network up`` sets it (:mod:`hanse.deployment.operator_key`).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def server_app(
     Args:
         experiment: the experiment, or the path of its file.
         out: the run directory. Flower runs a copy of the project, so give an absolute path.
-        members: how many participants the first round waits for, not counting those that answer that they cannot take
-            part. Others may join later, up to ``data.clients`` of the experiment.
+        members: for how many participants the first round waits. Participants that answer that they cannot take part do
+            not count. Others may join later, up to ``data.clients`` of the experiment.
         load_server_data: a function that returns the server's validation set and test set, each None if there is none.
             Mechanisms that value updates need a validation set.
         observers: see every round (:class:`hanse.runs.experiment.Observer`).
@@ -129,7 +129,7 @@ def play(
             keys: there ids follow the partitions at each start.
         other_data: as for :func:`server_app`.
         hold: the lock of ``out``, if the caller has it already.
-        key: the operator's key, which signs what is sent; None: the key that ``HANSE_OPERATOR_KEY`` names.
+        key: the operator's key, which signs what is sent. None: the key that ``HANSE_OPERATOR_KEY`` names.
 
     Raises:
         UserError: too few participants come, another process plays into ``out``, there is no key to sign with, or the
@@ -246,11 +246,11 @@ def _alike(own: Sequence[Samples]) -> Check:
 
 
 def gather(federation: FlowerFederation, members: int, patience_s: float) -> None:
-    """Wait until the expected number of members is online, and register newcomers together.
+    """Wait until the expected number of members is online, and register the newcomers together.
 
-    Ids follow the order that the newcomers state. At the very first start, nodes beyond the expected number also have
-    ``OTHERS_S`` seconds to introduce themselves, so ids do not depend on which node was faster. Nobody waits for nodes
-    that were expelled or refused.
+    Ids follow the order that the newcomers state. At the very first start, nodes beyond the expected number also get
+    ``OTHERS_S`` seconds to introduce themselves. Ids therefore do not depend on which node was faster. Nobody waits for
+    nodes that were expelled or refused.
 
     Args:
         federation: the network, with its register of members.
@@ -258,7 +258,8 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
         patience_s: seconds to wait.
 
     Raises:
-        UserError: too few members come in time, or all nodes that are online were refused; with a line for each reason.
+        UserError: too few members come in time, or all nodes that are online were refused. The message has a line for
+            each reason.
     """
     end, enough, told = time.monotonic() + patience_s, None, -1
     while True:

@@ -1,14 +1,14 @@
 """Controls who reaches Flower's servers: a proxy for other machines, and gates on this one.
 
 Flower 1.41 serves three APIs on one port. Fleet is for SuperNodes, and each of its requests is signed with a node's
-key. Control (``flwr run``, ``supernode register``, ...) and Runtime (the server app's own) ask nobody for a key, so
-whoever reaches the port can run code on the server and on every node. The SuperLink therefore listens on loopback, and
-nginx (:func:`configure`) passes on only the requests that a SuperNode needs.
+key. Control (``flwr run``, ``supernode register``, ...) and Runtime (the server app's own) ask nobody for a key.
+Whoever reaches their port can therefore run code on the server and on every node. The SuperLink therefore listens on
+loopback, and nginx (:func:`configure`) passes on only the requests that a SuperNode needs.
 
 On a machine with several users loopback is not enough: every local user could start runs on a SuperLink, or take the
 tasks of a SuperNode. ``python -m hanse.deployment.server_access COMMAND ...`` therefore runs Flower's command with
-:class:`UserGate` around what it serves. The gate asks the kernel which user has opened a connection (``/proc/net/tcp``,
-Linux only). Nothing of Flower is changed; the gate is an ASGI application around Flower's.
+:class:`UserGate` around what it serves. The gate asks the kernel which user opened a connection (``/proc/net/tcp``,
+Linux only). Nothing in Flower is changed: the gate is an ASGI application around Flower's.
 
 Behind both, Flower accepts any message that a node with an admitted key pushes. A message without
 ``reply_to_message_id`` is stored as an instruction to the node that it names. :class:`ReplyGate` therefore lets only
@@ -120,10 +120,10 @@ class UserGate:
 
 
 class ReplyGate:
-    """An ASGI application that lets nodes push replies, and no instructions.
+    """An ASGI application that lets nodes push replies, but no instructions.
 
     Args:
-        app: the SuperLink, which checks that a request is signed by the node that it names.
+        app: the SuperLink. It checks that a request is signed by the node that the request names.
     """
 
     def __init__(self, app: Any) -> None:
@@ -160,7 +160,7 @@ class ReplyGate:
 
 
 def not_replies(body: bytes) -> str | None:
-    """Return what is wrong with a request to push messages; None if they are replies of the node that pushes them.
+    """Return what is wrong with a request to push messages, or None if they are replies of the node that pushes them.
 
     Args:
         body: Flower's ``PushMessagesRequest``, unparsed.
@@ -212,7 +212,7 @@ def gated(name: str, app: Any) -> Any:
 def run(name: str, arguments: Sequence[str]) -> None:
     """Run one of Flower's servers in this process, behind its gates.
 
-    On a system without ``/proc/net/tcp``, the server runs without the gate against other users, and says so. A
+    On a system without ``/proc/net/tcp``, the server runs without the gate that keeps out other users, and says so. A
     SuperNode first says what it may do as this user.
 
     Args:
@@ -288,7 +288,7 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
         listen: ``HOST:PORT`` to which nodes of other machines connect.
         superlink: ``HOST:PORT`` of the SuperLink.
         nodes: how many nodes may connect from one address. Per node, the address may make eight requests at once, two
-            of them to push objects; at least 32 and 8.
+            of them to push objects. These limits are never below 32 and 8.
 
     Raises:
         UserError: nginx is not installed, or ``listen`` has another form.
@@ -315,7 +315,7 @@ def wait_for(url: str, status: int, alive: Callable[[], bool], patience_s: float
     Args:
         url: the address to ask for.
         status: the status code that a sound server answers with.
-        alive: a function that says whether the server's process is running; once it is not, the wait ends.
+        alive: a function that says whether the server's process is running. Once it is not, the wait ends.
         patience_s: seconds to wait.
 
     Returns:

@@ -1,10 +1,10 @@
-"""Signs requests: the server signs each with the operator's key, and a node acts on no other.
+"""Signs requests: the server signs each request with the operator's key, and a node acts on no other requests.
 
 Whoever has an admitted key, or access to the SuperLink's database, can send a message to a node. :func:`sign` therefore
-adds to each request a nonce and an Ed25519 signature over Flower's run, the node, the type of message, and everything
-in the request: its kind and round, the assignment, the letter with receipts, the header, and the content hashes of its
-arrays. A node first passes each message to :func:`check`, which accepts what the pinned key has signed for this node in
-this run, once.
+adds two things to each request: a nonce, and an Ed25519 signature. The signature covers Flower's run, the node, the
+type of message, and everything in the request: its kind and round, the assignment, the letter with receipts, the
+header, and the content hashes of its arrays. A node first passes each message to :func:`check`. This accepts what the
+pinned key has signed for this node in this run, and accepts it only once.
 
 The nonces that a node has seen are kept in ``requests.txt`` in the participant's folder, since each message may meet a
 fresh process. Nonces are random, so messages may come in any order, and a server restarted from an old copy of its
@@ -58,7 +58,7 @@ def sign(message: FlowerMessage, key: Ed25519PrivateKey) -> FlowerMessage:
 def check(
     request: Message, values: Mapping[str, Any], message: FlowerMessage, context: Context, operator: bytes, home: Path
 ) -> None:
-    """Raise WireError unless the operator has signed this request for this node and run, and it is new.
+    """Raise WireError unless the operator has signed this request for this node and run, and the request is new.
 
     Args:
         request: the message as :func:`hanse.deployment.message.from_records` reads it.
@@ -69,7 +69,7 @@ def check(
         home: the participant's folder.
 
     Raises:
-        WireError: the request is not valid; one line says why. The node must then ignore the whole message.
+        WireError: the request is not valid. One line says why. The node must then ignore the whole message.
     """
     if not isinstance(values.get("signature"), str):
         raise WireError("the request is not signed; a node takes requests of its operator alone")

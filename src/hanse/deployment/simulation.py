@@ -1,8 +1,8 @@
 """The engine ``"ray"``: an experiment played by Flower's simulation, in which each client is a virtual SuperNode.
 
 Choose it with ``federation.engine = "ray"`` for experiments that are too large for one process. Clients train in Ray's
-workers, one after another in each. Server app and client app are those of a real network, so the same code runs, and
-the results equal those of the local engine "sequential" with one thread.
+workers, one after another in each. Server app and client app are those of a real network, so the same code runs. The
+results equal those of the local engine "sequential" with one thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_simulated(
 
     Args:
         experiment: the experiment to play, with ``federation.engine = "ray"``.
-        out: the run directory; None: a temporary one, which is deleted at the end.
+        out: the run directory. None: a temporary directory, which is deleted at the end.
         observers: see every round (:class:`hanse.runs.experiment.Observer`).
         overwrite: whether a run in ``out`` may be replaced.
         again: whether to continue the run in ``out``.

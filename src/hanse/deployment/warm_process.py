@@ -2,11 +2,11 @@
 
 Flower starts a command (``flwr-clientapp``) for every message, and a fresh interpreter spends seconds on imports.
 :func:`link` makes a folder with a command of the same name. If that folder comes first on a node's ``PATH``, Flower
-starts this command instead: a few lines that pass their arguments to the warm process (:func:`keep`), which forks and
-runs Flower's own entry point in the child. Flower itself is not changed. If there is no warm process, the command says
-so and starts Flower's own command.
+starts this command instead. The command is a few lines that pass their arguments to the warm process (:func:`keep`),
+which forks and runs Flower's own entry point in the child. Flower itself is not changed. If there is no warm process,
+the command says so and starts Flower's own command.
 
-``hanse network up`` sets all of this up; ``hanse network join --warm`` does so for a node on its own machine
+``hanse network up`` sets all of this up. ``hanse network join --warm`` does so for a node on its own machine
 (:func:`warmed`).
 """
 
@@ -88,7 +88,7 @@ def starting(path: Path, imports: Sequence[str] = (), *, with_parent: bool = Fal
 
 
 def comes_up(path: Path, alive: Callable[[], bool]) -> bool:
-    """Wait until a warm process takes calls at its socket; False if it ends before that, or takes too long."""
+    """Wait until a warm process takes calls at its socket. Return False if it ends before that or takes too long."""
     end = time.monotonic() + START_S
     while not path.exists() and alive() and time.monotonic() < end:
         time.sleep(0.05)
@@ -108,10 +108,10 @@ def leading(path: Path, folder: Path, programs: str) -> dict[str, str]:
 
 @contextmanager
 def warmed(imports: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
-    """Start a warm process for this process, and yield the variables that lead a node to it.
+    """Start a warm process for this process, and yield the environment variables that lead a node to it.
 
     Raises:
-        UserError: the warm process does not come up; the message has what it printed.
+        UserError: the warm process does not start. The message has what it printed.
     """
     with tempfile.TemporaryDirectory(prefix="hanse-") as folder:
         path = Path(folder) / "keeper"
@@ -132,7 +132,7 @@ def keep(path: Path, parent: int | None = None, imports: Sequence[str] = ()) -> 
 
     Args:
         path: the socket, which only this user can open. Its path must be short, at most about a hundred characters.
-        parent: a process id; the process also ends once that process is no longer its parent.
+        parent: a process id. The process also ends once that process is no longer its parent.
         imports: further modules to import. Whatever they load at import is shared by all messages.
     """
     atexit.register(_leave, os.getpid())  # before all imports' own, so that it comes last

@@ -1,6 +1,6 @@
-"""Sends the heads of the books to participants, who witness them, and collects their cosignatures.
+"""Sends the heads of the books (hashes of the whole log) to participants, and collects their cosignatures.
 
-Each request shows its client the newest head of the log and the proof that it continues the last head that this client
+Each request shows its client the newest head of the log, and the proof that it continues the last head that this client
 has acknowledged (:mod:`hanse.ledger.witness`). Cosignatures are kept in ``cosigned.jsonl`` in the run directory, one
 per line.
 """
@@ -22,7 +22,7 @@ class Shown:
     """What clients were shown of the books, and what they have acknowledged.
 
     Attributes:
-        run: the run directory; None: there are no books, and nothing is shown.
+        run: the run directory. None: there are no books, and nothing is shown.
 
     Examples:
         >>> Shown().to(3)
@@ -36,8 +36,9 @@ class Shown:
     _newest: tuple[str, dict[int, str]] = ("", {})  # the newest head, and its cosignatures by client
 
     def to(self, client: int) -> dict[str, Any]:
-        """Return what a request shows a client: the newest head, its proof, and who has cosigned it so far; empty if
-        there is no head yet.
+        """Return what a request shows a client: the newest head, its proof, and who has cosigned it so far.
+
+        It is empty if there is no head yet.
         """
         if self._prover is None:
             if self.run is None or not (self.run / "config.toml").exists() or not (self.run / "ledger.json").exists():

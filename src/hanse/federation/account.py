@@ -1,12 +1,12 @@
 """A client's privacy account: what its answers have cost so far, and whether one more fits into the budget.
 
 Every noised answer is a :class:`Release` of the Gaussian mechanism. An :class:`Account` counts releases and says which
-epsilon they add up to at its delta. Composition is Google's dp-accounting: Gaussians compose to one Gaussian, whose
-epsilon is exact (Balle, Wang 2018, theorem 8); with subsampled ones the privacy loss distribution is convolved (PLD).
-:class:`AccountFile` keeps an account in a participant's folder.
+epsilon they add up to at its delta. The composition of costs is computed by Google's dp-accounting. Gaussians compose
+to one Gaussian, whose epsilon is exact (Balle, Wang 2018, theorem 8). With subsampled ones, the privacy loss
+distribution is convolved (PLD). :class:`AccountFile` keeps an account in a participant's folder.
 
-The choice of clients amplifies nothing, because the server makes that choice and knows it. Only the samples that a
-client itself draws for its steps amplify privacy, since nobody else knows them.
+The choice of clients amplifies nothing, because the server makes that choice and knows it. Only samples that a client
+itself draws for its steps amplify privacy, because nobody else knows which these are.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ Unit = Literal["client", "sample"]
 
 @dataclass(frozen=True, order=True)
 class Release:
-    """What a client gives out at once.
+    """What a client releases at once.
 
     Attributes:
         noise: the standard deviation of the noise over what one client (or one sample) can change.
-        rate: the share of the samples that each step draws at random; 1: all samples.
+        rate: the share of the samples that each step draws at random. 1: all samples.
         steps: how many such steps there are.
     """
 
@@ -73,7 +73,7 @@ def library() -> Any:
 
 @lru_cache(maxsize=4096)
 def spent(releases: Counted, delta: float) -> float:
-    """Return the epsilon that releases have cost together; infinity if no finite epsilon goes with ``delta``.
+    """Return the epsilon that all releases have cost together, or infinity if no finite epsilon goes with ``delta``.
 
     Args:
         releases: each release, with how often it was made.
@@ -118,7 +118,7 @@ class Account:
     Attributes:
         epsilon: the budget.
         delta: the chance with which the budget may be exceeded.
-        unit: what is hidden: the whole "client", or one "sample" of it.
+        unit: what is hidden: the whole "client", or one "sample" of the client.
         releases: what was given out so far, each release with how often it was made.
         sent: digests of the last answers.
 
@@ -181,11 +181,11 @@ class Account:
 
 
 def noise_for(account: Account, releases: Sequence[Release]) -> float:
-    """Return the least noise with which an account affords these releases, to one part in a thousand.
+    """Return, to one part in a thousand, the least noise with which an account can afford these releases.
 
     Args:
         account: the account, with its budget and its other releases.
-        releases: what is to be given out; their own noise is not read.
+        releases: what is to be released. The releases' own noise is not read.
 
     Raises:
         UserError: no noise up to 1e6 is enough; the line begins with the option's name.
@@ -235,13 +235,13 @@ class AccountFile:
     """An account in a participant's own file, which outlives runs, restarts and kills.
 
     Attributes:
-        path: the file; its lock lies next to it.
+        path: the file. Its lock is a file next to it.
     """
 
     path: Path
 
     def read(self) -> Account | None:
-        """Return the account; None: there is none yet.
+        """Return the account, or None if there is none yet.
 
         Raises:
             UserError: the file is damaged. Nothing may be answered then, since what was spent is not known.
@@ -261,7 +261,7 @@ class AccountFile:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from the account: two nodes in one folder share its budget."""
+        """Keep other processes from using the account, because two nodes in one folder share its budget."""
         private_folder(self.path.parent)
         with os.fdopen(os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)) as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -56,10 +56,10 @@ class Share:
     index: Tensor
 
     def limited(self, limit: int | None, seed: int, round: int, client: int) -> Share:
-        """Return at most ``limit`` samples (None: all): the first in a random order keyed by round and client.
+        """Return at most ``limit`` samples (None: all): the first ones in a random order keyed by round and client.
 
         Args:
-            limit: the most samples; None: all.
+            limit: the most samples. None: all.
             seed: the run's seed.
             round: the round's number.
             client: the client's id.
@@ -130,7 +130,7 @@ def confusion(task: Confusion, share: Share, problem: Problem, num_classes: int)
 def nearest(task: Nearest, share: Share, engine: Engine) -> Counted:
     """Return on how many samples of a share each model of the task has the lowest loss, ``[C]`` int64.
 
-    Ties go to the first model; a loss that is not a number counts as the highest.
+    Ties go to the first model. A loss that is not a number counts as the highest.
 
     Args:
         task: the models.
@@ -198,7 +198,7 @@ def answer_tests(
 ) -> list[Tested]:
     """Return the results of tests, all scored in one pass.
 
-    The results contain the weights of mixtures; a node removes them before it sends the results.
+    The results contain the weights of mixtures. A node removes these before it sends the results.
 
     Args:
         asked: (client, task), in ascending order of the clients.
@@ -261,7 +261,7 @@ class Measured:
     Attributes:
         values: the metrics that exist, by name.
         gaps: why other metrics do not exist, by name.
-        without_block: ``[B]``, the main metric with each block of the samples left out; NaN where it then has no value.
+        without_block: ``[B]``, the main metric without each block of the samples; NaN if it then has no value.
         interval: the 95 % interval of the main metric; NaN where it is not known.
     """
 
@@ -277,11 +277,11 @@ def measured(
     """Return the problem's metrics of each model.
 
     Args:
-        problem: the problem, which says which metrics are computed, and how outputs are judged.
+        problem: the problem, which says what metrics are computed and how outputs are judged.
         engine: the engine that computes the models' outputs.
         models: ``[C, P]``.
         pool: the samples.
-        index: for each model the positions of its samples in the pool, ``[n]``; None for all samples with every model.
+        index: for each model, the positions of its samples in the pool, ``[n]``. None: all samples, for every model.
     """
     found = []
     for c, made in enumerate(engine.outputs(models, pool, index)):
@@ -307,10 +307,10 @@ _WASTE = 3
 def weighted_scores(
     models: Tensor, pool: Samples, index: Sequence[Tensor], weights: Sequence[Floats], engine: Engine
 ) -> Scores:
-    """Return each model's scores on its own weighted samples; standard errors are not known.
+    """Return each model's scores on its own weighted samples. Their standard errors are not known.
 
     Samples with the same weights for all clients, mostly those of one class, are scored as one list. All models go
-    through all samples at once. That is twice as fast as one model after another, unless most of these samples are
+    through all samples at once. This is twice as fast as one model after another, unless most of these samples are
     other clients'.
 
     Args:

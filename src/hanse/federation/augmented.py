@@ -38,7 +38,7 @@ def augmented(
         smallest: the smallest batch that the model can train on.
 
     Yields:
-        Samples, and jobs on them by position; the copies made at once stay near 256 MiB.
+        Samples, and jobs that refer to them by position. The copies that are made at once stay near 256 MiB.
     """
     made: list[Samples] = []
     some: dict[int, SeatJob] = {}

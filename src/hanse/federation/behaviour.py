@@ -1,10 +1,10 @@
 """Behaviours: what a client does to requests, to its data and to its replies. A client without a behaviour is honest.
 
 They are for experiments: stragglers, noise, silence, clients that join or leave, free riders, liars and attackers. A
-table ``[behaviour.NAME]`` of an experiment adds one with its options, where NAME is a key of
-:data:`hanse.federation.registry.BEHAVIOURS` or the import path of your own class. Behaviours act at the port, so they
-are the same in every engine. Each is a frozen dataclass that draws from keyed streams, so who is affected does not
-depend on the order of work.
+table ``[behaviour.NAME]`` of an experiment adds one, with its options. NAME is a key of
+:data:`hanse.federation.registry.BEHAVIOURS`, or the import path of your own class. Behaviours act at the port, so they
+are the same in every engine. Each behaviour is a frozen dataclass that draws from keyed streams. Who is affected
+therefore does not depend on the order of work.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Me:
-    """The client that a behaviour wraps or a policy decides for.
+    """The client that a behaviour wraps, or for which a policy decides.
 
     Attributes:
         id: the client's number.
         num_clients: how many clients are registered.
         seed: the run's seed.
         recipe: the local training recipe.
-        num_parameters: how many columns of a model's row are parameters; the rest are buffers.
+        num_parameters: how many columns of a model's row are parameters. The rest are buffers.
         secret: bytes that only this client knows. Simulated clients have none, so runs can be repeated.
 
     Examples:
@@ -64,7 +64,7 @@ class Me:
 class Behaviour(Protocol):
     """Wraps a client: it may change what the client does and sends, keep it silent, or keep it away.
 
-    Override the methods that you need; the others change nothing. Every method but ``tells`` gets the client and the
+    Override the methods that you need. The others change nothing. Every method but ``tells`` gets the client and the
     round.
 
     Examples:
@@ -114,7 +114,7 @@ class Behaviour(Protocol):
         return held
 
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
-        """Return the request as the client understands it; None if the client does not answer."""
+        """Return the request as the client understands it, or None if the client does not answer."""
         return request
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
@@ -129,13 +129,13 @@ class Behaviour(Protocol):
         Args:
             me: the client.
             round: the round's number.
-            request: the request, which asks to train at least one seat.
-            reply: what the client answers, with the steps that it took.
+            request: the request. It asks to train at least one seat.
+            reply: the client's answer, with the steps that it took.
         """
         return 0.0
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return which clients this behaviour affects, and how, for reports; nothing by default."""
+        """Return, for reports, which clients this behaviour affects and how; nothing by default."""
         return Conduct()
 
 
@@ -152,13 +152,13 @@ def place(me: Me, purpose: str) -> int:
 
 
 def first_places(seed: int, purpose: str, num_clients: int, until: float) -> tuple[int, ...]:
-    """Return the ids of the clients that come first in a run's random order, ascending: about ``until`` of them.
+    """Return, ascending, the ids of the clients that come first in a run's random order: about ``until`` of them.
 
     Args:
         seed: the run's seed.
         purpose: the order's name, as for :func:`place`.
         num_clients: how many clients are registered.
-        until: the number below which a client's place (from 0) must lie; it need not be whole.
+        until: the bound below which a client's place (from 0) must lie. It need not be a whole number.
     """
     return tuple(np.flatnonzero(places(seed, purpose, num_clients) < until).tolist())
 
@@ -201,11 +201,12 @@ class OfSome(Behaviour):
 class Straggler(Behaviour):
     """Some clients complete only part of the requested training.
 
-    They train 1 to E epochs, drawn uniformly (GreedyFed section IV); if the recipe counts steps, 1 to all steps.
+    They train 1 to E epochs, drawn uniformly (GreedyFed section IV). If the recipe counts steps, they train 1 to all
+    steps.
 
     Attributes:
         fraction: the share of clients that are stragglers, from 0 to 1.
-        redraw: how often the amount is drawn: every "round", or "once" per client, as in the authors' code.
+        redraw: how often the amount is drawn: in every "round", or "once" per client, as in the authors' code.
     """
 
     fraction: Fraction = 0.5
@@ -234,12 +235,12 @@ class Noisy(Behaviour):
     """Clients add normal noise to each parameter that they send.
 
     Client k of a random permutation adds N(0, sigma_k^2) with ``sigma_k = (k-1) sigma/N``, k = 1..N (GreedyFed section
-    IV, privacy heterogeneity). Draws come from the client's secret or, without one, from the run's seed, which the
-    server knows.
+    IV, privacy heterogeneity). The noise is drawn from the client's secret. Without a secret it is drawn from the run's
+    seed, which the server knows.
 
     Attributes:
         sigma: the scale of the noise, in the unit of the parameters; 0 adds none.
-        levels: "spread" as above, or "same": everyone adds N(0, sigma^2).
+        levels: "spread" as above, or "same": every such client adds N(0, sigma^2).
     """
 
     sigma: Annotated[float, Field(ge=0)] = 0.1
@@ -276,15 +277,15 @@ class Noisy(Behaviour):
 def secret_stream(
     secret: bytes, seed: int, purpose: str, round: int, client: int, *made_of: Tensor, start: int | None = None
 ) -> np.random.Generator:
-    """Return the stream of the noise on what a client sends.
+    """Return the random stream for the noise on what a client sends.
 
     With a secret, the noise also depends on the answer that it hides. The same question gets the same noise again, so
     it cannot be averaged out. Another question in the same round gets different noise, so it does not cancel in
     differences.
 
     Args:
-        secret: the client's secret; empty: the noise follows from the run's seed, which the server knows.
-        seed: the run's.
+        secret: the client's secret. Empty: the noise follows from the run's seed, which the server knows.
+        seed: the seed of the run.
         purpose: the stream's name.
         round: the round's number.
         client: the client's number.
@@ -305,7 +306,7 @@ class DropOut(Behaviour):
     """Clients sometimes do not answer.
 
     Attributes:
-        rate: the probability that a client is silent in a round, from 0 to 1; drawn anew each round.
+        rate: the probability, from 0 to 1, that a client is silent in a round. It is drawn anew each round.
     """
 
     rate: Fraction = 0.1
@@ -330,7 +331,7 @@ class Speed(Behaviour):
         median: the median of that distribution, in seconds.
         sigma: the standard deviation of the time's logarithm, from 0 to 10. With 0.9, the slowest tenth of the clients
             take more than ten times as long as any of the fastest tenth.
-        jitter: the sigma of a log-normal factor that is drawn each round; 0 for none.
+        jitter: the sigma of a log-normal factor, which is drawn each round. 0: no such factor.
         per: whether the time is for a training "request", or for each optimiser "step" in it.
     """
 
@@ -389,7 +390,7 @@ class Joiner(OfSome):
         return me.id not in self.clients or round >= self.at
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return the clients that join late, and in which round."""
+        """Return the clients that join late, and the round in which each does."""
         return Conduct(sentence=f"Some clients join in round {self.at}.", clients=self.those(num_clients))
 
 
@@ -409,7 +410,7 @@ class Leaver(OfSome):
         return me.id not in self.clients or round < self.at
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return the clients that leave early, and from which round on they are gone."""
+        """Return the clients that leave early, and from which round on each is gone."""
         return Conduct(sentence=f"Some clients are gone from round {self.at} on.", clients=self.those(num_clients))
 
 
@@ -466,15 +467,15 @@ class Attacker(OfSome):
     Attributes:
         clients: the ids of the attackers.
         kind: what the attackers send. "random" is a random model, drawn each round, with the spread of the model that
-            the client received. The other kinds replace the update (what training changed): "shuffle" by its shuffled
-            elements, "flip" by its negative, "same" by the same value in each element, "gaussian" by noise.
-        scale: the factor of what is sent; at 1, a changed update has the length of the true update.
+            the client received. The other kinds replace the update (the change made by training): "shuffle" by its
+            shuffled elements, "flip" by its negative, "same" by the same value in each element, "gaussian" by noise.
+        scale: the factor of what is sent. With 1, a changed update has the length of the true update.
         since: the first round of the attack.
-        of: what is replaced: the "update", or the whole "model" as in iPFL's public code: then the model is shuffled,
-            negated, all 1, or N(0, 1), times ``scale``.
-        start: the model that the client starts from. "own": the model that it is asked to train; if each client has its
-            own row, this is its last upload, so its changes accumulate. "sent": the centre to which it is pulled, made
-            of others' models (iPFL, FedAMP); without a centre, as "own".
+        of: what is replaced: the "update", or the whole "model" as in iPFL's public code. A model is shuffled, negated,
+            all 1, or N(0, 1), times ``scale``.
+        start: the model that the client starts from. "own": the model that the client is asked to train. If each client
+            has its own row, this is its last upload, so its changes accumulate. "sent": the centre to which the client
+            is pulled, which is made of others' models (iPFL, FedAMP). Without a centre it is the same as "own".
     """
 
     kind: Attack = "random"
@@ -484,7 +485,7 @@ class Attacker(OfSome):
     start: Literal["own", "sent"] = "own"
 
     def on_request(self, me: Me, round: int, request: Request) -> Request:
-        """Return the request with training from the centre, if ``start`` is "sent"; private rows are not changed."""
+        """Return the request; if ``start`` is "sent", it trains from the centre. Private rows are not changed."""
         if self.start == "own" or me.id not in self.clients or round < self.since:
             return request
         return from_centres(request)
@@ -597,13 +598,13 @@ class Liar(OfSome):
         return replace(reply, results=tuple(self._told(r) for r in reply.results))
 
     def claims(self, me: Me, held: Committed) -> Committed:
-        """Return a commitment with invented samples, at most ten times as many as the true ones; audits detect it."""
+        """Return a commitment with invented samples, at most ten times as many as the true ones. Audits detect this."""
         if me.id not in self.clients or self.size <= 1:
             return held
         return held.with_invented(round(held.commitment.size * (min(self.size, 10.0) - 1)))
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return which clients state false numbers, and which numbers."""
+        """Return which clients state false numbers, and which numbers these are."""
         ratios = {"size of their data": self.size, "cost": self.cost, "eagerness": self.eagerness}
         lies = ", ".join(f"{name} times {ratio:g}" for name, ratio in ratios.items() if ratio != 1)
         lies = ", ".join(filter(None, (lies, *(f"{name} {value:g}" for name, value in self.says.items()))))

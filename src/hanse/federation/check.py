@@ -1,9 +1,9 @@
-"""Checks clients' replies: unsound ones are refused with a reason, never mixed and never paid.
+"""Checks clients' replies. Unsound ones are refused with a reason, and are never mixed and never paid.
 
-Replies are untrusted input. :func:`heard` takes all replies of an exchange and returns the sound ones and the reasons
+Replies are untrusted input. :func:`heard` takes all replies of an exchange. It returns the sound ones, and the reasons
 for refusing the others. :func:`refusal` checks one reply against its declared types (:mod:`hanse.core.port`) and then
-against its request. This is the only check, for every engine: after it, nothing that a client sent can raise an
-exception. :func:`room` limits the size to which a reply may expand, before it is unpacked.
+against its request. Every engine uses only this check. After it, nothing that a client sent can raise an exception.
+:func:`room` limits the size to which a reply may expand, before it is unpacked.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Requests and replies as text and arrays, for engines that send them over a network.
 
-:func:`pack` turns one of the port's dataclasses into a :class:`Message`; :func:`unpack` or, for clients' messages,
-:func:`unpack_reply` turns it back. A message is a JSON header with arrays by content hash: a model that the other side
-already holds is named, not sent. Nothing is ever unpickled. Anything but a known dataclass whose fields have their
-declared types is refused. The request limits the size of its reply (:class:`Room`), because a few bytes can name one
-array a thousand times.
+:func:`pack` turns one of the port's dataclasses into a :class:`Message`. :func:`unpack` turns a message back, and
+:func:`unpack_reply` does so for messages from clients. A message is a JSON header with arrays by content hash. A model
+that the other side already has is named, not sent. Nothing is ever unpickled. Anything but a known dataclass whose
+fields have their declared types is refused. The request limits the size of its reply (:class:`Room`), because a few
+bytes can name one array a thousand times.
 
-:class:`Traffic` counts the bytes that messages would have, for federations that send none.
+:class:`Traffic` counts the bytes that messages would have. It is for federations that send none.
 """
 
 from __future__ import annotations
@@ -210,8 +210,9 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
 
 
 def unpack_kept(message: Message) -> Any:
-    """Return the value of a kept answer's message, even an unsound one: it is read back unchanged, and the check
-    refuses it again.
+    """Return the value of a kept answer's message, even if it is unsound.
+
+    It is read back unchanged, and the check refuses it again.
 
     Raises:
         WireError: it is not a message of the port.

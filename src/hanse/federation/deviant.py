@@ -1,7 +1,7 @@
-"""Clients that deviate in any way that their mechanism allows: the space that ``hanse attack`` searches.
+"""Clients that deviate in any way that their mechanism allows. ``hanse attack`` searches among these ways.
 
 Everything that a client sends is one of the port's result types, and every answer to a question has declared fields.
-:class:`Deviant` changes these by type, so one behaviour covers all deviations under any mechanism.
+:class:`Deviant` changes messages by their type, so one behaviour covers all deviations under any mechanism.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ Said = bool | Annotated[float, Field(allow_inf_nan=False)] | Literal["none", "al
 
 @dataclass(frozen=True)
 class Deviant(OfSome):
-    """Some clients deviate in what they send, report and answer, and when.
+    """Some clients deviate in what they send, report and answer, and in when they do so.
 
     Attributes:
         clients: the ids of the clients. Several deviate in the same way, and lie about gradients together.
-        second: what those but the first send: the "same" as it says itself; the first one's update, "copied"; or
-            "opposed": the first adds noise of three times its update's length, and they send the noise alone with the
-            opposite sign. With "turns" they are there in odd rounds and the first in even ones.
-        sends: what they send as their update: what they "trained", "nothing" (the model that came), "copied" (what the
-            first client that does not deviate sent last, in the same round if it answers before), an "echo" (a step as
-            long as its update to where the models lie that it bought, as if it had been led there by its own samples),
-            or one of the kinds of :class:`hanse.federation.behaviour.Attacker`.
+        second: what all deviants but the first send. "same": what they would send by themselves. "copied": the first
+            one's update. "opposed": the first adds noise of three times its update's length, and the others send this
+            noise alone with the opposite sign. With "turns" they are there in odd rounds and the first in even ones.
+        sends: what they send as their update. "trained": what they trained. "nothing": the model that came. "copied":
+            what the first client that does not deviate sent last (in the same round if it answers before). "echo": a
+            step as long as their update, but towards the models that they bought, as if their own samples had led
+            there. The other choices are the kinds of :class:`hanse.federation.behaviour.Attacker`.
         of: whether such a kind replaces the "update" or the whole "model".
-        start: what they go on from: their "own" start, by the rules; the centre that they were "sent", which is made of
-            what they bought (iPFL, FedAMP), and with "nothing" of their own they then sell that on; or the model that
-            they have "kept", which they sent last.
+        start: from which model they continue. "own": their start by the rules. "sent": the centre that they were sent,
+            which is made of what they bought (iPFL, FedAMP); if they also send "nothing" of their own, they resell
+            that. "kept": the model that they sent last.
         scale: a factor of the update that is sent.
-        times: factors of numbers that deviants report: "samples", "steps", "loss" and "accuracy" with updates and
-            scores (an accuracy stays within 0 and 1), or the numbers of an answer, as in "declare.cost" or
+        times: factors of numbers that deviants report. The numbers are "samples", "steps", "loss" and "accuracy" of
+            updates and scores (an accuracy stays within 0 and 1), or the numbers of an answer, as in "declare.cost" or
             "buy.weights".
-        says: what deviants answer whatever the truth is, by question and field: a number ("declare.cost" = 0), true or
-            false ("offer.sell"), "none" or "all" of a list ("bid.tiers", "buy.sellers").
-        gradient: the length of a false gradient that makes their own update of the round seem the best, sent when asked
-            for a gradient. 0: they send the true gradient.
+        says: what deviants answer, whatever the truth is, by question and field. It is a number ("declare.cost" = 0),
+            true or false ("offer.sell"), or "none" or "all" of a list ("bid.tiers", "buy.sellers").
+        gradient: the length of a false gradient that they send when asked for one. It makes their own update of the
+            round seem the best. 0: they send the true gradient.
         silent: whether deviants do not answer when they are asked to train.
         since: the first round in which clients deviate.
         leaves: the first round in which deviants are gone. None: they stay.

@@ -46,8 +46,8 @@ class LocalFederation:
         profiles: one for each client, or none at all (:mod:`hanse.federation.profiles`).
         secret: the participant's secret, on a network (:mod:`hanse.federation.node`); empty in a simulation.
         run: the run's name, on a network.
-        attest: a function that fetches an auditor's signature (:mod:`hanse.federation.sizes`); None: a simulation
-            audits itself.
+        attest: a function that fetches an auditor's signature (:mod:`hanse.federation.sizes`). None: a simulation,
+            which audits itself.
     """
 
     data: FederatedData
@@ -87,8 +87,8 @@ class LocalFederation:
         """Answer the requests of all clients at once.
 
         All training is one engine call, all scores of the same models are another, and the other tasks follow client by
-        client. Tests are the experimenter's measurements and are answered separately: no behaviour changes them, absent
-        clients answer, too, and no bytes are counted. Nobody is late here, so ``deadline_s`` and ``closing`` are not
+        client. Tests are the experimenter's measurements and are answered separately. No behaviour changes them, absent
+        clients answer too, and no bytes are counted. Nobody is late here, so ``deadline_s`` and ``closing`` are not
         used.
         """
         tests = [r for r in requests if _is_test(r)]

@@ -1,11 +1,12 @@
 """The messages between the server and the members of a group in the four steps of masking a sum.
 
-* "keys": :class:`AskedKeys` says who is in the group; a member answers with :class:`Keys`: fresh public keys, signed.
-* "shares": :class:`AskedShares` has the keys of all; a member answers with :class:`Shares` of its two secrets.
-* "sum": :class:`AskedSum` has the shares that were dealt to a member; it trains, and answers with :class:`Summed` and
-  its update under masks.
-* "open": :class:`AskedOpening` says whose update is in the sum, and has the word of each of these that it was given
-  shares of the same members; a member answers with :class:`Opening`, its share of one secret of each member.
+* "keys": :class:`AskedKeys` says who is in the group. A member answers with :class:`Keys`: fresh public keys, signed.
+* "shares": :class:`AskedShares` has the keys of all members. A member answers with :class:`Shares` of its two secrets.
+* "sum": :class:`AskedSum` has the shares that others made for a member. The member trains, and answers with
+  :class:`Summed` and its update under masks.
+* "open": :class:`AskedOpening` says whose updates are in the sum. It also has each of these members' signed word that
+  it was given shares of the same members. A member answers with :class:`Opening`, its share of one secret of each
+  member.
 
 Client ids are texts here, since they are keys of mappings. Both sides check incoming messages against these types.
 """
@@ -49,8 +50,9 @@ class AskedKeys(TypedDict):
 class Keys(TypedDict):
     """A member's keys for one round.
 
-    ``identity`` is the public key by which other members know it; ``sealing`` and ``masking`` are fresh (X25519);
-    ``seed`` is the SHA-256 of its own mask's seed; ``signature`` is the identity's under :func:`statement`.
+    ``identity`` is the public key by which other members know the member. ``sealing`` and ``masking`` are fresh keys
+    (X25519). ``seed`` is the SHA-256 of the seed of the member's own mask. ``signature`` is made with the identity's
+    key under :func:`statement`.
     """
 
     identity: Digest
@@ -74,8 +76,9 @@ class Shares(TypedDict):
 
 
 class AskedSum(Shares):
-    """The shares dealt to the member that is asked: ``sealed`` and ``prints`` as in :class:`Shares`, but by the
-    id of who dealt them.
+    """The shares made for the member that is asked.
+
+    ``sealed`` and ``prints`` are as in :class:`Shares`, but by the id of the member that made them.
     """
 
 
@@ -87,7 +90,7 @@ class Summed(TypedDict):
 
 
 class AskedOpening(TypedDict):
-    """The members whose updates are in the sum, and what each of them signed in "sum", by id."""
+    """The members whose updates are in the sum, and by id what each of them signed in "sum"."""
 
     survivors: Clients
     signatures: Annotated[dict[Id, Signature], Field(max_length=MOST)]
@@ -134,20 +137,20 @@ def statement(context: str, client: int, said: Mapping[str, str]) -> bytes:
 def masked_with(context: str, keys: Mapping[str, str]) -> bytes:
     """Return the bytes that a member signs in "sum": the members and keys with which its update is masked.
 
-    Otherwise a server could give members different lists, tell some that others dropped out, have them open the masks
-    of one member, and so see its update alone.
+    Otherwise a server could give members different lists. It could tell some that others dropped out, have them open
+    the masks of one member, and so see that member's update alone.
 
     Args:
         context: as in :func:`statement`.
-        keys: the ``masking`` keys of the members whose shares this member was given, and its own, by id.
+        keys: by id, the ``masking`` keys of the members whose shares this member was given, and its own.
     """
     return ("hanse masks 1 sum\n" + "\n".join([context, *(f"{c} {keys[c]}" for c in sorted(keys))]) + "\n").encode()
 
 
 def context_of(run: str, job: str, round: int, asked: Mapping[str, Any]) -> str:
-    """Return the hash, in hexadecimal digits, of what the server must have told all members of a group alike.
+    """Return the hash, in hexadecimal digits, of everything that the server must tell all members of a group alike.
 
-    If a server tells one member another model, rule of training, round or group, the others' signatures are not valid
+    If a server tells one member another model, training rule, round or group, the others' signatures are not valid
     there. So it cannot single out an update by letting the others train nothing.
 
     Args:

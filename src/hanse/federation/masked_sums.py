@@ -1,10 +1,10 @@
-"""The server's side of masked sums: opens the sums of groups' updates from what members send.
+"""The server's side of masked sums: opens the sums of groups' updates from what the members send.
 
 :class:`MaskedSums` wraps the federation of a network as :class:`hanse.federation.secure_sums.Secured` wraps that of a
 simulation, and gives a mechanism the same numbers. A training request becomes four exchanges
-(:mod:`hanse.federation.mask_steps`): fresh keys, shares of secrets, updates under masks, and, once it is known whose
-updates came, the shares that open the sum. A member may be lost in each exchange; a group with too few members left is
-not opened, and the round continues without it.
+(:mod:`hanse.federation.mask_steps`). They bring fresh keys, shares of secrets, updates under masks and, once it is
+known whose updates came, the shares that open the sum. A member may be lost in each exchange. A group with too few
+members left is not opened, and the round continues without it.
 
 :class:`Group` has everything that the server gets in these four exchanges.
 """
@@ -54,13 +54,13 @@ class Group:
         clients: the clients that were asked, ascending.
         least: the smallest number of members that must answer.
         keys: what each member said in "keys", by id.
-        shares: what each member said in "shares", by the id of the dealer.
+        shares: the answers to "shares", by the id of the member that gave them.
         masked: ``[P + 6]``, each member's masked update, by id.
         samples: how many samples each member stated.
         signatures: what each member signed with its update.
-        openings: what each member said in "open".
+        openings: the answers to "open", by member.
         refused: why a client is not in the sum.
-        failed: why there is no sum; "" while there may be one.
+        failed: why there is no sum; "" while a sum is still possible.
     """
 
     clients: Sequence[int]
@@ -84,8 +84,8 @@ class Group:
 def opened(group: Group) -> Tensor | str:
     """Return the sum of a group's words, ``[P + 5]`` int64, or why it cannot be opened.
 
-    Every share is compared with the hash that its dealer sent earlier, and every recovered secret with what its
-    owner signed about it, so whoever sent something wrong is named, where that can be known.
+    Every share is compared with the hash that its maker sent earlier, and every recovered secret with what its owner
+    signed about it. Whoever sent something wrong is therefore named, where that can be known.
     """
     survivors, size = sorted(group.masked), len(next(iter(group.masked.values())))
     total = np.zeros(size, np.uint64)
@@ -175,7 +175,7 @@ class MaskedSums:
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Return the replies; those that trained have their group's mean, or a reason why it was not opened."""
+        """Return the replies. Those that trained have their group's mean, or a reason why the sum was not opened."""
         asked = to_train(requests)
         if not asked:
             return self.inner.exchange(round, requests, deadline_s, closing)

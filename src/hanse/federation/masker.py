@@ -1,15 +1,15 @@
-"""A node's side of masked sums: what it says in each step, and what it refuses.
+"""A node's side of masked sums: what it answers in each step, and what it refuses.
 
-:class:`Masker` answers the four steps of :mod:`hanse.federation.mask_steps`. It trusts the server only to deliver
-messages:
+:class:`Masker` answers the four steps of :mod:`hanse.federation.mask_steps`. It trusts the server for nothing but the
+delivery of messages:
 
-* Members know each other by keys that their owners exchanged (:class:`Trusted`), and sign the fresh keys of a round
-  together with everything that must be the same for all. So the server can neither impersonate a member nor give one of
-  them another model to train.
-* A round's update leaves the node once. If the round is asked for again, the same words leave under new masks, and only
-  for the same group, model and sum: two different sums with one update would reveal somebody else's.
-* For each member, the node reveals a share of the seed or of the key, never of both, and only for a sum of enough
-  members that were all given shares of the same members.
+* Members know each other by keys that their owners exchanged (:class:`Trusted`). They sign the fresh keys of a round
+  together with everything that must be the same for all. The server can therefore neither impersonate a member nor give
+  one member another model to train.
+* A round's update leaves the node once. If the round is asked for again, the same words are sent under new masks, and
+  only for the same group, model and sum. Two different sums with one update would reveal somebody else's update.
+* For each member, the node reveals a share of the seed or of the key, never of both. It does so only for a sum of
+  enough members, all of which were given shares of the same members.
 
 What the node has done is kept in ``masking.json`` and ``masked.npz`` in the participant's folder, since each message
 may meet a fresh process. Simultaneous messages wait for each other.
@@ -53,7 +53,7 @@ FRESH = ("sealing", "masking")  # a member's keys of one round
 
 @dataclass(frozen=True)
 class Trusted:
-    """The members with whose updates a participant's own updates may be summed.
+    """The members whose updates may be summed with a participant's own.
 
     Attributes:
         keys: the public keys of other members (their ``witness.pub``), 32 bytes each.
@@ -62,7 +62,7 @@ class Trusted:
             experiment), because sums over changing groups reveal mean updates. Then no member may drop out.
 
     Raises:
-        UserError: ``least`` is below 3: in a sum of two, each member would know the other's update.
+        UserError: ``least`` is below 3. In a sum of two, each member would know the other's update.
 
     Examples:
         Trust in two other members, whose keys were exchanged by telephone, and no sum of fewer than four:
@@ -84,7 +84,7 @@ class Trusted:
 
     @staticmethod
     def read(file: Path, least: int = LEAST, same: bool = False) -> Trusted:
-        """Return the members that a file names, one name and key per line; the options are those of the class.
+        """Return the members that a file names, one name and key per line. The options are those of the class.
 
         Raises:
             UserError: the file cannot be read, a line is malformed, or a name or a key occurs twice.
@@ -93,18 +93,19 @@ class Trusted:
 
     @staticmethod
     def named_in(home: Path) -> Trusted | None:
-        """Return the members named by ``members.txt`` in a participant's folder; None without that file."""
+        """Return the members named by ``members.txt`` in a participant's folder, or None without that file."""
         return Trusted.read(home / MEMBERS) if (home / MEMBERS).exists() else None
 
 
 @dataclass
 class State:
-    """How far a round's masking has come at this node; bytes are hexadecimal digits.
+    """How far a round's masking has come at this node. Bytes are hexadecimal digits.
 
     Attributes:
         step: the last step that was answered.
         round: the round.
-        context: what the server must have told all members alike (:func:`hanse.federation.mask_steps.context_of`).
+        context: the hash of what the server must have told all members alike
+            (:func:`hanse.federation.mask_steps.context_of`).
         clients: the clients that were asked.
         least: the smallest number of members that must answer.
         task: the hash of the training task.
@@ -117,8 +118,8 @@ class State:
         sent: the round of the last masked update that left the node; -1 for none.
         sent_context: the context of that round.
         sent_samples: the number of samples stated with that update.
-        opened: the survivors of the sum that this node helped to open in round ``sent``; empty for none.
-        group: the keys of all members with which the node has shared a group, where groups must stay the same.
+        opened: the survivors of the sum that this node helped to open in round ``sent``. Empty: none.
+        group: the keys of all members with which the node has been in a group, if groups must stay the same.
         size: the number of members of the node's first group.
         client: the node's id in this run; -1 before it has masked.
     """
@@ -159,8 +160,8 @@ class Masker:
 
     Attributes:
         folder: the folder of the participant's state in this run.
-        witness: the witness, whose key is the one by which other members know the participant.
-        trusted: the members with whose updates its own may be summed; None: nobody's.
+        witness: the participant's witness. Other members know the participant by the witness's key.
+        trusted: the members whose updates may be summed with its own. None: nobody's.
         run: the run's name.
         job: the participant's assignment without its id, as text.
         client: the participant's id.
@@ -177,7 +178,7 @@ class Masker:
         """Answer "keys": fresh keys for this round, signed.
 
         Raises:
-            WireError: nobody is trusted here, the group is too small or too easily opened, or the round was already
+            WireError: the node trusts nobody, the group is too small or too easily opened, or the round was already
                 masked in another way.
         """
         asked, trusted = self._read(task), self._trusted()
@@ -205,7 +206,7 @@ class Masker:
         return Masked("keys", said, NONE)
 
     def shares(self, round: int, task: Mask) -> Masked:
-        """Answer "shares": shares of the seed and of the mask key, sealed for each member.
+        """Answer "shares": make a share of the seed and of the mask key for each member, sealed for that member.
 
         Raises:
             WireError: a member is not known here, or has not signed its keys for this round, or too few members are
@@ -229,12 +230,13 @@ class Masker:
         return Masked("shares", {"sealed": sealed, "prints": prints}, NONE)
 
     def before_sum(self, round: int, task: Mask) -> bool:
-        """Take in what comes with "sum", and return whether the update is still to be trained.
+        """Take in what comes with "sum", and return whether the update still has to be trained.
 
         If not, the same words as last time are sent again.
 
         Raises:
-            WireError: shares are not what was dealt, too few are left, or the training is not what the group agreed on.
+            WireError: shares are not what was sent earlier, too few are left, or the training is not what the group
+                agreed on.
         """
         asked = self._read(task)
         if task.train is None:
@@ -252,17 +254,18 @@ class Masker:
             return state.sent != round
 
     def sum(self, round: int, task: Mask, words: Tensor | None, samples: float) -> Masked:
-        """Answer "sum": the words of the update under masks.
+        """Answer "sum" with the update's words (its numbers as integers) under masks.
 
         Args:
             round: the round.
-            task: the task that :meth:`before_sum` took in, which was trained.
-            words: ``[P + 5]`` int64, as :func:`hanse.federation.secure_sums.in_words` makes them; None: the words that
+            task: the task that :meth:`before_sum` took in, after training.
+            words: ``[P + 5]`` int64, as :func:`hanse.federation.secure_sums.in_words` makes them. None: the words that
                 were sent last time.
-            samples: the stated number of samples; not read if ``words`` is None.
+            samples: the stated number of samples. It is not read if ``words`` is None.
 
         Raises:
-            WireError: the round was meanwhile begun again for something else, or the words of last time are lost.
+            WireError: the round was meanwhile begun again for something else, or the words that were sent last time are
+                lost.
         """
         with self._changing(durable=True) as state:
             self._next(state, "ready", round)
@@ -294,11 +297,11 @@ class Masker:
         return Masked("sum", said, torch.from_numpy(masked.view(np.int64)))
 
     def open(self, round: int, task: Mask) -> Masked:
-        """Answer "open": for each member, a share of its seed if its update is in the sum, else of its mask key.
+        """Answer "open": for each member, reveal a share of its seed if its update is in the sum, else of its mask key.
 
         Raises:
-            WireError: the sum has too few members or members outside the group, one of them was given shares of other
-                members than this node, or this node has already helped to open another sum of the same updates.
+            WireError: the sum has too few members, or members outside the group; one of them was given shares of other
+                members than this node; or this node has already helped to open another sum of the same updates.
         """
         asked = self._read(task)
         survivors = sorted(asked["survivors"])

@@ -4,16 +4,16 @@ Member i of a group has a vector x_i of whole numbers modulo 2^64 and sends
 
     y_i = x_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij)        (eq. 1)
 
-where only i and j know s_ij, and only i knows b_i. Both b_i and i's private key are dealt to the group as Shamir
-shares; any ``least`` shares recover them. In the sum over the members whose y_i came, the masks between any two of them
-cancel. What remains are the masks towards members that dropped out, whose keys are recovered from shares, and the b_i
-of the members that did not. For each other member, a member reveals a share of b_i or of the key, never of both: with
-both, a server could unmask y_i.
+where only i and j know s_ij, and only i knows b_i. Both b_i and i's private key are split among the group as Shamir
+shares. Any ``least`` shares recover them. In the sum over the members whose y_i came, the masks between any two of them
+cancel. Two kinds of masks remain: those towards members that dropped out, whose keys are recovered from shares, and the
+b_i of the members that did not drop out. For each other member, a member reveals a share of b_i or of the key, never of
+both. With both, a server could unmask y_i.
 
 This module has the primitives: sharing, agreement, sealing, and the key stream. :mod:`hanse.federation.masker` is a
 node's side of the protocol, :mod:`hanse.federation.masked_sums` the server's. They use the package ``cryptography``.
-Flower's own (``flwr.common.secure_aggregation``) are not used, because they fold the seed of a mask into 32 bits for a
-generator that is not made for secrets, and trust the public keys that the server hands out.
+Flower's own (``flwr.common.secure_aggregation``) are not used, for two reasons: they fold the seed of a mask into 32
+bits, for a generator that is not made for secrets; and they trust the public keys that the server hands out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SHARE = 66
 
 
 def split(secret: bytes, least: int, members: Collection[int]) -> dict[int, bytes]:
-    """Return a share of a secret for each member; any ``least`` of them recover it, and fewer reveal nothing.
+    """Return a share of a secret for each member. Any ``least`` shares recover it, and fewer reveal nothing.
 
     A share is the value of a random polynomial of degree ``least - 1`` at the member's number plus 1 (Shamir 1979).
 
@@ -66,11 +66,11 @@ def split(secret: bytes, least: int, members: Collection[int]) -> dict[int, byte
 
 
 def joined(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret that shares give, by Lagrange's interpolation at 0.
+    """Return the secret that shares encode, by Lagrange's interpolation at 0.
 
     Raises:
-        ValueError: these are not shares of one secret of 32 bytes. (Too few or wrong shares are not always noticed:
-            compare the result with what is known of the secret.)
+        ValueError: these are not shares of one secret of 32 bytes. (Too few or wrong shares are not always noticed.
+            Compare the result with what is known of the secret.)
     """
     total = 0
     for i, share in shares.items():
@@ -99,7 +99,7 @@ def agreed(private: bytes, peer: bytes, purpose: bytes) -> bytes:
     Args:
         private: this party's private key.
         peer: the other party's public key.
-        purpose: what the key is for; both parties must give the same.
+        purpose: what the key is for. Both parties must give the same purpose.
 
     Raises:
         ValueError: the peer's key is not a key, or is one that gives everybody the same result.

@@ -1,8 +1,9 @@
-"""A participant's side of the port on a network: it holds the data, answers requests, and keeps its private models.
+"""A participant's side of the port on a network: it has the data, answers requests, and keeps its private models.
 
-:class:`Node` answers messages and knows nothing about the network. :class:`ClientData` is the participant's data,
-:class:`Assignment` is what the server tells it about the run, and :func:`hello` what it first says about itself. A node
-keeps models by content hash, and its private rows and receipts, in its own folder by run, so they survive restarts.
+:class:`Node` answers messages and knows nothing about the network. :class:`ClientData` is the participant's data.
+:class:`Assignment` is what the server tells it about the run, and :func:`hello` is what it first says about itself. In
+its own folder, a node keeps models by content hash, and private rows and receipts by run. They therefore survive
+restarts.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class ClientData:
     For samples with several inputs, make :class:`hanse.data.Samples` from a dictionary.
 
     Attributes:
-        train: the samples that the participant trains on; at least one.
+        train: the samples on which the participant trains, at least one.
         test: the samples that the participant tests models on, or None.
         validation: the samples that the participant validates models on, or None.
         num_classes: None for regression.
@@ -100,7 +101,7 @@ class ClientData:
 
     Raises:
         UserError: inputs and targets differ in number, a number is not finite, there is nothing to train on, or an
-            amount of the profile (such as the cost) is not a number from 0 to 1e15, or inf. Labels are not compared
+            amount of the profile (such as the cost) is neither a number from 0 to 1e15 nor inf. Labels are not compared
             with ``num_classes`` here, nor the shapes of the shares with one another.
 
     Examples:
@@ -145,7 +146,7 @@ class ClientData:
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """The digest of each share; see :mod:`hanse.data.fingerprint`."""
+        """The digest of each share of the data; see :mod:`hanse.data.fingerprint`."""
         held = {share: getattr(self, share) for share in SHARES}
         return {share: [] if samples is None else [of_samples(samples)] for share, samples in held.items()}
 
@@ -193,10 +194,10 @@ class Assignment:
         seed: the run's seed.
         model: the experiment's section about the model.
         train: the experiment's section about local training.
-        half: models travel as 16-bit floats.
+        half: whether models travel as 16-bit floats.
         unsent: the digest of the frozen parameters that are not sent (:attr:`hanse.learning.job.Problem.unsent`).
         metrics: what tests report besides loss and accuracy.
-        private: the experiment's ``federation.private``, with its noise; None: there is none.
+        private: the experiment's ``federation.private``, with its noise. None: there is none.
 
     Examples:
         >>> job = Assignment("mine", client=0, num_clients=4, seed=0, model={"name": "logistic"}, train={"lr": 0.1})
@@ -278,9 +279,9 @@ def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
     """Return what a participant says about itself before it has an id: plain values, and none of its samples.
 
     Args:
-        data: what the participant holds.
-        loop: the participant's own training loop, reported as "plain", or as "penalty" if it takes pulls and tilts;
-            None: there is none.
+        data: the participant's data.
+        loop: the participant's own training loop, reported as "plain", or as "penalty" if it takes pulls and tilts.
+            None: it has none.
     """
     return {
         "name": data.name,
@@ -299,17 +300,18 @@ class Node:
     """Answers requests for one participant in one run.
 
     Args:
-        data: what the participant holds.
+        data: the participant's data.
         job: what the server says about the run.
         folder: the participant's folder, with a subfolder for each run.
-        policy: the participant's own decisions; None: :class:`hanse.federation.policy.Loyal`.
+        policy: the participant's own decisions. None: :class:`hanse.federation.policy.Loyal` decides.
         behaviours: what changes requests and replies, for experiments.
-        loop: the participant's own training loop; None: the experiment's, if any.
-        own: the objects (models, losses, metrics, loops) that import paths in ``job`` may name, by path; no other path
+        loop: the participant's own training loop. None: the experiment's, if any.
+        own: the objects (models, losses, metrics, loops) that import paths in ``job`` may name, by path. No other path
             is followed.
-        trusted: the members with whose updates the participant's own may be summed. Its updates are then sent only in
-            such sums, and it answers no questions about models on its samples. None: updates are sent unmasked.
-        private: the participant's own privacy settings, which override those of ``job``; None: the settings of ``job``.
+        trusted: the members with whose updates the participant's own may be summed. The participant's updates are then
+            sent only in such sums, and it answers no questions about models on its samples. None: updates are sent
+            unmasked.
+        private: the participant's own privacy settings, which override those of ``job``. None: the settings of ``job``.
 
     Raises:
         WireError: the run's name cannot be a folder, or frozen parameters differ from the server's.
@@ -374,7 +376,7 @@ class Node:
         """Answer one packed request with a packed reply.
 
         Raises:
-            MissingError: the message names arrays that are neither in it nor kept here; the server then sends them
+            MissingError: the message names arrays that are neither in it nor kept here. The server then sends them
                 again.
             WireError: the message is not a request for this client.
         """
@@ -444,15 +446,15 @@ class Node:
         return dataclasses.replace(reply, results=(words, *reply.results[1:]))
 
     def keep_receipts(self, lines: str, operator: bytes) -> None:
-        """Keep receipts whose proofs hold.
+        """Keep receipts whose proofs are valid.
 
         Args:
             lines: the receipts as JSON, one on each line.
             operator: the operator's key (32 bytes), which must have signed the receipts' heads.
 
         Raises:
-            WireError: the lines are not receipts, are another client's, lack a valid proof or signature, or contradict
-                kept receipts. The participant sees this in its log, the server in the refusal.
+            WireError: the lines are not receipts, belong to another client, lack a valid proof or signature, or
+                contradict kept receipts. The participant sees this in its log, the server in the refusal.
         """
         try:
             told = [Receipt.read(line.encode()) for line in lines.splitlines()]
@@ -608,10 +610,10 @@ def _safe(name: str) -> str:
 
 
 def own_secret(folder: Path) -> bytes:
-    """Return the secret (32 bytes) in ``folder``; if there is none, it is created, readable only by this user.
+    """Return the secret (32 bytes) in ``folder``. If there is none, it is created, readable only by this user.
 
     Raises:
-        UserError: others can read the file, or it holds something else.
+        UserError: others can read the file, or it does not hold a secret.
     """
     path = folder / SECRET
     if not path.exists():  # of two processes that make it at once, one wins

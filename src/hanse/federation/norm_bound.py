@@ -1,8 +1,8 @@
-"""A bound on the norm of updates: updates far longer than the others of their round are refused.
+"""A bound on the norm of updates: updates that are far longer than the others of their round are refused.
 
-``[federation] refuse`` turns it on. It is off by default, because it hides how a mechanism itself handles attackers,
-and it refuses honest updates if clients differ much. :class:`Bounded` wraps any engine's federation, so it works the
-same with all engines; :class:`NormBound` is its rule.
+``[federation] refuse`` turns it on. It is off by default for two reasons: it hides how a mechanism itself handles
+attackers, and it refuses honest updates if clients differ much. :class:`Bounded` wraps the federation of any engine, so
+it works the same with all engines. :class:`NormBound` is its rule.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class NormBound:
 
     Attributes:
         times: the multiple, above 1.
-        least: the smallest number of sound updates with which anything is refused, since a median of fewer means too
-            little; at least 5.
+        least: the smallest number of sound updates with which anything is refused, at least 5. A median of fewer
+            updates means too little.
     """
 
     times: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 3.0
@@ -59,7 +59,7 @@ def build_refusal(given: str | Mapping[str, Any] | None) -> Any:
 
     Args:
         given: "norm_bound", an import path, or a table of either as ``name`` with the rule's options
-            (:class:`NormBound`); None: nothing is refused.
+            (:class:`NormBound`). None: nothing is refused.
 
     Raises:
         UserError: there is no such rule, or an option is not allowed.
@@ -94,7 +94,7 @@ class Bounded:
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Return the replies; those over the bound are replaced by the reason."""
+        """Return the replies. Those over the bound are replaced by the reason."""
         replies = self.inner.exchange(round, requests, deadline_s, closing)
         asked = {r.client: r for r in requests}
         sound = [r for r in replies if r.client in asked and refusal(asked[r.client], r, self.size) is None]

@@ -1,13 +1,13 @@
 """Policies: what a client decides for itself, such as bids, prices, and whether it stays.
 
 ``[clients] policy`` names one of :data:`POLICIES`, or gives the import path of your own class. A policy is a frozen
-dataclass with a method for each question that it answers differently from :class:`Loyal`, which answers all others.
+dataclass. It has a method for each question that it answers differently from :class:`Loyal`, which answers all others.
 Questions that neither of them knows are refused (:func:`answer`). A policy sees only itself and what the server tells
 it.
 
-For a "bid" at PI-FL's auctions, a client is told the number of ``tiers``, the ``price`` of a seat and its ``balance``
-(units), what each tier has ``paid`` it so far (net units per seat, or only rewards; 0 where it never had a seat), and
-``scores``, the loss and accuracy of each tier's model on its own samples. Only the client sees these scores.
+For a "bid" at PI-FL's auctions, a client is told five things: the number of ``tiers``; the ``price`` of a seat and its
+own ``balance`` (units); what each tier has ``paid`` it so far (net units per seat, or only rewards; 0 if it never had a
+seat); and ``scores``, the loss and accuracy of each tier's model on its own samples. Only the client sees these scores.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Told = Mapping[str, Any]
 def fit(loss: float, accuracy: float) -> float:
     """Return how well a model fits, from 0 to 1.
 
-    The fit is the accuracy (PI-FL eq. 3), or ``1 / (1 + loss)`` for regression, which has no accuracy; 0 if neither is
-    known.
+    The fit is the accuracy (PI-FL eq. 3). For regression, which has no accuracy, it is ``1 / (1 + loss)``. It is 0 if
+    neither is known.
 
     Args:
         loss: the mean loss; used if there is no accuracy.
@@ -77,16 +77,16 @@ class BestTier:
     PI-FL Alg. 1 (papers.md P22). How well a tier fits is its importance weight, :func:`fit` of its model.
 
     Attributes:
-        threshold: from 0 to 1; the client also bids for other tiers whose weight is above this share of the best weight
-            or, with ``rule`` "absolute" or "printed", above this weight.
+        threshold: a number from 0 to 1. The client also bids for other tiers if their weight is above this share of the
+            best weight or, with ``rule`` "absolute" or "printed", above this number.
         rule: with "relative" and "absolute" the client always bids for the best tier. With "printed" it bids only for
             tiers above the threshold. Untrained models would get no bids that way, so in the first rounds it bids for a
             random tier.
         start_rounds: the last of the rounds with random bids.
 
     Examples:
-        A client with 25 units is told of two tiers whose seats cost 10 each. It bids for the one whose model is more
-        accurate on its samples; with a lower threshold also for the other, since it can afford both:
+        A client with 25 units is told of two tiers whose seats cost 10 each. The client bids for the tier whose model
+        is more accurate on its samples. With a lower threshold it also bids for the other, since it can afford both:
 
         >>> from hanse.core.recipe import Recipe
         >>> me = Me(id=0, num_clients=4, seed=0, recipe=Recipe(), num_parameters=8)
@@ -122,21 +122,21 @@ class BestTier:
 
 @dataclass(frozen=True)
 class RewardSeeking:
-    """Bids for the tier with the best sum of fit and reward so far.
+    """Bids for the tier with the best sum of two terms: how well it fits, and its reward so far.
 
     PI-FL section 3.1 forms preferences from importance weights and received rewards, without saying how to weigh the
     two.
 
     Attributes:
-        weight: the factor of what the tier has paid so far, in units of the price of a seat.
-        fit: the factor of the importance weight; with 0 only rewards count.
+        weight: the factor of what the tier has paid so far, measured in prices of a seat.
+        fit: the factor of the importance weight. With 0, only rewards count.
     """
 
     weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
     fit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return ``{"tiers": [tier]}``, or no tier where the balance is less than the price.
+        """Return ``{"tiers": [tier]}``, or no tier if the balance is less than the price.
 
         Args:
             me: the client.
@@ -167,10 +167,10 @@ class RandomTiers:
 
 @dataclass(frozen=True)
 class NeverBids:
-    """Some clients never bid; the others bid as :class:`BestTier` does.
+    """Some clients never bid. The others bid as :class:`BestTier` does.
 
     Clients that never bid pay nothing, take the models, and earn if they are invited. (The behaviour "free_rider" is
-    different: it bids, and sends back the model that it received.)
+    different: such a client bids, and sends back the model that it received.)
 
     Attributes:
         fraction: the share of clients that never bid, from 0 to 1.
@@ -184,14 +184,14 @@ class NeverBids:
         Args:
             me: the client.
             round: the round's number.
-            told: as for :meth:`BestTier.bid`: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and
-                ``accuracy``, one entry per tier.
+            told: as for :meth:`BestTier.bid`: ``price`` and ``balance`` (units), and ``scores`` with the lists ``loss``
+                and ``accuracy``, one entry per tier.
         """
         rides = place(me, "free riders") < self.fraction * me.num_clients
         return {"tiers": []} if rides else BestTier().bid(me, round, told)
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
-        """Return the clients that never bid, as cheats, and what they gain."""
+        """Return the clients that never bid, described as cheats, and what they gain."""
         found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
         told = "Some clients never bid: they pay nothing, take the models, and earn if they are invited."
         return Conduct("those who never bid", told, found, cheats=True, rank=20)
@@ -231,10 +231,9 @@ class Trader:
     """Declares its profile in a market, and may limit what it pays and how long it waits.
 
     Attributes:
-        most: the most tokens that the client pays in a round; None: any bill. An entry ``most`` in its profile
+        most: the most tokens that the client pays in a round. None: it pays any bill. An entry ``most`` in its profile
             overrides this.
-        patience: the client leaves after more than this many rounds in which its models were withheld; None: it never
-            leaves.
+        patience: the client leaves when its models were withheld in more rounds than this. None: it never leaves.
 
     Examples:
         >>> from hanse.core.recipe import Recipe
@@ -252,17 +251,17 @@ class Trader:
         Args:
             me: the client.
             round: the round's number.
-            told: ``profile``, the client's own: ``cost``, ``eagerness``, and perhaps ``later``, a list of changes with
-                the ``round`` from which each holds.
+            told: the client's own ``profile``. It has ``cost``, ``eagerness``, and perhaps ``later``: a list of
+                changes, each with the ``round`` from which it is valid.
         """
         now = at_round(told.get("profile", {}), round)
         return {key: now[key] for key in DECLARED if key in now}
 
     def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether the client sells its model at a posted price: it does if the price covers its cost of sharing.
+        """Return whether the client sells its model at a posted price. It does if the price covers its cost of sharing.
 
-        If prices depend on the weight with which a model is imported, it also returns its cost as the ``least`` that it
-        sells for.
+        Prices may depend on the weight with which a model is imported. Then it also returns its cost as ``least``, the
+        lowest price at which it sells.
 
         Args:
             me: the client.
@@ -275,19 +274,18 @@ class Trader:
         return {"sell": sells, "least": cost} if sells and "flat" in told else {"sell": sells}
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the ``sellers`` whose models the client buys and the ``weights`` with which it imports them, in
-        samples.
+        """Return ``sellers``, whose models the client buys, and ``weights``, with which it imports them, in samples.
 
-        This is the best purchase for the client, within its balance and what it agrees to pay
+        It makes the purchase that is best for the client, within its balance and what it agrees to pay
         (:func:`hanse.games.market_posted.best_purchase`).
 
         Args:
             me: the client.
             round: the round's number.
-            told: the offers as five lists, ``sellers``, ``sizes``, ``prices`` (tokens), ``distances`` and ``least``,
-                what must be paid at least; ``lam``, the weight of a distance; ``per_sample``, what each sample of a
-                weight costs besides; the client's own
-                ``samples``, ``balance`` (units) and ``profile``; and the ``eagerness`` of those whose profile has none.
+            told: the offers as five lists: ``sellers``, ``sizes``, ``prices`` (tokens), ``distances`` and ``least``,
+                what must be paid at least. Then ``lam``, the weight of a distance; ``per_sample``, the extra cost of
+                each sample of a weight; the client's own ``samples``, ``balance`` (units) and ``profile``; and the
+                ``eagerness`` of clients whose profile has none.
         """
         now = at_round(told["profile"], round)
         eagerness, samples = now.get("eagerness", told["eagerness"]), told["samples"]
@@ -310,19 +308,19 @@ class Trader:
         return {"sellers": [told["sellers"][k] for k in taken], "weights": weights[taken].tolist()}
 
     def authorise(self, me: Me, round: int, told: Mapping[str, Any]) -> int | None:
-        """Return the most that the client pays this round, in units; None for any bill.
+        """Return the most that the client pays this round, in units, or None for any bill.
 
         Args:
             me: the client.
             round: the round's number.
-            told: the client's ``profile``; its ``most`` (tokens) overrides the option.
+            told: the client's ``profile``. Its ``most`` (tokens) overrides the option.
         """
         now = at_round(told.get("profile", {}), round)
         most = now.get("most", self.most)
         return None if most is None else int(most * TOKEN)
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether the client stays; ``told["unpaid"]`` counts the rounds in which its models were withheld.
+        """Return whether the client stays. ``told["unpaid"]`` counts the rounds in which its models were withheld.
 
         Args:
             me: the client.
@@ -414,14 +412,15 @@ class QuitsWhenWorthless:
 
 
 class Stay(TypedDict, total=False):
-    """The allowed answer to "stay": whether the client stays (default: it does)."""
+    """The allowed answer to "stay": whether the client stays (by default it does)."""
 
     stay: bool
 
 
 class Bid(TypedDict, total=False):
-    """The allowed answer to "bid". ``tiers`` are the tiers bid for, the favourite first; a number that no tier has
-    makes the bid void.
+    """The allowed answer to "bid".
+
+    ``tiers`` are the tiers that it bids for, the favourite first. A number that no tier has makes the bid void.
     """
 
     tiers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
@@ -435,8 +434,10 @@ class Offer(TypedDict, total=False):
 
 
 class Sale(TypedDict, total=False):
-    """The allowed answer to "offer": whether the client sells at the posted price (default: no) and, if prices depend
-    on weight, the least that it sells for (default: 0).
+    """The allowed answer to "offer".
+
+    It says whether the client sells at the posted price (default: no). If prices depend on weight, it also says the
+    lowest price at which it sells (default: 0).
     """
 
     sell: bool
@@ -444,8 +445,10 @@ class Sale(TypedDict, total=False):
 
 
 class Purchase(TypedDict, total=False):
-    """The allowed answer to "buy": the clients whose models are bought, and with how many samples each counts (default:
-    all of the seller's samples).
+    """The allowed answer to "buy".
+
+    It names the clients whose models are bought, and with how many samples each model counts (default: all of the
+    seller's samples).
     """
 
     sellers: Annotated[list[Int64] | tuple[Int64, ...], Field(max_length=10_000)]
@@ -477,14 +480,14 @@ def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, An
     """Return the policy's answer to a question, or :class:`Loyal`'s if the policy has none.
 
     Args:
-        policy: any object; its method with the question's name is called.
-        question: "stay", "bid", "declare", or another that a mechanism asks.
+        policy: any object. Its method with the name of the question is called.
+        question: "stay", "bid", "declare", or another question that a mechanism asks.
         me: the client that decides.
         round: the round's number.
-        told: what the server tells the client, and scores that stay with the client.
+        told: what the server tells the client, plus scores that stay with the client.
 
     Returns:
-        Plain values by name; None if neither has a method for the question.
+        Plain values by name, or None if neither has a method for the question.
     """
     method = getattr(policy, question, None) or getattr(Loyal(), question, None)
     if method is None:

@@ -1,13 +1,15 @@
 """Differential privacy at the client: every update is clipped and noised, and counted in the client's account.
 
-``[federation] private = { clip = 1.0, noise = 1.1, epsilon = 8.0, delta = 1e-5 }`` turns it on. :class:`Private` stands
-at the client's door, behind everything that the client does: nothing made of its samples passes but what
-:class:`Privacy` lets out. Updates and gradients get noise; what cannot get any is left out or refused. The server is
-the adversary: it may ask what, when and whom it likes, and no guarantee rests on what it does.
+``[federation] private = { clip = 1.0, noise = 1.1, epsilon = 8.0, delta = 1e-5 }`` turns it on. :class:`Private`
+controls everything that leaves the client, after the client has done all else. Of what is made from its samples, only
+what :class:`Privacy` allows gets out. Updates and gradients get noise. What cannot get any is left out or refused. The
+server is treated as the adversary. It may ask whatever, whenever and whomever it likes, and no guarantee depends on
+what it does.
 
-With ``unit = "client"`` a whole client is hidden: whether an update is its own, or none at all (a step of zero). An
-update changes by at most ``clip`` then, and gets normal noise of ``noise * clip`` at each number. With ``unit =
-"sample"`` one sample is hidden, and training itself is private (DP-SGD, :mod:`hanse.learning.private_loop`).
+With ``unit = "client"`` a whole client is hidden: nobody can tell whether an update is the client's own or no update at
+all (a step of zero). An update changes by at most ``clip`` then, and gets normal noise of ``noise * clip`` at each
+number. With ``unit = "sample"`` one sample is hidden, and training itself is private (DP-SGD,
+:mod:`hanse.learning.private_loop`).
 """
 
 from __future__ import annotations
@@ -77,8 +79,8 @@ class Stricter(TypedDict):
 
     Attributes:
         clients: the ids of the clients.
-        epsilon: the budget of each.
-        noise: as in :class:`Privacy`; left out: the least with which this budget lasts.
+        epsilon: the budget of each of these clients.
+        noise: as in :class:`Privacy`. If left out, the least noise with which this budget lasts.
     """
 
     clients: Sequence[int]
@@ -103,22 +105,23 @@ def _table(given: Any) -> Any:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What a client lets out, and how much of it.
+    """What a client releases, and how much of it.
 
     Attributes:
-        clip: the largest length of an update, in the unit of the parameters; with unit "sample", of each sample's
-            gradient. Anything longer is shortened to this length.
+        clip: the largest length of an update, in the unit of the parameters. With unit "sample", the largest length of
+            each sample's gradient. Anything longer is shortened to this length.
         epsilon: each client's budget over the run. A client that has spent it sits out.
-        delta: the chance with which the guarantee may fail, above 0, at most 0.01, and below one divided by the number
-            of clients (unit "sample": of the client's samples).
-        noise: the standard deviation of the noise at each number, in multiples of ``clip``. None: the least with which
-            the budget lasts for as many rounds as a client is expected to be asked.
-        unit: what is hidden: the whole "client", or one "sample" of it.
-        quantile: the share of the updates that should not be shortened: the clip then follows this quantile from round
-            to round (:mod:`hanse.rounds.clipping`), and each client says, with noise, whether its update was within it.
-            None: the clip stays.
+        delta: the probability with which the guarantee may fail. It is above 0, at most 0.01, and below one divided by
+            the number of clients (unit "sample": of the client's samples).
+        noise: the standard deviation of the noise at each number, in multiples of ``clip``. None: the least noise with
+            which the budget lasts for as many rounds as a client is expected to be asked.
+        unit: what is hidden: the whole "client", or one "sample" of the client.
+        quantile: the share of the updates that should not be shortened. The clip follows this quantile from round to
+            round (:mod:`hanse.rounds.clipping`), and each client says, with noise, whether its update was within the
+            clip. None: the clip stays.
         rate: how fast the clip follows.
-        bits: the standard deviation of the noise on what each client says of the clip; this answer is charged, too.
+        bits: the standard deviation of the noise on what each client says of the clip. This answer is charged to the
+            account too.
         stricter: clients with a smaller budget.
     """
 
@@ -148,7 +151,7 @@ class Privacy:
                 raise UserError(f"stricter: noise {noise:g}: must be at least {self.noise:g}, the others'")
 
     def of(self, client: int) -> Privacy:
-        """Return the settings of one client: these, or what ``stricter`` says of it."""
+        """Return the settings of one client: these, or those that ``stricter`` has for it."""
         for one in self.stricter:
             if client in one["clients"]:
                 noise = one.get("noise")
@@ -156,10 +159,10 @@ class Privacy:
         return self
 
     def bearing(self, clients: int, samples: int) -> Privacy:
-        """Return these settings, checked for a client with so many samples, one of so many clients.
+        """Return these settings, after checking them for a client with so many samples that is one of so many clients.
 
         Raises:
-            UserError: delta is too large: revealing one client (or sample) whole would keep to it.
+            UserError: delta is so large that even revealing one client (or sample) completely would satisfy it.
         """
         number, of = (clients, "clients") if self.unit == "client" else (samples, "samples of one client")
         if self.delta * number >= 1:
@@ -167,12 +170,12 @@ class Privacy:
         return self
 
     def needs(self, rounds: int, share: float, one: Release) -> float:
-        """Return the noise; if it was not given, the least with which the budget lasts.
+        """Return the noise. If it was not given, return the least noise with which the budget lasts.
 
         Args:
             rounds: the number of rounds of the run.
-            share: the expected part of them in which a client is asked to train.
-            one: what an update gives out; its noise is not read.
+            share: the expected share of the rounds in which a client is asked to train.
+            one: what one update releases. Its noise is not read.
 
         Raises:
             UserError: no noise is enough; the line begins with the option's name.
@@ -198,7 +201,7 @@ class Privacy:
         return Account(self.epsilon, self.delta, self.unit)
 
     def over(self, account: Account | None) -> Account:
-        """Return an account with the lesser of its terms and these; None: one that is opened now."""
+        """Return an account with the smaller of its own terms and these; without an account, one that is opened now."""
         return self.opened() if account is None else account.within(self.epsilon, self.delta)
 
     def release(self, samples: int, recipe: Recipe, work: int | None = None) -> Release:
@@ -216,7 +219,7 @@ class Privacy:
         return Release(noise, 1 / batches, max(1, steps))
 
     def update(self, samples: int, recipe: Recipe, work: int | None = None) -> list[Release]:
-        """Return all that goes out with one update; arguments as of :meth:`release`."""
+        """Return everything that is released with one update. The arguments are those of :meth:`release`."""
         return [self.release(samples, recipe, work), *self._beside]
 
     def clip_of(self, task: port.Train) -> float:
@@ -232,7 +235,7 @@ class Privacy:
             samples: how many the client has.
             recipe: how the client trains.
             lr: the round's learning rate.
-            task: the update's training task; its work and its clip count.
+            task: the update's training task, of which the work and the clip count.
         """
         noise = 0.0 if self.noise is None else self.noise
         if self.unit == "client":
@@ -244,7 +247,9 @@ class Privacy:
         return lr * noise * self.clip * batches / max(1, samples) * math.sqrt(squares)
 
     def longest(self, samples: int, recipe: Recipe, lr: float, task: port.Train) -> float:
-        """Return how long an update can be without its noise; in DP-SGD almost surely (Bernstein's inequality).
+        """Return how long an update can be without its noise.
+
+        With DP-SGD this is true almost surely (Bernstein's inequality).
 
         Args:
             samples: as in :meth:`level`.
@@ -283,7 +288,7 @@ class Privacy:
 
 
 def clipped(step: Tensor, clip: float) -> Tensor:
-    """Return a step ``[P]`` in float64, shortened to the length ``clip``; zeros if a number in it is not finite."""
+    """Return a step ``[P]`` in float64, shortened to the length ``clip``; all zeros if a number in it is not finite."""
     step = step.double()
     length = float(torch.linalg.vector_norm(step))
     if not math.isfinite(length):
@@ -298,7 +303,7 @@ class Accounts(Protocol):
         """Return a client's account."""
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
-        """Charge an answer before it leaves; return the account after that, or None if the answer must not leave."""
+        """Charge an answer before it leaves. Return the account after that, or None if the answer must not leave."""
 
 
 @dataclass
@@ -310,14 +315,14 @@ class InState:
 
     Attributes:
         rule: opens accounts.
-        accounts: those that were opened, by client; :meth:`opened` makes everybody's.
+        accounts: the accounts opened so far, by client. :meth:`opened` makes one for everybody.
     """
 
     rule: Privacy
     accounts: Mapping[int, Account] = field(default_factory=dict)
 
     def opened(self, clients: int) -> dict[int, Account]:
-        """Return everybody's account as a run begins, so that later terms bind also those who never answered."""
+        """Return everybody's account as a run begins, so that later terms also bind clients that never answered."""
         return {client: self.rule.of(client).opened() for client in range(clients)}
 
     def of(self, client: int) -> Account:
@@ -337,7 +342,8 @@ class InState:
 class InFile:
     """A participant's account in its own folder, over all runs.
 
-    What it holds stays as it was opened. Who answers keeps within that and within ``rule``, whichever is less.
+    An account that the file holds stays as it was opened. A participant keeps within the account's terms and within
+    ``rule``, whichever allows less.
 
     Attributes:
         file: the account's file.
@@ -352,8 +358,9 @@ class InFile:
         return self.rule.over(self.file.read())
 
     def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
-        """Charge an answer and write the account to disk, if the budget allows it (else None); the same answer again
-        costs nothing.
+        """Charge an answer and write the account to disk, if the budget allows it; None if not.
+
+        The same answer given again costs nothing.
         """
         sent = digest()
         with self.file.held():
@@ -380,7 +387,7 @@ class Private:
         recipe: how clients train.
         sizes: ``[N]``, how many samples each client joined with.
         seed: the run's seed.
-        secret: the participant's own secret, on a network; empty: the noise comes from the run's seed.
+        secret: the participant's own secret, on a network. Empty: the noise comes from the run's seed.
         own: whether these are participants on a network, whose tests are questions like any other.
     """
 
@@ -508,19 +515,19 @@ class Private:
 
 @dataclass(frozen=True)
 class Believed:
-    """Updates as the server believes them: with at least the noise that the run asks for, and no longer than it allows.
+    """Updates as the server believes them: with at least the noise that the run demands, and not longer than it allows.
 
-    A client may say less noise than it adds, or take a clip so small that it adds next to none: rules that weigh
-    updates by their noise, and the errors of values, would trust it more than one that keeps the run's terms. What a
-    client says counts as at least the noise of its own terms (``stricter``), and at most as a million times that. A
-    client that says more may send a longer update, but its update weighs less. If weights do not depend on noise,
-    updates are shortened to the length that the run's terms allow.
+    A client may declare less noise than it adds, or choose a clip so small that it adds next to none. Rules that weigh
+    updates by their noise, and the errors of values, would then trust it more than a client that follows the run's
+    terms. A client's declared noise is therefore taken as at least the noise of its own terms (``stricter``), and at
+    most a million times that. A client that says more may send a longer update, but its update weighs less. If weights
+    do not depend on noise, updates are shortened to the length that the run's terms allow.
 
-    What a client claims of its account is kept if such an account is possible; other numbers are left out.
+    What a client claims about its account is kept if such an account is possible. Other numbers are left out.
 
     Attributes:
         inner: the federation that is asked.
-        rule: the run's terms; None: it has none, and only participants' own accounts add noise.
+        rule: the run's terms. None: the run has none, and only participants' own accounts add noise.
         recipe: how clients train.
         size: P, the numbers of an update.
         half: whether models travel as 16-bit floats.
@@ -545,7 +552,7 @@ class Believed:
         deadline_s: float | None,
         closing: port.Closing | None,
     ) -> Sequence[port.Reply]:
-        """Return the replies; an update that is too long for the noise that it says is refused."""
+        """Return the replies. An update that is too long for the noise that it declares is refused."""
         asked = {request.client: request for request in requests}
         replies = self.inner.exchange(round, requests, deadline_s, closing)
         return [self._heard(round, asked[r.client], r) if r.client in asked else r for r in replies]
@@ -642,18 +649,18 @@ def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:
 
 
 def answering(file: AccountFile, own: Privacy | None, asked: Mapping[str, Any] | None) -> Privacy | None:
-    """Return the privacy settings with which a participant answers a run; None: it has none.
+    """Return the privacy settings with which a participant answers a run, or None if it has none.
 
     An existing account stays in force, whatever a run says: no server can raise its budget or turn it off.
 
     Args:
         file: the participant's account.
-        own: what the participant itself has decided; None: as the run says.
-        asked: the run's ``federation.private``; None: it has none.
+        own: the participant's own settings. None: those of the run hold.
+        asked: the run's ``federation.private``. None: the run has none.
 
     Raises:
-        UserError: the run has none and the participant has an account, or the two differ in ``unit``; the settings name
-            no ``noise``; or the account's file is damaged.
+        UserError: the run has none although the participant has an account; or the two differ in ``unit``; or the
+            settings name no ``noise``; or the account's file is damaged.
     """
     account = file.read()
     rule = own if own is not None else None if asked is None else call(Privacy, asked, "federation.private")

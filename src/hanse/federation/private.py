@@ -1,8 +1,8 @@
 """Private rows on a network: their owner's update counts once the server says that it was accepted.
 
-The owner keeps a :class:`PrivateRow` in its own file. Every request says which update of each row the server last
-accepted (:class:`TellsOwners`), and :meth:`PrivateRow.told` moves the row accordingly. So the owner's row and the
-server's record agree even after a crash on either side, or if the server returns to an earlier state.
+The owner keeps a :class:`PrivateRow` in its own file. Every request says which update of each row the server accepted
+last (:class:`TellsOwners`), and :meth:`PrivateRow.told` moves the row accordingly. The owner's row and the server's
+record therefore agree even after a crash on either side, or if the server returns to an earlier state.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class PrivateRow:
     Attributes:
         row: ``[P]``, the row that counts.
         before: ``[P]``, the row before the last accepted update.
-        round: the round of that update; NEVER for a row that was never trained.
-        pending: ``[P]``, the owner's last update, if the owner does not know yet whether it was accepted; or None.
+        round: the round of that update, or NEVER for a row that was never trained.
+        pending: ``[P]``, the owner's last update while the owner does not know yet whether it was accepted; else None.
         pending_round: the round in which ``pending`` was trained.
 
     Examples:
@@ -71,12 +71,12 @@ class PrivateRow:
         """Return the row after a server's message about it.
 
         The pending update becomes the row if it is the accepted one. It is dropped if its round differs from the
-        message's. A row that moved in a later round than the accepted one goes back: the server was set back to an
+        message's. If the row moved in a later round than the accepted one, it goes back: the server was reset to an
         earlier state, or has undone that round.
 
         Args:
             round: the round of the message.
-            accepted: the round of the last update that the server accepted; NEVER: it accepted none; None: the server
+            accepted: the round of the last update that the server accepted. NEVER: it accepted none. None: the server
                 does not say.
         """
         if self.pending is not None and self.pending_round == accepted:
@@ -134,7 +134,7 @@ class TellsOwners:
         Args:
             inner: the federation that is asked.
             owner: ``[K]``, the owner of each row of the table.
-            moved: ``[K]``, the round of each private row's last accepted update; NEVER where there is none.
+            moved: ``[K]``, the round of each private row's last accepted update, or NEVER if there is none.
         """
         told: dict[int, tuple[tuple[int, int], ...]] = {}
         for row in np.flatnonzero(moved != NEVER).tolist():

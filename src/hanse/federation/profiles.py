@@ -30,7 +30,7 @@ TABLE_5 = (
 
 
 def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed: int) -> Sequence[Profile]:
-    """Return one profile per client; empty ones if nothing is given.
+    """Return one profile per client. If nothing is given, the profiles are empty.
 
     Args:
         given: what ``[clients] profiles`` says.
@@ -142,9 +142,9 @@ def roles(
         num_clients: how many clients there are, N.
         rng: the random generator that draws each client's eagerness and cost.
         roles: the role of each client, in order of id; repeated if there are more clients.
-        eagerness: the range from which eagerness is drawn; sellers and attackers have none.
+        eagerness: the range from which eagerness is drawn. Sellers and attackers have none.
         cost: the range in tokens from which a trader's cost is drawn. A buyer's cost is infinite (it does not sell),
-            that of others is 0.
+            and the cost of the others is 0.
 
     Raises:
         UserError: an unknown role.
@@ -183,7 +183,7 @@ def listed(
         cost: the cost of each client in tokens, or empty.
         eagerness: the eagerness of each client, or empty.
         role: the role of each client, or empty.
-        later: changes, each with ``client``, ``round`` and what changes from that round on.
+        later: changes. Each has ``client``, ``round`` and what changes from that round on.
 
     Raises:
         UserError: a list of the wrong length, or a change without a client and a round.

@@ -46,7 +46,7 @@ class SecureSums:
     """Says which updates are summed together.
 
     Attributes:
-        group: the smallest number of members in a group, at least 3: in a pair, each would know the other's update.
+        group: the smallest number of members in a group, at least 3. In a pair, each would know the other's update.
         regroup: whether groups are drawn anew every round. Members' values need this, but over about ten rounds such
             sums reveal each member's mean update. If not, the same clients are always in the same groups. Default: true
             only if values are ``group_path``.
@@ -58,12 +58,12 @@ class SecureSums:
     def least(self, size: int) -> int:
         """Return how many of a group's members must answer for its sum to be opened.
 
-        It is n^2 / (2n - g + 1), rounded down, plus 1, and at least g, for a group of n that was asked. Then it is more
-        than half of n, so no two sums of one group can be opened. And even a server that tells members different lists
-        of who has answered can open no sum of fewer than g. To open that of m members, it must leave each of the other
-        n - m out of the lists of at least ``least`` members; and each list has at least ``least`` names. Of the names
-        on n lists, at most m n are of the m, and at most (n - m)(n - ``least``) of the others. So n ``least`` <=
-        m n + (n - m)(n - ``least``), or m >= n (2 ``least`` - n) / ``least`` > g - 1.
+        For a group of n that was asked, it is n^2 / (2n - g + 1), rounded down, plus 1, and at least g. Then it is more
+        than half of n, so no two sums of one group can be opened. Even a server that tells members different lists of
+        who has answered can then open no sum of fewer than g members. To open a sum of m members, it must leave each of
+        the other n - m out of the lists of at least ``least`` members. And each list has at least ``least`` names. Of
+        the names on n lists, at most m n are of the m, and at most (n - m)(n - ``least``) of the others. So n ``least``
+        <= m n + (n - m)(n - ``least``), or m >= n (2 ``least`` - n) / ``least`` > g - 1.
 
         Args:
             size: n.
@@ -75,8 +75,7 @@ class SecureSums:
         return max(self.group, size**2 // (2 * size - self.group + 1) + 1)
 
     def groups(self, seed: int, clients: Ints, round: int) -> list[Ints]:
-        """Return the groups of the clients asked to train, ids ascending within each; none if there are too few
-        clients.
+        """Return the groups of the clients asked to train, ids ascending in each; none if there are too few clients.
 
         Args:
             seed: the run's seed.
@@ -116,7 +115,7 @@ class Secured:
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
-        """Return the replies; those that trained have their group's mean, or a reason why it was not summed."""
+        """Return the replies. Those that trained have their group's mean, or a reason why there is no sum."""
         replies = self.inner.exchange(round, requests, deadline_s, closing)
         asked = to_train(requests)
         came, out = dict[int, Summand](), dict[int, Reply]()
@@ -156,7 +155,7 @@ OTHER_STARTS = "the members of its group start from different models, whose upda
 
 
 def too_few(came: int, size: int, least: int) -> str:
-    """Return why a group's sum is not opened: ``came`` of ``size`` members are left, and it takes ``least``."""
+    """Return why a group's sum is not opened: only ``came`` of ``size`` members are left, and it takes ``least``."""
     return f"{came} of its group of {size} can be summed; it takes {least}"
 
 
@@ -184,13 +183,13 @@ class Summand:
 
 
 def summand(request: Request, reply: Reply, size: int, deadline_s: float | None) -> Summand | str:
-    """Return a reply to a training request as a summand, or the reason why it cannot be summed.
+    """Return a reply to a training request as a summand, or the reason why it cannot be one.
 
     Args:
         request: what was asked.
         reply: the answer.
         size: P, the columns of a model.
-        deadline_s: seconds after which an answer is too late; None: never.
+        deadline_s: the number of seconds after which an answer is too late. None: it is never too late.
     """
     if (wrong := refusal(request, reply, size)) is not None:
         return wrong
@@ -212,7 +211,7 @@ def summand(request: Request, reply: Reply, size: int, deadline_s: float | None)
 
 
 def in_words(trained: Trained, start: Tensor) -> Tensor:
-    """Return the words to which a member's masks are added: its update times its samples, and its counts.
+    """Return the words (integers) to which a member's masks are added: its update times its samples, and its counts.
 
     Args:
         trained: the update, as :func:`summand` takes it.
@@ -232,8 +231,9 @@ def in_words(trained: Trained, start: Tensor) -> Tensor:
 def mean_of(words: Tensor, start: Tensor, members: Iterable[int]) -> Trained:
     """Return the sample-weighted mean of a group's updates, from the sum of their words.
 
-    Without samples the mean is the model that the members started from. The loss is also weighted by samples, None if a
-    member has none; steps are the mean rounded down. ``fit/sum`` records each opened sum by its first member.
+    Without samples the mean is the model that the members started from. The loss is also weighted by samples, and is
+    None if a member has none. The number of steps is the mean rounded down. ``fit/sum`` records each opened sum by its
+    first member.
 
     Args:
         words: ``[P + 5]`` int64, the sum of what :func:`in_words` returns for each member.

@@ -1,9 +1,9 @@
 """A member's side of proved sizes: what it commits to, and what it shows when it is audited.
 
 Samples never cross the port. A server that asks (:class:`hanse.core.port.AuditSize`) gets hashes. Whether the samples
-behind them exist is for an auditor to say, who inspects them where they are. On a network the members name the auditor:
-the node notes the question in its folder (:class:`AuditFolder`), and the auditor runs ``hanse audit size`` there and
-signs. A simulation inspects the samples itself.
+behind them exist is for an auditor to say, who inspects the samples where they are. On a network the members name the
+auditor: the node notes the question in its folder (:class:`AuditFolder`), and the auditor runs ``hanse audit size``
+there and signs. A simulation inspects the samples itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AuditFaultError(Exception):
 
 
 def tag_key(secret: bytes, run: str | int, client: int) -> bytes:
-    """Return the 32-byte key of a member's tags, a different one for each run, so nobody can link its samples.
+    """Return the 32-byte key of a member's tags. It is different for each run, so that nobody can link its samples.
 
     Args:
         secret: the member's secret; empty in a simulation.
@@ -55,12 +55,12 @@ def open_leaves(
         task: the question.
         held: the member's commitment, made anew from the samples that it has.
         key: the key of the member's tags.
-        attest: a function that returns the auditor's key and signature, in hexadecimal digits; None: a simulation
+        attest: a function that returns the auditor's key and signature, in hexadecimal digits. None: a simulation
             inspects the samples itself.
 
     Raises:
-        AuditFaultError: the samples are not those that were committed to, the seed draws other leaves, a sample is
-            missing, or no auditor has signed.
+        AuditFaultError: the samples are not those that the member committed to, the seed draws other leaves, a sample
+            is missing, or no auditor has signed.
     """
     told, seed = Commitment(bytes.fromhex(task.root), task.size), bytes.fromhex(task.seed)
     if held.commitment != told:
@@ -78,7 +78,7 @@ def open_leaves(
 
 
 class Question(TypedDict):
-    """What a node notes of an audit, for the auditor; ``leaves`` is the number of leaves to open."""
+    """What a node notes of an audit, for the auditor. ``leaves`` is the number of leaves to open."""
 
     root: Digest
     size: Count
@@ -87,7 +87,7 @@ class Question(TypedDict):
 
 
 class Signed(TypedDict):
-    """What an auditor leaves: the question that was answered, the auditor's public key, and the signature."""
+    """What an auditor leaves behind: the question that was answered, the auditor's public key, and the signature."""
 
     question: Question
     auditor: Digest
@@ -140,7 +140,7 @@ class AuditFolder:
         Args:
             held: the commitment to the samples that the auditor was shown.
             tags: the key of the tags.
-            key: the auditor's.
+            key: the private key of the auditor.
 
         Raises:
             UserError: nothing was asked, the samples are not those that the member committed to, or a sample is

@@ -37,8 +37,8 @@ def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:
     """Return the worth of every coalition, ``[len(coalitions)]`` float64.
 
     Args:
-        value: the utility. If it has a method ``many``, this is called once, and may return a list, an array or a
-            tensor.
+        value: the utility. If it has a method ``many``, this method is called once, and may return a list, an array or
+            a tensor.
         coalitions: the coalitions; the list may be empty.
 
     Raises:
@@ -66,7 +66,7 @@ def evaluate(value: Utility, coalitions: Sequence[Coalition]) -> Floats:
 class Memo:
     """A utility that evaluates each coalition only once.
 
-    It holds only evaluated numbers, never numbers that an algorithm assumes, as truncation does.
+    It contains only evaluated numbers, never numbers that an algorithm assumes, as truncation does.
 
     Attributes:
         requests: how many coalitions were requested, including repetitions.
@@ -100,7 +100,7 @@ class Memo:
         return self.many([coalition])[0]
 
     def many(self, coalitions: Sequence[Coalition]) -> list[float]:
-        """Return the worth of each coalition; new ones are evaluated together, once each."""
+        """Return the worth of each coalition. New coalitions are evaluated together, once each."""
         new = [c for c in dict.fromkeys(coalitions) if c not in self._known]
         self._known.update(zip(new, evaluate(self._value, new).tolist(), strict=True))
         self._place.update(zip(new, range(len(self._place), len(self._known)), strict=True))
@@ -149,7 +149,7 @@ def permutation_rows(permutations: Sequence[Sequence[int]], n: int) -> NDArray[n
     """Return permutations of ``0..n-1`` as an array ``[count, n]`` int64.
 
     Raises:
-        ValueError: a row is not a permutation; the message shows it.
+        ValueError: a row is not a permutation. The message shows it.
     """
     rows = [[int(player) for player in permutation] for permutation in permutations]
     for row, given in zip(rows, permutations, strict=True):

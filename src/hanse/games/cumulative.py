@@ -20,7 +20,7 @@ def update_cumulative(
     alpha: float | None = None,
     first_as_is: bool = True,
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Fold one round's values into every client's cumulative value: GreedyFed Alg. 1, lines 8, 12 and 13.
+    """Include one round's values in every client's cumulative value: GreedyFed Alg. 1, lines 8, 12 and 13.
 
     The paper does not say what the exponential average of line 13 starts from. By default the average starts from a
     client's first value. With ``first_as_is=False`` the average starts from 0, which shrinks first values by ``1 -
@@ -31,16 +31,16 @@ def update_cumulative(
         counts: ``[N]``, the number of rounds in which each client was valued.
         clients: ``[S]``, the clients valued this round, each once.
         values: ``[S]``, the values of these clients.
-        alpha: None for the mean over rounds (line 12); otherwise the weight of the past in the exponential average
-            (line 13), at least 0 and below 1.
+        alpha: how the past counts. None: the mean over rounds (line 12). A number, at least 0 and below 1: its weight
+            in the exponential average (line 13).
         first_as_is: whether the exponential average starts from the first value. No effect on the mean.
 
     Returns:
         The new ``cumulative [N]`` and ``counts [N]``; the inputs are not changed.
 
     Raises:
-        ValueError: inconsistent shapes, a client outside ``0..N-1`` or given twice, a value that is not finite, or an
-            invalid ``alpha``.
+        ValueError: shapes are inconsistent, a client is outside ``0..N-1`` or given twice, a value is not finite, or
+            ``alpha`` is invalid.
 
     Examples:
         >>> total, counts = update_cumulative([0.0, 0.0], [0, 0], clients=[1], values=[0.4])

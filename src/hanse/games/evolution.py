@@ -4,10 +4,10 @@
 measures its distance from an equilibrium. The payoffs come from :mod:`hanse.games.payoffs`.
 :mod:`hanse.games.replicator` lists all of this.
 
-The population of player i chooses among the k - 1 models of the others; ``X[i, a]`` is the share that chose a. By eq.
-(12) the payoff of a is ``u(i, a) = (Phi[a, i] + sum_{j != i} sum_b X[j, b] Phi[b, i]) / k``, whose second term does not
-depend on a. So ``u(i, a) - u(i, b) = (Phi[a, i] - Phi[b, i]) / k`` in every state: each population evolves by itself,
-and t generations have a closed form (docs/papers.md, T10). Choosing the nearest model is a dominant strategy.
+The population of player i chooses among the k - 1 models of the others. ``X[i, a]`` is the share of it that chose a. By
+eq. (12) the payoff of a is ``u(i, a) = (Phi[a, i] + sum_{j != i} sum_b X[j, b] Phi[b, i]) / k``, whose second term does
+not depend on a. So ``u(i, a) - u(i, b) = (Phi[a, i] - Phi[b, i]) / k`` in every state: each population evolves by
+itself, and t generations have a closed form (docs/papers.md, T10). Choosing the nearest model is a dominant strategy.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def equilibrium(
     time: Time = "discrete",
     start: Any = None,
 ) -> Floats:
-    """Return the state ``X [k, k]`` after some generations: row i has the shares of player i's population.
+    """Return the state ``X [k, k]`` after some generations. Row i has the shares of player i's population.
 
-    Rows sum to 1 and the diagonal is 0, since nobody chooses its own model; for k = 1 the state is ``[[1]]``. A
-    generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0, where the mean is
-    over the k - 1 actions and not over the population, and rescales each row to sum to 1 (docs/papers.md, T1-T4). Time
-    and memory are ``O(k^2)``; with ``population`` a generation takes ``O(k^2 log k)``.
+    Rows sum to 1 and the diagonal is 0, since nobody chooses its own model. For k = 1 the state is ``[[1]]``. A
+    generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0, and then rescales
+    each row to sum to 1. The mean is over the k - 1 actions, not over the population (docs/papers.md, T1-T4). Time and
+    memory are ``O(k^2)``. With ``population``, a generation takes ``O(k^2 log k)``.
 
     Args:
         payoff: ``[k, k]``, such as :func:`hanse.games.payoffs.payoff_matrix` makes.
         generations: how many generations, at least 0.
         strength: the selection strength, at least 0.
-        population: None for shares. With a number, each population has that many individuals, and each generation is
+        population: None for shares. With a number, each population has that many individuals. Each generation is then
             rounded by largest remainder, as in the paper's Example 1.
-        time: "discrete" generations, or "continuous": the flow of eq. (7), which multiplies by
-            ``exp(strength (u_a - mean_b u_b))`` per generation.
+        time: "discrete" generations, or "continuous" time: the flow of eq. (7), which multiplies by ``exp(strength (u_a
+            - mean_b u_b))`` per generation.
         start: ``[k, k]``, how many individuals choose each action at first, if there is a ``population`` (see
             :func:`drawn`). Default: equal shares.
 
@@ -132,7 +132,7 @@ def drawn(k: int, population: int, draw: np.random.Generator) -> Floats:
         draw: a numpy generator.
 
     Returns:
-        ``[k, k]`` whole numbers; rows sum to ``population``.
+        ``[k, k]`` whole numbers. Each row sums to ``population``.
     """
     counts = np.zeros((k, k))
     if k > 1:
@@ -231,7 +231,9 @@ def expected_payoffs(payoff: Any, state: Any) -> Floats:
 
 
 def nash_gap(payoff: Any, state: Any) -> float:
-    """Return the most that any player gains by changing to its best model; 0 at a Nash equilibrium, GTFLAT eq. (5).
+    """Return the most that any player gains by changing to its best model.
+
+    It is 0 at a Nash equilibrium, GTFLAT eq. (5).
 
     It is ``max_i (max_a u(i, a) - sum_a X[i, a] u(i, a))`` with the payoffs u of :func:`expected_payoffs`.
 
@@ -261,9 +263,9 @@ def printed(
 ) -> Floats:
     """Return the state ``[k, k]`` after ``steps`` of eq. (6) as printed, with the payoffs of eq. (12).
 
-    This is for study only; GTFLAT uses :func:`equilibrium`. The payoffs are negative, so dividing by their mean
-    reverses the dynamics, and the *farther* model wins (docs/papers.md, T1). The options are the readings of the
-    equation that were tried.
+    This is only for study. GTFLAT uses :func:`equilibrium`. The payoffs are negative, so dividing by their mean
+    reverses the dynamics: the *farther* model wins (docs/papers.md, T1). The options are the readings of the equation
+    that were tried.
 
     Args:
         payoff: ``[k, k]``.

@@ -16,7 +16,7 @@ from hanse.games.coalitions import Floats
 def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = True) -> Floats:
     """Return PI-FL's first-order Shapley values, ``[S]``: Alg. 2 with eq. (2) or, unless ``normalized``, eq. (1).
 
-    Eq. (2) sums to 0: it ranks clients, but does not divide a gain among them. Eq. (1) depends on the origin of the
+    Eq. (2) sums to 0. It ranks clients, but does not divide a gain among them. Eq. (1) depends on the origin of the
     parameters (it sums to ``-gradient . W_M``) and ranks worse. Arrays may be numpy, torch or lists; sums are made in
     float64.
 

@@ -1,8 +1,8 @@
-"""Distances between models from Gram products, accurate also for nearly equal models.
+"""Distances between models from Gram products, accurate even for nearly equal models.
 
 ``|x_i - x_j|^2 = g_ii + g_jj - 2 g_ij`` needs one matrix product for all pairs. But if two models are close to each
-other and far from the origin, the subtraction leaves few correct digits. So all models are first shifted by one of
-them, and groups that are still too close for their norms are shifted and computed again.
+other and far from the origin, the subtraction leaves few correct digits. All models are therefore first shifted by one
+of them. Groups that are still too close for their norms are shifted again and recomputed.
 
 GTFLAT uses :func:`distances` and :func:`cosines`; IDA's inverse-distance weights use :func:`distances_to_mean`.
 """
@@ -42,7 +42,7 @@ def distances(params: Any) -> Floats:
     computed again separately.
 
     Args:
-        params: ``[k, P]``, one model per row; torch, numpy or lists.
+        params: ``[k, P]``, one model per row, as torch, numpy or lists.
 
     Raises:
         ValueError: a wrong shape, or a number that is not finite.
@@ -188,7 +188,7 @@ def cosines(vectors: Any) -> Floats:
 def inner_products(vectors: Any) -> Floats:
     """Return the inner products of ``vectors [k, P]``, ``[k, k]`` float64.
 
-    If they would overflow, all are divided by a common number that is not returned: use this only for ratios of
+    If they would overflow, all are divided by a common number, which is not returned. Use this only for ratios of
     products.
 
     Raises:

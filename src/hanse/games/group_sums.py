@@ -1,7 +1,7 @@
 """Values of single members, estimated from values of groups.
 
 Under secure aggregation, a server learns only the sum of a group's updates. A path value (:mod:`hanse.games.path`) is
-linear in the update, so the value of a group's sum is the sum of its members' values:
+linear in the update. The value of a group's sum is therefore the sum of its members' values:
 
     y_G = <a, sum_{i in G} q_i d_i> = sum_{i in G} phi_i
 
@@ -40,7 +40,7 @@ class Sums:
     """The normal equations of all sums so far, for N members.
 
     Attributes:
-        together: ``[N, N]``, how often two members were in the same sum; on the diagonal, how often each was in any
+        together: ``[N, N]``, how often two members were in the same sum. The diagonal says how often each was in any
             sum.
         totals: ``[N]``, for each member, the total of the sums that it was in.
         squares: the sum of the squared sums.
@@ -84,7 +84,7 @@ class Members:
     """The members' values, as estimated from sums.
 
     Attributes:
-        means: ``[N]``, each member's mean value in a round; the overall mean for members that were in no sum.
+        means: ``[N]``, each member's mean value in a round. Members that were in no sum get the overall mean.
         errors: ``[N]``, standard errors of the means; NaN with too few sums.
         rounds: ``[N]``, the number of sums that each member was in.
         noise: the standard deviation of a member's value from round to round; NaN with too few sums.
@@ -97,14 +97,14 @@ class Members:
 
 
 def members(known: Sums, prior: float = PRIOR) -> Members:
-    """Return members' mean values by ridge regression towards the mean of all.
+    """Return members' mean values by ridge regression, which pulls them towards the mean of all members.
 
     Args:
         known: the normal equations of at least one sum.
         prior: the weight of the overall mean for each member, in rounds, above 0.
 
     Examples:
-        Three members; two at a time are summed:
+        There are three members, and two at a time are summed:
 
         >>> pairs = [np.array([0, 1]), np.array([1, 2]), np.array([0, 2])]
         >>> known = Sums.none(3).and_these(pairs, np.array([3.0, 5.0, 4.0]))
@@ -128,8 +128,8 @@ def members(known: Sums, prior: float = PRIOR) -> Members:
 def shares(found: Members, group: Ints, amount: float) -> tuple[Floats, Floats]:
     """Divide a group's value among its members: return the shares ``[m]`` and their standard errors ``[m]``.
 
-    A member's errors in different rounds share the error of its mean. The returned errors are chosen such that the
-    errors of T rounds, added in quadrature, give the error of T times the mean; for a single round they are too large.
+    A member's errors in different rounds share the error of its mean. The returned errors are too large for a single
+    round. They are chosen such that the errors of T rounds, added in quadrature, give the error of T times the mean.
     """
     means = found.means[group]
     worth = means + (amount - float(means.sum())) / len(group)

@@ -4,9 +4,9 @@
 :func:`gtg` is the estimator.
 
 Where the printed algorithm is ambiguous, the code follows the reading that works (docs/papers.md, G2-G6). The j-th
-player of a permutation is credited with what it adds to the first j - 1 players; with the printed indices, the first
-player would get no credit. The estimate is the plain mean over permutations; the printed recursion divides by 0 and,
-with sweeps counted from 1, favours players that go first later in a sweep. The limit counts permutations, and sampling
+player of a permutation is credited with what it adds to the first j - 1 players. (With the printed indices, the first
+player would get no credit.) The estimate is the plain mean over permutations. (The printed recursion divides by 0. With
+sweeps counted from 1, it favours players that go first later in a sweep.) The limit counts permutations, and sampling
 stops only after a complete sweep. The convergence test uses absolute values, so clients of negative value must
 converge, too.
 """
@@ -44,7 +44,7 @@ _TOLERANCE = 0.01
 
 @dataclass(frozen=True, eq=False)
 class GTGEstimate(Estimate):
-    """A GTG-Shapley estimate: an :class:`Estimate`, and how the sampling ended.
+    """A GTG-Shapley estimate: an :class:`Estimate`, together with how the sampling ended.
 
     ``standard_errors`` are the standard errors of the mean over sweeps, which are independent. They are NaN with fewer
     than two sweeps, and for the biased ``sweep_literal``.
@@ -52,7 +52,7 @@ class GTGEstimate(Estimate):
     Attributes:
         truncated_between: the round changed too little (``|v(N) - v({})| < eps``), so nothing was sampled and all
             values are 0.
-        converged: whether the stop rule held at the end; if not, the limit on permutations was reached.
+        converged: whether the stop rule was met at the end. If not, the limit on permutations was reached.
     """
 
     truncated_between: bool
@@ -72,14 +72,15 @@ def gtg(
 ) -> GTGEstimate:
     """Estimate the Shapley value by GTG-Shapley: GreedyFed Alg. 2.
 
-    A sweep is ``n`` permutations; the k-th begins with player k. After each complete sweep the stop rule is tested:
-    every player has at least 20 stored estimates (an initial 0 and one per permutation), and for every player the mean
-    of ``|last 10 - last| / |last|`` is below 0.01 (0/0 counts as converged).
+    A sweep consists of ``n`` permutations. The k-th permutation begins with player k. After each complete sweep the
+    stop rule is tested. It is met if every player has at least 20 stored estimates (an initial 0 and one per
+    permutation), and if for every player the mean of ``|last 10 - last| / |last|`` is below 0.01 (0/0 counts as
+    converged).
 
     Args:
         value: the utility. ``value({})`` is the worth of the round's starting model, ``value(N)`` the worth of its
-            result. A method ``many``, if any, is called once per position of the permutations; results are the same
-            without it.
+            result. A method ``many``, if there is one, is called once per position of the permutations. The results are
+            the same without it.
         n: number of players.
         eps: the truncation threshold, in the unit of the utility, between rounds and within a permutation; 0 never
             truncates.
@@ -91,8 +92,9 @@ def gtg(
         running: how marginal contributions are averaged. ``permutation``: the plain mean over permutations.
             ``sweep_mean``: the mean over sweeps of the mean in each, which is the same number, rounding aside.
             ``sweep_literal``: line 17 as printed with ``tau = 1, 2, ..`` per sweep, which is biased; for reference.
-        stop: which estimates must converge: ``every`` player's, or, as in the authors' code, only the ``mean`` over
-            players. The mean takes about 20 permutations, since each permutation's values sum to ``v(N) - v({})``.
+        stop: which estimates must converge: those of ``every`` player or, as in the authors' code, only their ``mean``
+            over the players. The mean takes about 20 permutations, since each permutation's values sum to ``v(N) -
+            v({})``.
 
     Returns:
         A :class:`GTGEstimate`. Its values sum to ``v(N) - v({})`` up to ``eps`` (except for ``sweep_literal``).

@@ -1,8 +1,8 @@
 """Estimates the error of values due to the draw of the validation samples.
 
 The validation set is itself a sample. Another draw gives other values, however exactly the game is solved. The
-delete-one-block jackknife (Tukey 1958; Efron, Stein 1981) estimates this error from the values with each block of
-samples left out in turn.
+delete-one-block jackknife (Tukey 1958; Efron, Stein 1981) leaves out one block of samples after another, and estimates
+this error from the resulting values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def jackknife_errors(without_block: Floats) -> Floats:
         without_block: ``[..., B]``, the values with each of B blocks of about equal size left out.
 
     Returns:
-        ``[...]``; NaN with fewer than two blocks, or where a value is NaN.
+        ``[...]``; NaN if there are fewer than two blocks, or if a value is NaN.
     """
     blocks = without_block.shape[-1]
     if blocks < 2:
@@ -34,7 +34,8 @@ def jackknife_errors(without_block: Floats) -> Floats:
 def interval_errors(without_block: Floats) -> Floats:
     """Return :func:`jackknife_errors`, scaled so that 1.96 errors to either side are a 95 % interval.
 
-    With B blocks the factor comes from Student's t with B - 1 degrees of freedom: 2.09 plain errors for 20 blocks.
+    With B blocks the factor comes from Student's t with B - 1 degrees of freedom. For 20 blocks, this makes the
+    interval 2.09 plain errors to either side.
     """
     from scipy.special import stdtrit  # late: it takes longer to import than a short run
 

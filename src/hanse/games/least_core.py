@@ -18,8 +18,10 @@ class LeastCore:
     """The least core of a game: the payments that divide ``v(N) - v({})`` with the smallest deficit.
 
     Attributes:
-        values: ``[n]``, the payments; if several have the smallest deficit, those with the smallest sum of squares.
-        standard_errors: ``[n]``, by the jackknife over the surrogates' folds; 0 if exact, NaN without sampled pairs.
+        values: ``[n]``, the payments. If several payments have the smallest deficit, it is those with the smallest sum
+            of squares.
+        standard_errors: ``[n]``, by the jackknife over the surrogates' folds. 0: exact. NaN: there are no sampled
+            pairs.
         deficit: the largest gain of any coalition from leaving. Above 0 only if the core is empty.
     """
 
@@ -29,8 +31,10 @@ class LeastCore:
 
 
 def least_core(members: NDArray[np.bool_], worth: Floats, total: float) -> tuple[Floats, float]:
-    """Return the least core of a game with given coalitions, and its deficit. The payments sum to ``total`` and
-    minimise the largest ``worth - members @ payments``; among all such payments, they have the smallest sum of squares.
+    """Return the least core of a game with given coalitions, and its deficit.
+
+    The payments sum to ``total`` and minimise the largest ``worth - members @ payments``. Among all such payments, they
+    have the smallest sum of squares.
 
     Args:
         members: ``[c, n]`` bool, the coalitions, without the empty one and without all players.

@@ -1,14 +1,15 @@
 """iPFL's market of models: who imports whose model, what each import costs, and what everyone gains.
 
-*Incentivizing Inclusive Data Contributions in Personalized Federated Learning* (Zhang et al. 2024), under the readings
-of docs/papers.md (I1-I18) for which its Theorems 1-4 hold. :func:`learn_graph` makes the graph, :func:`payments` prices
-it, :func:`utilities` and :func:`social_welfare` say what it brings. Each function checks its input; to call several,
-make a :class:`Market` once and use :func:`best_imports`, :func:`prices` and :func:`utilities_of`. Other rules for the
-price are :func:`hanse.games.market_prices.critical_prices` and :class:`hanse.games.market_posted.Tariff`; the option
-``pricing`` of :class:`hanse.mechanisms.ipfl.IPFL` chooses among the three.
+The paper is *Incentivizing Inclusive Data Contributions in Personalized Federated Learning* (Zhang et al. 2024), read
+as in docs/papers.md (I1-I18): under these readings its Theorems 1-4 are true. :func:`learn_graph` makes the graph,
+:func:`payments` prices it, :func:`utilities` and :func:`social_welfare` say what it brings. Each function checks its
+input. To call several, make a :class:`Market` once, and use :func:`best_imports`, :func:`prices` and
+:func:`utilities_of`. Other rules for the price are :func:`hanse.games.market_prices.critical_prices` and
+:class:`hanse.games.market_posted.Tariff`; the option ``pricing`` of :class:`hanse.mechanisms.ipfl.IPFL` chooses among
+the three.
 
 ``A[i, j] = 1`` says that client i imports the model of client j. In the shapes m is the number of clients. All clients
-are solved at once; memory is ``O(m^2)``.
+are solved at once. The memory is ``O(m^2)``.
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ class Market:
     Attributes:
         distance: ``[m, m]``, how far apart the models are, at least 0.
         sizes: ``[m]``, each client's number of samples.
-        costs: ``[m]``, what it costs each client to share its model once; infinite for a pure buyer.
-        eagerness: ``[m]``, K: how much each client gains from more data, in samples; 0 for a pure seller.
+        costs: ``[m]``, what it costs each client to share its model once. It is infinite for a client that only buys.
+        eagerness: ``[m]``, K: how much each client gains from more data, in samples. It is 0 for a client that only
+            sells.
         lam: lambda, the weight of the models' difference.
 
     Examples:
-        Three models; the first two are alike:
+        There are three models, and the first two are alike:
 
         >>> far = np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
         >>> market = Market.of(far, sizes=[10, 20, 30], costs=[1.0] * 3, eagerness=[1e3] * 3, lam=0.5)
@@ -81,7 +83,7 @@ class Market:
             lam: lambda, the weight of the distance, at least 0.
 
         Raises:
-            ValueError: shapes that do not fit, negative numbers or NaN, infinite sizes or eagerness, or a client with
+            ValueError: shapes do not fit, a number is negative or NaN, a size or eagerness is infinite, or a client has
                 eagerness but no samples.
         """
         d = _numbers(distance)
@@ -113,7 +115,7 @@ class Market:
     def similarity(self, rows: slice) -> Floats:
         """Return ``lambda n_j/n_i d_ij`` for some buyers i, ``[rows, m]``.
 
-        The ratio ``n_j/n_i`` is the only one of the paper's three under which its theorems hold (docs/papers.md, I1).
+        Of the paper's three ratios, ``n_j/n_i`` is the only one under which its theorems are true (docs/papers.md, I1).
         """
         own = self.sizes[rows, None]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -144,8 +146,8 @@ def learn_graph(
 ) -> Graph:
     """Return who imports whose model, ``A [m, m]`` of 0 and 1: iPFL's Algorithm 2.
 
-    Each client's imports are locally optimal (eq. 9). Sellers are visited by falling threshold (ties: the lower index,
-    docs/papers.md, I11), and nobody imports its own model (I5). Takes ``O(m log m)`` per client.
+    Each client's imports are locally optimal (eq. 9). Sellers are visited by falling threshold (in a tie, the lower
+    index first; docs/papers.md, I11). Nobody imports its own model (I5). Takes ``O(m log m)`` per client.
 
     Args:
         distance: ``[m, m]``, how far apart the models are, at least 0 (see :mod:`hanse.games.market_models`).
@@ -153,7 +155,7 @@ def learn_graph(
         costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
         eagerness: ``[m]``, K: the gain of more data, in samples.
         lam: lambda, the weight of the distance.
-        stop: what happens at a seller that does not pay off: "skip" passes over it (I2); "break" ends the visit, as in
+        stop: what happens at a seller that does not pay off. "skip" passes over it (I2). "break" ends the visit, as in
             the printed Algorithm 2, after which eq. (9) need not hold.
 
     Raises:
@@ -172,12 +174,12 @@ def learn_graph(
 
 
 def best_imports(market: Market, stop: Stop = "skip", buyers: slice | None = None) -> Graph:
-    """Return the graph ``[m, m]`` of a market that has been checked (see :func:`learn_graph`), or some rows of it.
+    """Return the graph ``[m, m]`` of a market that has been checked (see :func:`learn_graph`), or some of its rows.
 
     Args:
         market: the market.
-        stop: what happens at a seller that does not pay.
-        buyers: the rows that are wanted, a slice without a step; None: all.
+        stop: what happens at a seller that does not pay off.
+        buyers: the rows that are wanted, as a slice without a step. None: all rows.
     """
     if buyers is not None:
         return _imports(market, buyers, stop)
@@ -247,7 +249,8 @@ def payments(
     ``r_ij = A_ij [G_i(A_i) - G_i(A_i - E_j) - lambda n_j/n_i d_ij]`` (docs/papers.md, I6).
 
     Args:
-        graph: ``[m, m]`` of 0 and 1, who (row) imports whose model, such as :func:`learn_graph` returns.
+        graph: ``[m, m]`` of 0 and 1: 1 if the row's client imports the column's model, as :func:`learn_graph` returns
+            it.
         distance: ``[m, m]``, how far apart the models are, at least 0.
         sizes: ``[m]``, the clients' numbers of samples.
         costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
@@ -255,7 +258,8 @@ def payments(
         lam: lambda, the weight of the distance, at least 0.
 
     Raises:
-        ValueError: numbers that no market can have, or a graph of another shape or with a client that imports itself.
+        ValueError: the numbers are impossible for a market, or the graph has another shape or a client that imports its
+            own model.
     """
     market = Market.of(distance, sizes, costs, eagerness, lam)
     return prices(market, _graph(graph, market.size))
@@ -274,10 +278,11 @@ def _graph(graph: ArrayLike, m: int) -> NDArray[np.generic]:
 def gains(graph: NDArray[np.generic], sizes: Floats, eagerness: Floats) -> Floats:
     """Return every client's collaboration gain, ``[m]``: ``sqrt(K_i/n_i) - sqrt(K_i/(n_i + x_i))``, iPFL eq. (2).
 
-    The samples that it imports are ``x = graph @ sizes``; who imports nothing gains 0. Nothing is checked.
+    The samples that a client imports are ``x = graph @ sizes``. A client that imports nothing gains 0. Nothing is
+    checked.
 
     Args:
-        graph: ``[m, m]``, who imports whose model, and with what share of its size (1: all of it); the diagonal is 0.
+        graph: ``[m, m]``, who imports whose model, and with what share of its size (1: all of it). The diagonal is 0.
         sizes: ``[m]``, n, in samples.
         eagerness: ``[m]``, K, in samples.
     """
@@ -291,7 +296,7 @@ def utilities_of(graph: NDArray[np.generic], paid: Floats, sizes: Floats, costs:
     Sizes, costs and eagerness may be the true ones while the graph was learnt from what clients reported.
 
     Args:
-        graph: ``[m, m]``, who imports whose model.
+        graph: ``[m, m]``: 1 if the row's client imports the column's model, else 0.
         paid: ``[m, m]``, what i pays j.
         sizes: ``[m]``.
         costs: ``[m]``.
@@ -312,7 +317,8 @@ def utilities(
     The utility is the gain, less the costs of sharing, less the net payment of eq. (10).
 
     Args:
-        graph: ``[m, m]`` of 0 and 1, who (row) imports whose model, such as :func:`learn_graph` returns.
+        graph: ``[m, m]`` of 0 and 1: 1 if the row's client imports the column's model, as :func:`learn_graph` returns
+            it.
         distance: ``[m, m]``, how far apart the models are, at least 0.
         sizes: ``[m]``, the clients' numbers of samples.
         costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.
@@ -328,7 +334,7 @@ def social_welfare(graph: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerne
     """Return the sum of all utilities, iPFL eq. (3): gains minus costs of sharing. Payments cancel out.
 
     Args:
-        graph: ``[m, m]``, who imports whose model.
+        graph: ``[m, m]``: 1 if the row's client imports the column's model, else 0.
         sizes: ``[m]``.
         costs: ``[m]``.
         eagerness: ``[m]``.
@@ -349,7 +355,8 @@ def objective(
     """Return what each client's imports minimise, ``phi [m]``, iPFL eq. (8).
 
     Args:
-        graph: ``[m, m]`` of 0 and 1, who (row) imports whose model, such as :func:`learn_graph` returns.
+        graph: ``[m, m]`` of 0 and 1: 1 if the row's client imports the column's model, as :func:`learn_graph` returns
+            it.
         distance: ``[m, m]``, how far apart the models are, at least 0.
         sizes: ``[m]``, the clients' numbers of samples.
         costs: ``[m]``, what sharing a model costs its owner, in the unit of the gains.

@@ -14,7 +14,7 @@ def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float,
 
     Args:
         market: the market.
-        graph: ``[m, m]``, who imports whose model.
+        graph: ``[m, m]``: 1 if the row's client imports the column's model, else 0.
 
     Returns:
         The largest ``phi(A) - phi(A - E_j)`` over edges, and the largest ``phi(A) - phi(A + E_j)`` over pairs without

@@ -1,11 +1,12 @@
-"""Estimates from others' losses how many samples a model was trained on: evidence against sizes that were inflated by
-noisy copies.
+"""Estimates from others' losses how many samples a model was trained on.
+
+This is evidence against sizes that were inflated by noisy copies.
 
 Slightly noisy copies of a member's samples pass every count (:mod:`hanse.data.commitment`), but a model that was
-trained on them is no better for others. Each member scores the others' models of their first round, which were trained
-alone. A robust line through the claimed sizes relates loss to size. For each member the line is fitted to all other
-members, so nobody's claim is evidence for itself. The fit also shows how closely sizes follow losses, and the cap
-allows for that error.
+trained on them is no better for others. Each member scores the other members' models of their first round, which were
+trained alone. A robust line through the claimed sizes relates loss to size. For each member, the line is fitted to all
+other members. Nobody's claim is therefore evidence for itself. The fit also shows how closely sizes follow losses, and
+the cap allows for that error.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ ALIKE = 0.1  # where the others' log-sizes deviate by less, their losses cannot 
 
 
 def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
-    """Return each member's number of samples as its losses suggest, ``[m]``, and the error of its logarithm, ``[m]``.
+    """Return the numbers of samples ``[m]`` that members' losses suggest, and the errors ``[m]`` of their logarithms.
 
-    Losses are compared within each judge, whose samples may be hard or easy: a model's score is the median over judges
-    of its log-loss minus the judge's own median. The line of log-sizes over these scores is Theil and Sen's (1968),
-    which is right if fewer than 29 % of the others lie, and never rises; its error is the median absolute residual.
+    Losses are compared within each judge, because a judge's samples may be hard or easy. A model's score is the median,
+    over judges, of its log-loss minus the judge's own median. The line of log-sizes over these scores is that of Theil
+    and Sen (1968), made to never rise. It is right if fewer than 29 % of the others lie. Its error is the median
+    absolute residual.
 
     Args:
         losses: ``[judges, m]``, the loss of each member's model on a judge's samples, above 0; NaN where it is not
             known. A model whose loss is infinite for most judges counts as having no samples.
-        sizes: ``[m]``, the numbers of samples that members claim; 0 or less: none.
+        sizes: ``[m]``, the numbers of samples that members claim. 0 or less: no claim.
 
     Returns:
-        Estimates, and standard deviations of their logarithms; NaN for members whose loss is not known, that have fewer
-            than four others to compare with, or whose others all have about the same size.
+        Estimates, and the standard deviations of their logarithms. They are NaN for three kinds of members: those whose
+            loss is not known, those that have fewer than four others to compare with, and those whose others all have
+            about the same size.
 
     Examples:
         >>> sizes = np.array([100.0, 200.0, 400.0, 800.0, 1600.0, 300.0, 100.0])
@@ -69,8 +72,9 @@ def evidence(losses: ArrayLike, sizes: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def size_caps(losses: ArrayLike, sizes: ArrayLike, z: float) -> Floats:
-    """Return how many samples of each member count at most, ``[m]``: the evidence times ``e^(z sigma)``; infinite
-    without evidence.
+    """Return the most samples of each member that count, ``[m]``.
+
+    This is the evidence times ``e^(z sigma)``, or infinite without evidence.
 
     Args:
         losses: as for :func:`evidence`.

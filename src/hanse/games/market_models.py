@@ -59,8 +59,8 @@ def distances(models: Any, kind: Kind = "cosine") -> Floats:
 
     Args:
         models: ``[m, P]``, a model per row.
-        kind: "cosine" for ``1 - cos``, which is never negative, so that Theorem 1 holds (docs/papers.md, I15);
-            "squared_l2" for the squared Euclidean distance.
+        kind: "cosine" for ``1 - cos``, or "squared_l2" for the squared Euclidean distance. ``1 - cos`` is never
+            negative, so that Theorem 1 is true (docs/papers.md, I15).
 
     Raises:
         ValueError: a wrong shape, or numbers that are not finite.
@@ -113,12 +113,12 @@ def centre_weights(
     ``W_ij = eta A_ij n_j / (n_i |theta_i| |theta_j|)`` and ``W_ii = 1 - eta sum_j A_ij n_j/n_i cos_ij / |theta_i|^2``.
 
     Args:
-        graph: ``[m, m]``, who imports whose model, and with what share of its size: 1 is all of it.
+        graph: ``[m, m]``, who imports whose model, and with what share of its size (1: all of it).
         sizes: ``[m]``, the clients' numbers of samples.
         eta: the step length of eq. (6).
         kind: which distance the market uses.
-        cosines: ``[m, m]``, between the models theta; needed for "cosine".
-        lengths: ``[m]``, of the models; needed for "cosine".
+        cosines: ``[m, m]``, the cosines between the models theta. They are needed for "cosine".
+        lengths: ``[m]``, the lengths of the models. They are needed for "cosine".
 
     Raises:
         ValueError: cosines or lengths are missing, or a model of length 0 imports or is imported.
@@ -142,15 +142,18 @@ def centre_weights(
 
 
 def within_shares(W: Floats, gram: Floats, shares: Floats, kind: Kind) -> Floats:
-    """Return weights of centres ``[m, m]`` in which what each import adds to a step is at most as long as the share of
-    the way to it with which it is imported.
+    """Return weights of centres ``[m, m]`` in which each import is limited by its share.
 
-    Each import is limited by itself, so that another one, however small or far away, leaves its limit as it is.
+    Suppose that a model is imported with a certain share of its size. What it adds to a step is then at most as long as
+    this share of the way to it.
+
+    Each import is limited independently of the others. Another import, however small or far away, does not change its
+    limit.
 
     Args:
         W: ``[m, m]``, as :func:`centre_weights` returns it.
         gram: ``[m, m]``, the models' inner products.
-        shares: ``[m, m]``, who imports whose model, with what share of its size.
+        shares: ``[m, m]``, who imports whose model, and with what share of its size.
         kind: which distance the market uses.
     """
     square = np.diag(gram)
@@ -166,14 +169,15 @@ def within_shares(W: Floats, gram: Floats, shares: Floats, kind: Kind) -> Floats
 def within_reach(W: Floats, gram: Floats, graph: NDArray[np.generic]) -> Floats:
     """Return weights of centres ``[m, m]`` whose steps are shortened to what is imported.
 
-    No step away from the own model is then longer than the way to the farthest import, or the largest share of such a
-    way with which a model is imported. The gradient of a cosine grows as models get short, and early on models have
-    travelled little: the literal step of eq. (6) then lands far behind the imported models (docs/papers.md, I20).
+    No step away from the own model is then longer than the way to the farthest import. If models are imported with
+    shares of their size, it is no longer than the largest such share of a way. The gradient of a cosine grows as models
+    get short, and early on models have travelled little: the literal step of eq. (6) then lands far behind the imported
+    models (docs/papers.md, I20).
 
     Args:
         W: ``[m, m]``, as :func:`centre_weights` returns it.
         gram: ``[m, m]``, the models' inner products.
-        graph: ``[m, m]``, who imports whose model, with what share.
+        graph: ``[m, m]``, who imports whose model, and with what share.
     """
     step = W - np.eye(len(W))
     length = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", step, gram, step), 0.0))

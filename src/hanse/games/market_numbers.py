@@ -1,7 +1,7 @@
 """iPFL's gain and threshold as numbers, for whole arrays at once and for sizes and prices of any scale.
 
 A client with n samples and eagerness K gains ``g(x) = sqrt(K/n) - sqrt(K/(n+x))`` from x imported samples (eq. 2).
-Computed as written, such differences lose all digits if x is small compared with n; the functions here do not.
+Computed as they are written, such differences lose all digits if x is small compared with n. The functions here do not.
 :mod:`hanse.games.market` builds the market on them.
 """
 
@@ -35,7 +35,7 @@ def totals_without(own: Floats, held: Floats) -> Floats:
 
     Args:
         own: ``[b]``, each buyer's own samples.
-        held: ``[b, m]``, the samples that each buyer imports from each seller; 0 for none.
+        held: ``[b, m]``, how many samples each buyer imports from each seller; 0 for none.
     """
     without = np.asarray((own + held.sum(axis=1))[:, None] - held)
     # the largest import is left out by summing the others: subtracting it could leave nothing of them
@@ -55,8 +55,8 @@ def gain(n_own: ArrayLike, n_imported: ArrayLike, eagerness: ArrayLike) -> Float
         eagerness: K, how much more data are worth to the client, in samples.
 
     Raises:
-        ValueError: negative numbers, NaN, or a client with eagerness but no samples, whose gain would be infinite
-            (docs/papers.md, I13).
+        ValueError: a number is negative or NaN, or a client has eagerness but no samples, so that its gain would be
+            infinite (docs/papers.md, I13).
 
     Examples:
         >>> float(gain(n_own=100, n_imported=300, eagerness=1e4))  # 10 - 5
@@ -105,8 +105,8 @@ def threshold(n_own: ArrayLike, n_other: ArrayLike, eagerness: ArrayLike, price:
     """Return the threshold T of iPFL's Algorithm 2 for a model, in samples.
 
     The model is imported while the total of imports, including this model, is below T, which solves ``g(T) - g(T - n_j)
-    = r``. T is infinite where the price is 0 or less, and 0 where the model is never imported (docs/papers.md, I3). It
-    may be negative, since it is only compared with totals (I4). Arrays are broadcast.
+    = r``. T is infinite if the price is 0 or less, and 0 if the model is never imported (docs/papers.md, I3). T may be
+    negative, since it is only compared with totals (I4). Arrays are broadcast.
 
     Args:
         n_own: n_i, the buyer's own samples.

@@ -1,17 +1,16 @@
 """A market at posted prices: the operator says what a model costs, sellers accept or not, and each buyer chooses.
 
-Under iPFL's eq. (10) a price depends on what buyer and seller say of themselves, and saying something else pays
+Under iPFL's eq. (10) a price depends on what buyer and seller say of themselves, and saying something false pays
 (benchmarks/RESULTS.md, "Does a lie pay?"). Here a model of ``n`` samples costs ``flat + per_thousand n / 1000`` tokens,
 whoever buys it, or ``flat + per_thousand w / 1000`` of who imports it with the weight ``w``. A seller offers its model
-or does not; a buyer takes the set of offers that is best for itself, so its eagerness and its own size are never asked
-for. For a single trade, posted prices are essentially all that is truthful, voluntary and balanced at once (Hagerty and
-Rogerson 1987). What remains to be lied about is the seller's size, which :mod:`hanse.data.commitment` lets an auditor
-count.
+or does not. A buyer takes the set of offers that is best for itself, so nobody asks for its eagerness or its own size.
+For a single trade, posted prices are essentially all that is truthful, voluntary and balanced at once (Hagerty and
+Rogerson 1987). The seller's size remains something to lie about. :mod:`hanse.data.commitment` lets an auditor count it.
 
 A price by size lets a seller find one more buyer by claiming less. By weight it cannot: who takes ``w`` samples of a
 model pays the same whatever its size. Nor is anything gained by splitting, as long as ``flat`` is no more than a sale
-costs. Since a sale may then bring less than it costs, sellers say the least that they sell for, and buyers leave what
-would bring less. They do not take more of it instead: then asking for more than a sale costs would pay.
+costs. A sale may then bring less than it costs. So sellers say the lowest price at which they sell, and buyers leave
+what would bring less. Buyers do not take more of it instead, because asking for more than a sale costs would then pay.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ By = Literal["size", "weight"]
 class Tariff:
     """What a model costs at posted prices.
 
-    The defaults are for costs of sharing between .5 and 1 token and some thousands of samples; the flat part should be
-    the least that sharing a model costs anybody.
+    The defaults are for costs of sharing between .5 and 1 token and some thousands of samples. The flat part should be
+    the lowest cost of sharing that any client has.
 
     Attributes:
         flat: tokens for any model.
         per_thousand: tokens for each thousand samples.
-        by: the samples that count: those the model was trained on ("size"), or those with which its buyer imports it
+        by: which samples count: those on which the model was trained ("size"), or those with which its buyer imports it
             ("weight").
 
     Examples:
@@ -58,12 +57,13 @@ class Tariff:
 
     @property
     def per_sample(self) -> float:
-        """Tokens for each sample of the weight with which a buyer imports a model; 0 by size."""
+        """Tokens for each sample of the weight with which a buyer imports a model. It is 0 if prices go by size."""
         return self.per_thousand / 1000 if self.by == "weight" else 0.0
 
     def price(self, sizes: ArrayLike) -> Floats:
-        """Return the price in tokens of models trained on so many samples, of the shape of ``sizes``; by weight, the
-        highest that anybody pays.
+        """Return the price in tokens of models trained on so many samples, of the shape of ``sizes``.
+
+        If prices go by weight, it is the highest price that anybody pays.
         """
         return np.asarray(self.flat + self.per_thousand * np.asarray(sizes, np.float64) / 1000)
 
@@ -71,14 +71,17 @@ class Tariff:
         """Return what i pays j, ``[m, m]`` in tokens.
 
         Args:
-            graph: ``[m, m]``, who (row) imports whose model, with what share of its size.
+            graph: ``[m, m]``, who (row) imports whose model, and with what share of its size.
             sizes: ``[m]``, the numbers of samples behind the models.
         """
         shares, n = np.asarray(graph, np.float64), np.asarray(sizes, np.float64)[None, :]
         return np.where(shares != 0, self.price(shares * n if self.by == "weight" else n), 0.0)
 
     def asked(self, sizes: ArrayLike) -> Floats:
-        """Return what a model costs whatever its weight, of the shape of ``sizes``; :attr:`per_sample` comes to it."""
+        """Return what a model costs whatever its weight, of the shape of ``sizes``.
+
+        :attr:`per_sample` is added to this.
+        """
         return np.full(np.shape(sizes), self.flat) if self.by == "weight" else self.price(sizes)
 
 
@@ -93,25 +96,26 @@ def best_purchase(
     per_sample: float = 0.0,
     least: ArrayLike = 0.0,
 ) -> Floats:
-    """Return with how many samples one buyer imports each offer, ``[m]``: what brings it most; 0 of what it leaves.
+    """Return with how many samples one buyer best imports each offer, ``[m]``; 0 for offers that it leaves.
 
     The buyer gains by iPFL's eq. (2), pays the prices, and loses ``lambda w_j/n_i d_ij`` by the models' difference, as
-    in eq. (8) with the weight ``w_j`` that it imports a model with, up to its size. A set's best weights are exact: the
-    nearest models first, each until one more sample would take more than it brings. The set itself grows and changes by
-    single additions, removals and exchanges while that brings more. Those that bring least for their price are dropped
-    until the budget suffices; where samples are priced too, what is left of it limits the weights. What its owner would
-    not sell at such a weight is left, and the rest chosen anew without it.
+    in eq. (8) with the weight ``w_j`` that it imports a model with, up to its size. The best weights for a set of
+    offers are exact. The nearest models come first, each until one more sample would cost more than it brings. The set
+    itself grows and changes by single additions, removals and exchanges while that brings more. Offers that bring least
+    for their price are dropped until the budget suffices. If samples are priced too, the rest of the budget limits the
+    weights. If the owner of a model would not sell it at such a weight, it is left, and the rest is chosen anew without
+    it.
 
     Args:
         own: the buyer's own number of samples.
         eagerness: K of eq. (2), in samples.
         sizes: ``[m]``, the numbers of samples behind the offers.
-        prices: ``[m]``, in tokens, whatever the weight; infinite for what is not offered.
+        prices: ``[m]``, in tokens, whatever the weight. They are infinite for models that are not offered.
         distance: ``[m]``, from the buyer's model, at least 0.
         lam: lambda, the weight of the distance.
         budget: the most that the buyer spends, in tokens, at least 0.
         per_sample: tokens for each sample of the weights, besides the prices, at least 0.
-        least: ``[m]`` or one for all, in tokens: what a seller is paid at least, or it does not sell.
+        least: ``[m]``, or one number for all, in tokens: a seller does not sell unless it is paid at least this.
 
     Raises:
         ValueError: numbers that no market can have (see :meth:`hanse.games.market.Market.of`).
@@ -147,15 +151,16 @@ def _bought(market: Market, i: int, per_sample: float, least: Floats, budget: fl
 
 
 def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> Floats:
-    """Return who imports whose model at posted prices, ``[m, m]``, if everybody acts on what is true.
+    """Return who imports whose model at posted prices, ``[m, m]``, if everybody acts on the true numbers.
 
-    Entries are the share of its size with which a model is imported, from 0 to 1. A client whose cost of sharing is
-    above the price of its model does not sell, and by weight to nobody who would pay less than that cost.
+    Entries are from 0 to 1: the share of a model's size with which it is imported. A client whose cost of sharing is
+    above the price of its model does not sell. If prices go by weight, it does not sell to anybody who would pay less
+    than that cost.
 
     Args:
         market: the true sizes, costs, eagerness and distances.
         tariff: the prices.
-        buyer: the one whose row ``[1, m]`` is wanted; None: all.
+        buyer: the client whose row ``[1, m]`` is wanted. None: all rows.
     """
     asked = np.where(market.costs <= tariff.price(market.sizes), tariff.asked(market.sizes), np.inf)
     offered = replace(market, costs=asked)
@@ -166,7 +171,9 @@ def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> 
 
 
 def on_sale(market: Market) -> NDArray[np.bool_]:
-    """Return whose model (column) is on sale to whom (row), ``[m, m]``: another's, offered, nearer than :data:`APART`.
+    """Return whose model (column) is on sale to whom (row), ``[m, m]``.
+
+    A model is on sale if it is another client's, is offered, and is nearer than :data:`APART`.
 
     Args:
         market: its costs are infinite for models that are not offered.
@@ -182,7 +189,7 @@ def sold(graph: Floats, sizes: Floats, tariff: Tariff, least: Floats) -> Floats:
         graph: ``[k, m]``, with what share of its size each buyer wants each model.
         sizes: ``[m]``.
         tariff: the prices.
-        least: ``[m]``, in tokens, of each seller.
+        least: ``[m]``, the lowest price of each seller, in tokens.
     """
     return np.where(tariff.due(graph, sizes) < least, 0.0, graph)
 

@@ -18,10 +18,11 @@ def due(pricing: str, market: Market, graph: NDArray[np.generic], tariff: Tariff
     """Return what i pays j, ``[m, m]`` in tokens.
 
     Args:
-        pricing: the rule: "marginal" is iPFL's eq. (10); "critical" is :func:`critical_prices`; "posted" is the tariff.
+        pricing: the rule: "marginal" is iPFL's eq. (10), "critical" is :func:`critical_prices`, and "posted" is the
+            tariff.
         market: what was declared, with the distances.
-        graph: ``[m, m]``, who (row) imports whose model.
-        tariff: the posted prices; needed only for "posted".
+        graph: ``[m, m]``: 1 if the row's client imports the column's model, else 0.
+        tariff: the posted prices. They are needed only for "posted".
 
     Raises:
         ValueError: there is no such rule, or no tariff.
@@ -36,15 +37,16 @@ def due(pricing: str, market: Market, graph: NDArray[np.generic], tariff: Tariff
 
 
 def critical_prices(market: Market, graph: NDArray[np.generic] | None = None) -> Floats:
-    """Return, for every edge, the highest cost that seller j could report and still be imported by i, ``[m, m]``.
+    """Return, for every import, the highest cost that seller j could report and still sell to i, ``[m, m]``.
 
-    If this is paid instead of eq. (10), there is no motive to misreport the cost in either direction: a higher reported
+    If this is paid instead of eq. (10), there is no motive to misreport the cost in either direction. A higher reported
     cost only loses imports (Lemma 2), and the price does not depend on it (Myerson 1981; Vickrey 1961). The price is
     never above eq. (10), so buyers still gain, and never below the cost.
 
     Args:
         market: the market.
-        graph: ``[m, m]``, who imports whose model; default: the graph of :func:`hanse.games.market.best_imports`.
+        graph: ``[m, m]``: 1 if the row's client imports the column's model, else 0. Default: the graph of
+            :func:`hanse.games.market.best_imports`.
     """
     m = market.size
     if graph is None:

@@ -2,31 +2,31 @@
 
 In a federated round a coalition's model is the weighted mean of its members' updates, so its worth is a smooth function
 of its mixture ``x_S = (q_i [i in S]) / q(S)``. In the increment game (``game="increment"``), a coalition's model is the
-model before plus the sum of its members' weighted steps: then ``x_S = q_i [i in S]``. A Gaussian process with the
-kernel ``(c + x_S' G x_T)^4`` is fitted to a stratified sample of coalitions and their complements; it is the
-*surrogate* of the game. The sample always has all single players and all coalitions without one player. Every semivalue
-of the surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so the surrogate's misfit is the only error.
+old model plus the sum of its members' weighted steps. There, ``x_S = q_i [i in S]``. A Gaussian process with the kernel
+``(c + x_S' G x_T)^4`` is fitted to a stratified sample of coalitions and their complements. It is the *surrogate* of
+the game. The sample always has all single players and all coalitions without one player. Every semivalue of the
+surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so the surrogate's misfit is the only error.
 
-:func:`mixture` does everything at once. In steps: :func:`design` chooses the coalitions, you evaluate them, :func:`fit`
-fits the surrogate, and the :class:`Fit` answers: :meth:`Fit.estimate` for a semivalue with its errors,
-:meth:`Fit.interactions`, :meth:`Fit.least_core`, :meth:`Fit.predict`, and :meth:`Fit.values` for other utilities of the
-same coalitions.
+:func:`mixture` does everything at once. In steps: :func:`design` chooses the coalitions, you evaluate them, and
+:func:`fit` fits the surrogate. The resulting :class:`Fit` answers questions: :meth:`Fit.estimate` gives a semivalue
+with its errors, and :meth:`Fit.values` the values for other utilities of the same coalitions. The others are
+:meth:`Fit.interactions`, :meth:`Fit.least_core` and :meth:`Fit.predict`.
 
 Three kinds of values are computed:
 
-* *plug-in*: the values of the game that uses evaluated worths where known and the surrogate's elsewhere. These are
-  slightly biased, but more accurate while few coalitions are known.
+* *plug-in*: the values of a game whose worths are the evaluated ones where these are known, and the surrogate's
+  elsewhere. These are slightly biased, but more accurate while few coalitions are known.
 * *cross-fitted*: five surrogates are fitted, each without a fifth of the sampled pairs. Their misfit on unseen pairs is
   added, scaled up to all pairs of that size. This is unbiased except for the choice of the kernel's parameters.
-* *reported*: the plug-in values, moved towards the cross-fitted ones where the two differ by more than their errors,
-  which corrects surrogates that are wrong about a player.
+* *reported*: the plug-in values, moved towards the cross-fitted ones where the two differ by more than their errors.
+  This corrects surrogates that are wrong about a player.
 
 *Standard errors* come from the surrogates' misfit on unseen pairs, stratum by stratum.
 
 Medians, Krum's choices and server momentum are not averages: use :func:`hanse.games.shapley.gtg` or
 :func:`hanse.games.shapley.monte_carlo` for them.
 
-Notation: ``n`` players, ``q [n]`` weights, ``m`` evaluated coalitions (row 0 is the empty one, row 1 all players),
+Notation: ``n`` players; weights ``q [n]``; ``m`` evaluated coalitions (row 0 is the empty one, row 1 all players);
 ``k`` sampled pairs.
 """
 
@@ -109,8 +109,8 @@ class Design:
     budget adds pairs.
 
     Attributes:
-        members: ``[m, n]`` bool; row 0 is the empty coalition, row 1 all players, then come the ``k`` smaller sides,
-            then the ``k`` complements in the same order.
+        members: ``[m, n]`` bool. Row 0 is the empty coalition, and row 1 all players. Then come the smaller sides of
+            the ``k`` pairs, and then the ``k`` complements in the same order.
         stratum: ``[k]`` int64, the stratum of each pair.
         available: ``[n // 2 + 1]`` float64, how many pairs each stratum has; entry 0 is 0.
         taken: ``[n // 2 + 1]`` int64, how many pairs of each stratum are evaluated.
@@ -149,8 +149,8 @@ class Design:
 def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 0) -> Design:
     """Choose at most ``budget`` coalitions to evaluate.
 
-    If all ``2**n`` fit, all are taken. Otherwise the design has the empty coalition, all players, the single players,
-    the coalitions without one player, and pairs of the other sizes in proportion to 1 / size.
+    If all ``2**n`` fit, all are taken. Otherwise, the design has the empty coalition, all players, the single players
+    and the coalitions without one player. It also has pairs of the other sizes, in proportion to 1 / size.
 
     Args:
         n: number of players.
@@ -158,7 +158,7 @@ def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 
         seed: the seed of the draws, or a numpy generator to use.
 
     Raises:
-        ValueError: ``n < 1``, or a budget below ``2 n + 2`` that does not hold all ``2**n`` coalitions either.
+        ValueError: ``n < 1``, or the budget is below ``2 n + 2`` and also does not cover all ``2**n`` coalitions.
     """
     n = players(n)
     budget = whole_number("budget", BUDGET * n if budget is None else budget)
@@ -358,22 +358,23 @@ class _Estimates:
 
 @dataclass(frozen=True, eq=False)
 class MixtureEstimate:
-    """What :func:`mixture` returns: values of a game of averages, and the cost of computing them.
+    """The result of :func:`mixture`: values of a game of averages, and the cost of computing them.
 
     Attributes:
-        values: ``[n]`` float64, the reported values: ``plug_in``, moved towards ``cross_fitted`` where these differ by
-            more than their error. Unlike them, they need not sum to ``v(N) - v({})`` unless they are exact.
+        values: ``[n]`` float64, the reported values. They are ``plug_in``, moved towards ``cross_fitted`` where these
+            two differ by more than their error. Unlike them, they need not sum to ``v(N) - v({})`` unless they are
+            exact.
         standard_errors: ``[n]``, widened by Student's factor, so that ``values +- 1.96 standard_errors`` are 95 %
-            intervals; 0 where values are exact, NaN where no stratum has two sampled pairs.
+            intervals. They are 0 where values are exact, and NaN where no stratum has two sampled pairs.
         cross_fitted: ``[n]``, the cross-fitted values, unbiased except for the choice of the kernel's parameters.
         plug_in: ``[n]``, the values with the surrogate's worth wherever none was evaluated.
         distinct: how many coalitions were evaluated, including the empty one and all players.
         exact: whether all coalitions were evaluated.
-        kernel: the Gram matrix that was chosen: "identity", "gram 0", "gram 1", .., or "all" for their sum; "none" if
-            exact.
-        offset: the kernel's constant c; NaN if exact.
-        noise: the kernel's noise, as a share of its mean diagonal; NaN if exact.
-        fit: the fit, for other semivalues, interactions, or other utilities of the same coalitions.
+        kernel: which Gram matrix was chosen: "identity", "gram 0", "gram 1", .., or "all" for their sum. "none": the
+            values are exact.
+        offset: the kernel's constant c. NaN: the values are exact.
+        noise: the kernel's noise, as a share of the mean of its diagonal. NaN: the values are exact.
+        fit: the fit, which can give other semivalues, interactions, or other utilities of the same coalitions.
     """
 
     values: Floats
@@ -397,13 +398,13 @@ class Fit:
         worth: ``[m]``, the coalitions' worths, in the design's order.
         weights: ``[n]``, the players' weights, positive, summing to 1.
         kernel: the kernel that was chosen. None: all coalitions are known.
-        folds: ``[k]``, the fold of each sampled pair; -1 for pairs in completely known strata, on which every fold
-            trains.
+        folds: ``[k]``, the fold of each sampled pair. -1: the pair is in a stratum that is completely known, and every
+            fold trains on it.
         grams: the Gram matrices that were tried, with their names.
         game: whether coalitions are averages or sums.
 
     Examples:
-        Four players; a coalition's worth is its members' average:
+        There are four players, and a coalition's worth is its members' average:
 
         >>> gains, plan = np.array([1.0, 2.0, 3.0, 6.0]), design(4, budget=12, seed=0)
         >>> worth = [float(gains[sorted(coalition)].mean()) if coalition else 0.0 for coalition in plan.coalitions()]
@@ -426,7 +427,7 @@ class Fit:
         """Return the reported values of a semivalue, in this utility or in other utilities of the same coalitions.
 
         Args:
-            measure: the semivalue; default: Shapley.
+            measure: the semivalue. Default: Shapley.
             worth: ``[m, ...]``, the worths of the same coalitions in other utilities. The kernel of this fit is used.
                 Default: the fit's own worths.
 
@@ -489,8 +490,8 @@ class Fit:
         """Return the pairwise interaction index of a semivalue (default: Shapley; Grabisch, Roubens 1999), with errors.
 
         Returns:
-            The interactions ``[n, n]``, above 0 where two players complement each other, below 0 where they duplicate
-            each other, 0 on the diagonal; and their standard errors ``[n, n]``.
+            Two arrays. The interactions ``[n, n]`` are above 0 where two players complement each other, below 0 where
+            they duplicate each other, and 0 on the diagonal. The other array has their standard errors, ``[n, n]``.
         """
         n = self.design.players
         if n < 2:
@@ -521,8 +522,8 @@ class Fit:
     def least_core(self) -> LeastCore:
         """Return the game's least core (Maschler, Peleg, Shapley 1979).
 
-        With up to 14 players every coalition is used; with more, the evaluated coalitions and a sample of 4,000, so
-        payments are approximate.
+        With up to 14 players, every coalition is used. With more, the evaluated coalitions and a sample of 4,000 are
+        used, so the payments are approximate.
         """
         n = self.design.players
         if n <= _ALL_CONSTRAINTS:
@@ -765,15 +766,15 @@ def fit(
     Args:
         design: the coalitions.
         worth: ``[m]``, the worth of each coalition, in the order of ``design.coalitions()``.
-        weights: ``[n]``, how the average weighs its members. A weight of 0 counts as a millionth of the mean; if all
-            are 0, weights are equal.
+        weights: ``[n]``, how the average weighs its members. A weight of 0 counts as a millionth of the mean. If all
+            weights are 0, they are equal.
         grams: Gram matrices ``[n, n]`` of the players' similarity, such as inner products of their updates' steps.
             All-zero matrices are ignored. The identity, each matrix, and their sum are tried.
         game: "average", or "increment" where coalitions are sums of weighted steps.
 
     Raises:
-        ValueError: shapes that do not fit, numbers that are not finite, negative weights, or a Gram matrix that is not
-            symmetric and positive semidefinite.
+        ValueError: shapes do not fit, a number is not finite, a weight is negative, or a Gram matrix is not symmetric
+            and positive semidefinite.
     """
     n, m = design.players, len(design.members)
     worths = np.asarray(worth, dtype=np.float64)
@@ -820,20 +821,20 @@ def mixture(
             once.
         n: number of players.
         weights: ``[n]``, how the average weighs its members.
-        grams: Gram matrices ``[n, n]`` of the players' similarity (see :func:`hanse.games.mixture.fit`); or a function
-            that returns them, called after all single players were evaluated.
+        grams: Gram matrices ``[n, n]`` of the players' similarity (see :func:`hanse.games.mixture.fit`), or a function
+            that returns them. The function is called after all single players have been evaluated.
         budget: the most coalitions to evaluate, including the empty one and all players. Default: 10 per player, which
             gave errors of 1 to 2 % of the values on real games of 10 to 20 players. If the budget covers all ``2**n``,
             values are exact.
         seed: the seed of the draws, or a numpy generator to use.
         enough: a function that decides whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
-            :func:`hanse.games.mixture.top_settled`. It is called at 5 coalitions per player and at each doubling.
-            Default: the whole budget is used.
+            :func:`hanse.games.mixture.top_settled`. It is called when 5 coalitions per player have been evaluated, and
+            whenever that number has doubled. Default: the whole budget is used.
         game: "average", or "increment" where coalitions are sums of weighted steps.
 
     Raises:
-        ValueError: an argument out of range, a budget below ``2 n + 2`` that does not hold all coalitions, or a worth
-            that is not finite.
+        ValueError: an argument is out of range, the budget is below ``2 n + 2`` and does not cover all coalitions, or a
+            worth is not finite.
 
     Examples:
         >>> positions = np.arange(8) / 7  # eight players on a line
@@ -879,11 +880,10 @@ def top_settled(count: int) -> Callable[[Floats, Floats], bool]:
 
 
 def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
-    """Return a rule for ``enough``: values suffice once the whole ranking of the players is right with probability
-    ``sure``.
+    """Return a rule for ``enough``: stop once the whole ranking of the players is right with probability ``sure``.
 
     Every two neighbours in the ranking must be distinguishable, or known to differ by less than a hundredth of the sum
-    of the positive values (twins can never be distinguished). The probability is divided among the neighbours
+    of the positive values. (Twins can never be distinguished.) The probability is divided among the neighbours
     (Bonferroni).
 
     Args:

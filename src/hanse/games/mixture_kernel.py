@@ -1,7 +1,7 @@
-"""Semivalues and interactions, in closed form, of the games that the surrogate of :mod:`hanse.games.mixture` sums.
+"""Closed forms for semivalues and interactions of the games whose sum is the surrogate of :mod:`hanse.games.mixture`.
 
-There is one such game for each evaluated coalition, so these closed forms give the surrogate's values without a sum
-over all coalitions. In all of them the empty coalition is worth 0, and another coalition S
+There is one such game for each evaluated coalition. The closed forms therefore give the surrogate's values without a
+sum over all coalitions. In all of them the empty coalition is worth 0, and another coalition S
 
 * ``(u . x_S)^4`` where coalitions are averages: the mixture ``x_S`` has the members' weights, normalised to sum to 1;
 * ``(c + u . x_S)^4`` where coalitions are sums: ``x_S`` has the members' weights unchanged.
@@ -112,8 +112,8 @@ def kernel_interactions(u: Floats, q: Floats, measure: Semivalue) -> Floats:
 def sum_kernel_values(u: Floats, q: Floats, offset: float, measure: Semivalue) -> Floats:
     """Return a semivalue of the games ``(offset + u_T . x_S)^4`` where coalitions are sums, ``[n, T]``.
 
-    For a given probability ``p`` of being present, players are present independently, so the cumulants of the sum over
-    those present add up, and its moments follow from them.
+    Let every player be present independently with probability ``p``. Then the cumulants of the sum over the present
+    players add up, and the moments of this sum follow from them.
 
     Args:
         u: ``[T, n]``, T games.

@@ -1,23 +1,24 @@
-"""Path values: the worth of each step, from a few gradients along the model's actual path.
+"""Path values: the worth of each step, from a few gradients along the path that the model actually took.
 
 A round moves a model from ``w`` to ``w + D``, ``D = sum_i s_i``, where ``s_i = q_i d_i`` is player i's weighted step.
 In the *increment game*, a coalition is worth the effect of its members' steps without the others':
 
     v(S) = U(w + sum_{i in S} s_i) - U(w)
 
-Nothing is rescaled, so a step of zero is worth exactly 0. The path value is the Aumann-Shapley value of this game's
-extension to fractions of players (Aumann, Shapley 1974), in which all steps grow at the same rate:
+Nothing is rescaled, so a step of zero is worth exactly 0. The increment game can be extended to fractions of players.
+The path value is the Aumann-Shapley value of this extension (Aumann, Shapley 1974), in which all steps grow at the same
+rate:
 
     phi_i = integral_0^1 <grad U(w + t D), s_i> dt
 
-With respect to the parameters this is the integrated gradient of U (Sundararajan, Taly, Yan 2017); Friedman (2004)
+With respect to the parameters, this is the integrated gradient of U (Sundararajan, Taly, Yan 2017). Friedman (2004)
 characterises it among path methods of cost sharing. It follows that
 
 * the values sum to ``U(w + D) - U(w)``, and summed over rounds to the whole run's gain;
-* given the path, a value is linear in the player's step: splitting a step among several names earns the same in total,
-  and a sum of steps has the sum of the values.
+* given the path, a value is linear in the player's step. Splitting a step among several names therefore earns the same
+  in total, and a sum of steps has the sum of the values.
 
-The path value requires that U is differentiable along the path (kinks, such as ReLU's, are harmless), and that the
+The path value requires two things: U is differentiable along the path (kinks, such as ReLU's, are harmless), and the
 steps contain every change. It is *not* the Shapley value of the increment game in general. For a quadratic U the two
 are equal: both are ``<grad U(w) + H D / 2, s_i>``. With third derivatives they differ, since the Shapley value averages
 the gradient over random sets of steps, and the path value over equal fractions of all steps.
@@ -48,13 +49,13 @@ _AT_ONCE = 1 << 19  # numbers of steps that are held in float64 at once: so few 
 
 @dataclass(frozen=True, eq=False)
 class PathIntegral:
-    """The means of some gradients along a path.
+    """The means of several gradients along a path.
 
     Attributes:
         gradients: ``[G, P]`` float64, the mean of each gradient.
         total: the utility's gain along the path by this integral.
-        residual: the rest of the gain: the integral's error, and anything else that changed the utility. NaN if the
-            gain is not known.
+        residual: the rest of the gain: the error of the integral, and anything else that changed the utility. NaN if
+            the gain is not known.
         points: the number of points of the last rule used.
         evaluated: how many points were evaluated, those of earlier rules included.
     """
@@ -71,7 +72,10 @@ class PathIntegral:
         return bool(self.gradients.isfinite().all())
 
     def along(self, steps: Tensor) -> Floats:
-        """Return ``[n, G]``, the inner products of ``steps [n, P]`` with each mean gradient; 0 for a step of zero."""
+        """Return ``[n, G]``, the inner products of ``steps [n, P]`` with each mean gradient.
+
+        It is 0 for a step of zero.
+        """
         width = max(1, steps.shape[1])
         parts = torch.split(steps, max(1, _AT_ONCE // width))
         return np.concatenate([(part.double() @ self.gradients.T).cpu().numpy() for part in parts])
@@ -83,7 +87,7 @@ class PathValues:
 
     Attributes:
         values: ``[n]`` float64.
-        residual: the gain minus the sum of the values: the error of the integral; NaN if the gain was not given.
+        residual: the gain minus the sum of the values, which is the error of the integral. NaN: the gain was not given.
         without_block: ``[n, G - 1]``, the values by the other gradients, if ``gradient`` returns several.
         points: the number of points of the last rule used.
         evaluated: how many points were evaluated, those of earlier rules included.
@@ -115,10 +119,10 @@ def integrate(
         points: the points of the Gauss-Legendre rule, 1 to 24. A rule of k points is exact where the utility is a
             polynomial of degree up to 2 k along the path.
         gain: the utility's actual gain. While the integral differs from it by more than ``tolerance`` times the gain,
-            the points are doubled, up to 24, unless doubling hardly changed the integral: then something else changed
-            the utility.
+            the number of points is doubled, up to 24. It is not doubled if doubling hardly changed the integral,
+            because then something else changed the utility.
         tolerance: a share of the gain, at least 0.
-        shares: ``[G]``, the coefficients with which the gradients sum to the utility's gradient; None: the first
+        shares: ``[G]``, the coefficients with which the gradients sum to the utility's gradient. None: the first
             gradient is the utility's.
 
     Raises:
@@ -161,21 +165,21 @@ def values(
     """Return the path value of every step: the Aumann-Shapley value of the increment game.
 
     Args:
-        gradient: takes a model ``[P]`` (an array if ``steps`` is one, else a tensor) and returns the gradient ``[P]``
-            of the utility there; or several gradients ``[G, P]``: first the utility's and then, for intervals, those of
-            the utility without each block of its samples.
+        gradient: a function that takes a model ``[P]`` (an array if ``steps`` is one, else a tensor) and returns the
+            gradient ``[P]`` of the utility there. It may also return several gradients ``[G, P]``: first the utility's
+            and then, for intervals, those of the utility without each block of its samples.
         steps: ``[n, P]``, each player's weighted step ``q_i d_i``: its weight times its change of the model.
         points: see :func:`integrate`.
-        start: ``[P]``, the model before; None: zeros, so ``gradient`` gets the model's change.
+        start: ``[P]``, the model before. None: zeros, so that ``gradient`` gets the model's change.
         gain: the utility's actual gain, ``U(start + sum of steps) - U(start)``. If given, points are added until the
             sum of the values agrees with the gain, and ``residual`` is the rest.
         tolerance: see :func:`integrate`.
 
     Raises:
-        ValueError: shapes that do not fit, numbers that are not finite, or points out of range.
+        ValueError: shapes do not fit, a number is not finite, or the number of points is out of range.
 
     Examples:
-        Two steps towards 1 and one away from it; U(w) = -(w - 1)^2 gains 0.75 from 0 to 0.5:
+        Two steps go towards 1, and one away from it. U(w) = -(w - 1)^2 gains 0.75 from 0 to 0.5:
 
         >>> found = values(lambda w: -2 * (w - 1), [[0.25], [0.5], [-0.25]], gain=0.75)
         >>> found.values.round(4).tolist(), abs(found.residual) < 1e-12
@@ -226,7 +230,7 @@ def increment_game(utility: Callable[[Any], float], steps: Any, start: Any = Non
     Args:
         utility: takes a model ``[P]`` and returns its worth.
         steps: ``[n, P]`` numpy array, the players' weighted steps.
-        start: ``[P]``, the model before; None: zeros.
+        start: ``[P]``, the model before. None: zeros.
 
     Examples:
         >>> from hanse.games import shapley

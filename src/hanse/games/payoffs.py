@@ -1,7 +1,7 @@
 """Payoff matrices ``Phi [k, k]`` of GTFLAT's game among a round's updates.
 
 ``Phi[i, j]`` is player i's estimate of model j. Larger is better, and the diagonal is 0. GTFLAT uses minus the distance
-between the models, eq. (10) (:func:`payoff_matrix`), and allows other estimates, such as :func:`cosine_payoff`,
+between the models, eq. (10) (:func:`payoff_matrix`). It allows other estimates, such as :func:`cosine_payoff`,
 :func:`layer_payoff` and :func:`loss_payoff`. :func:`scale_free` makes any of them independent of units. The game itself
 is in :mod:`hanse.games.evolution`.
 """
@@ -57,17 +57,17 @@ def cosine_payoff(vectors: Any) -> Floats:
 
 
 def layer_payoff(params: Any, offsets: Sequence[int], *, relative: bool = False) -> Floats:
-    """Return minus the sum over layers of the Euclidean distances within each layer, ``[k, k]``.
+    """Return minus the sum of the Euclidean distances within each layer, ``[k, k]``.
 
     Args:
         params: ``[k, P]``, a model per row.
         offsets: the column at which each layer begins, followed by P, as in a table's layout. Layer l has the columns
             ``offsets[l]`` to ``offsets[l + 1]``.
-        relative: whether to divide each layer's distances by their mean over pairs of different models and to average
-            over layers, so all layers count equally (one without any distance adds 0).
+        relative: whether to divide each layer's distances by their mean over pairs of different models, and to average
+            over layers. All layers then count equally (a layer without any distance adds 0).
 
     Raises:
-        ValueError: offsets that do not fit, a wrong shape, or a number that is not finite.
+        ValueError: offsets do not fit, a shape is wrong, or a number is not finite.
     """
     rows = as_models(params)
     cuts = [int(o) for o in offsets]
@@ -85,8 +85,8 @@ def loss_payoff(losses: Any) -> Floats:
     """Return ``-losses`` with a zero diagonal, ``[k, k]``.
 
     Args:
-        losses: ``[k, k]``; ``losses[i, j]`` is a validation loss of model j for player i, for example the loss of the
-            mean of models i and j. The diagonal is not used.
+        losses: ``[k, k]``, where ``losses[i, j]`` is a validation loss of model j for player i, for example the loss of
+            the mean of models i and j. The diagonal is not used.
 
     Raises:
         ValueError: a wrong shape, or a number off the diagonal that is not finite.
@@ -99,7 +99,7 @@ def loss_payoff(losses: Any) -> Floats:
 
 
 def mean_distance(payoff: Any) -> float:
-    """Return the mean size of the payoffs off the diagonal, the game's scale; 0 for one player.
+    """Return the scale of the game: the mean size of the payoffs off the diagonal. It is 0 for one player.
 
     For :func:`payoff_matrix` this is the mean distance between models.
     """

@@ -1,8 +1,8 @@
 """GTFLAT's game among a round's updates, and the resulting aggregation weights.
 
 *GTFLAT: Game Theory Based Add-On For Empowering Federated Learning Aggregation Techniques* (Mahini, Mousavi,
-Daneshtalab). Each client that trained is a population that chooses among the others' models and prefers near ones. The
-steps are ``weights(equilibrium(payoff_matrix(models)))``.
+Daneshtalab). Each client that trained is a population, which chooses among the others' models and prefers near ones.
+The steps are ``weights(equilibrium(payoff_matrix(models)))``.
 
 =========================  =====================================================================
 :func:`payoff_matrix`      ``Phi [k, k]``, minus the distances, eq. (10)

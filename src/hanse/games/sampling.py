@@ -35,13 +35,12 @@ class Estimate:
 
     Attributes:
         values: ``[n]``, float64.
-        standard_errors: ``[n]``, the standard errors of ``values``; NaN where fewer than two independent samples were
-            taken.
+        standard_errors: ``[n]``, the standard errors of ``values``. NaN: fewer than two independent samples were taken.
         evaluations: how many worths the algorithm requested, including ``v({})``, ``v(N)`` and repetitions:
             ``1 + n * permutations`` if no permutation was cut short.
         distinct: how many different coalitions were really evaluated.
         permutations: how many permutations were used.
-        walks: the permutations and the coalitions met along them; None if nothing was sampled.
+        walks: the permutations, and the coalitions that were met along them. None: nothing was sampled.
     """
 
     values: Floats
@@ -54,11 +53,11 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Permutations, and the places of the coalitions along each of them in the order of evaluation.
+    """Permutations, and the numbers that the coalitions along each of them have in the order of evaluation.
 
     Attributes:
         rows: ``[m, n]`` int64, the permutations.
-        places: ``[m, n + 1]`` int64, the place of the empty coalition, of the first player, of the first two, and so
+        places: ``[m, n + 1]`` int64, the number of the empty coalition, of the first player, of the first two, and so
             on. Where a permutation was truncated, the last place is repeated.
     """
 
@@ -83,16 +82,16 @@ def monte_carlo(
     permutations: int | Sequence[Sequence[int]],
     seed: int | np.random.Generator = 0,
 ) -> Floats:
-    """Return the mean marginal contribution over permutations, ``[n]``: an estimate of the Shapley value.
+    """Return the mean marginal contribution over permutations, ``[n]``, which estimates the Shapley value.
 
     Args:
-        value: the utility; its method ``many``, if any, is used.
+        value: the utility. Its method ``many`` is used if it has one.
         n: number of players.
         permutations: how many to draw, or the permutations of ``0..n-1`` themselves.
         seed: the seed of the draws, or a numpy generator to use.
 
     Raises:
-        ValueError: ``n < 1``, no permutation, something that is not a permutation, or a worth that is not finite.
+        ValueError: ``n < 1``, there is no permutation, something is not a permutation, or a worth is not finite.
 
     Examples:
         >>> def pairs(coalition):  # player 0 has a left glove, players 1 and 2 have a right one each
@@ -144,8 +143,8 @@ def walk(
 ) -> tuple[Floats, int, NDArray[np.int64]]:
     """Return the marginal contributions along permutations.
 
-    All permutations advance together, one player at a time, so each step costs one batch. A permutation is truncated
-    once its worth is within ``eps`` of ``full``: its remaining players contribute 0.
+    All permutations advance together, one player at a time. Each step therefore costs one batch of evaluations. A
+    permutation is truncated once its worth is within ``eps`` of ``full``: its remaining players contribute 0.
 
     Args:
         memo: the utility; it must have evaluated the empty coalition.
@@ -155,8 +154,8 @@ def walk(
         eps: the truncation threshold; 0 never truncates.
 
     Returns:
-        The marginals by player ``[m, n]``; how many worths were asked for; the places ``[m, n + 1]`` of the coalitions
-        met (see :class:`Walks`).
+        Three results: the marginals by player, ``[m, n]``; how many worths were asked for; and the places ``[m, n +
+        1]`` of the coalitions that were met (see :class:`Walks`).
     """
     reached = np.full(len(rows), empty)
     marginals = np.zeros(rows.shape)

@@ -1,9 +1,10 @@
 """Semivalues, and the exact values of small games from the table of all coalitions.
 
-The Shapley and the Banzhaf value are semivalues: sums of a player's marginal contributions ``v(S + i) - v(S)`` that
-differ only in the weight of a coalition of ``|S|`` others. :func:`exact`, :func:`banzhaf` and :func:`leave_one_out`
-take a utility. :func:`table` evaluates it for all coalitions, and the functions ``..._from_table`` compute values from
-the result. :class:`Semivalue` describes a semivalue to the estimators of :mod:`hanse.games.mixture`.
+The Shapley and the Banzhaf value are semivalues. Semivalues are sums of a player's marginal contributions ``v(S + i) -
+v(S)``, and differ only in the weight of a coalition of ``|S|`` others. :func:`exact`, :func:`banzhaf` and
+:func:`leave_one_out` take a utility. :func:`table` evaluates it for all coalitions, and the functions
+``..._from_table`` compute values from the result. :class:`Semivalue` describes a semivalue to the estimators of
+:mod:`hanse.games.mixture`.
 
 Tables are indexed by bit mask: ``v[mask]`` is the worth of ``{i : bit i of mask is set}``.
 """
@@ -31,7 +32,7 @@ class Semivalue:
 
     Attributes:
         name: the semivalue's name.
-        nodes: ``[k]``, values of ``p`` in (0, 1); exact for polynomials of degree ``n - 1``.
+        nodes: ``[k]``, values of ``p`` in (0, 1). They are exact for polynomials of degree ``n - 1``.
         masses: ``[k]``, the weights of the nodes, which sum to 1.
         players: the number of players that the semivalue was made for. None: any number.
 
@@ -184,7 +185,7 @@ def banzhaf(value: Utility, n: int) -> Floats:
 
 
 def leave_one_out(value: Utility, n: int) -> Floats:
-    """Return what is lost without each player, ``v(N) - v(N without i)``, ``[n]``.
+    """Return how much is lost without each player, ``v(N) - v(N without i)``, ``[n]``.
 
     This needs only ``n + 1`` evaluations, but undervalues players that can replace each other.
 

@@ -1,11 +1,11 @@
 """PI-FL's tiers: initial tiers, importance weights, scheduling, and personal models.
 
-The functions, in the paper's order: :func:`first_tiers` groups clients before training; :func:`importance` measures how
-well each tier's model fits a client; with these weights clients bid (:mod:`hanse.federation.policy`), the server
+The functions, in the paper's order: :func:`first_tiers` groups clients before training. :func:`importance` measures how
+well each tier's model fits a client. With these weights, clients bid (:mod:`hanse.federation.policy`), the server
 schedules the bidders (:func:`schedule`), and clients mix their personal models (:func:`mixture`). Payments are in
 :mod:`hanse.games.tokens`.
 
-Arrays may be anything that numpy accepts; results are numpy float64 unless stated otherwise. In the shapes n is the
+Arrays may be anything that numpy accepts. Results are numpy float64 unless stated otherwise. In the shapes n is the
 number of clients, K the number of tiers and C the number of classes.
 """
 
@@ -69,7 +69,7 @@ def mixture(v: Any, normalised: bool = True) -> Floats:
     Args:
         v: ``[n, K]``, importance weights, at least 0.
         normalised: whether each row is divided by its sum (a row of zeros becomes uniform). If not, the result is ``v``
-            itself, as printed, whose rows do not sum to 1 (docs/papers.md, P4).
+            itself, as printed. Its rows do not sum to 1 (docs/papers.md, P4).
 
     Raises:
         ValueError: negative weights.
@@ -118,8 +118,8 @@ def schedule(
     Args:
         bidders: for each tier, the clients that bid for it.
         contributions: ``[K, N]``, each client's value for each tier, by client id.
-        by_contribution: how many bidders are chosen for each tier, those with the largest contributions; ties go to the
-            lower id.
+        by_contribution: how many bidders are chosen for each tier because they have the largest contributions. In a
+            tie, the lower id is chosen.
         at_random: how many more clients are drawn for each tier.
         random_order: for each tier, the available clients in random order. The first that were not chosen are drawn.
 
@@ -155,8 +155,8 @@ def f1_scores(confusion: Any) -> Floats:
 def most_varying(f1: Any, rho: int) -> Ints:
     """Return the classes whose F1 scores vary most over the clients, in descending order, ``[rho]`` int64.
 
-    PI-FL eq. (5) prints rho as a variance; the text means a number of classes (docs/papers.md, P6). The variance is the
-    population variance, and ties go to the lower class.
+    PI-FL eq. (5) prints rho as a variance, but the text means a number of classes (docs/papers.md, P6). The variance is
+    the population variance, and ties go to the lower class.
 
     Args:
         f1: ``[n, C]``, F1 scores.

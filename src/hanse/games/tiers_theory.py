@@ -1,12 +1,12 @@
 """When does a client gain by joining a tier? PI-FL's Gaussian case (appendix D.1, eqs 51-57), exact and as printed.
 
 Client i has ``n_i`` draws from N(mu_i, sigma2) and estimates mu_i. The means mu of a tier's clients are draws from
-N(beta, tau2). An error is the expected square of (estimate - mu_i) from client i's view: mu_i is given and beta
-unknown, so the other means scatter around mu_i.
+N(beta, tau2). An error is the expected square of (estimate - mu_i) from client i's view, in which mu_i is given and
+beta unknown. The other means therefore scatter around mu_i.
 
 The printed formulas treat the others as independent of each other. But they share the unknown ``beta - mu_i``: the
 missing covariance tau2 makes joining look better than it is (docs/papers.md, P18). Functions with the argument
-``printed`` return either form; :func:`simulate` shows which one is right.
+``printed`` return either form. :func:`simulate` shows which one is right.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _error(setting: Gaussian, i: int, members: NDArray[np.bool_], printed: bool)
 def joining_pays(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = False) -> bool:
     """Say whether the tier's model beats training alone, PI-FL eq. (57): ``tau2 < sigma2 / n0``.
 
-    The tier's size does not matter. The printed bound, ``m1 sigma2 / (2 n0)``, grows with the tier's size, and is right
+    The tier's size does not matter. The printed bound, ``m1 sigma2 / (2 n0)``, grows with the tier's size. It is right
     only for two clients.
     """
     return tau2 < (m1 * sigma2 / (2 * n0) if printed else sigma2 / n0)

@@ -1,11 +1,11 @@
 """PI-FL's token manager: clients' payments for a tier's round, reimbursements, and providers' earnings.
 
-:func:`settle_round` settles a tier's round on balances; :func:`settle_tier` returns only the movements. The steps are:
-payers pay into the tier's pool, eqs (6)-(7); the less the tier improved, the more of the pool is reimbursed to them,
-eqs (8)-(11); the providers share the rest by rank, eqs (12)-(14).
+:func:`settle_round` settles a tier's round on balances. :func:`settle_tier` returns only the movements. There are three
+steps. Payers pay into the tier's pool, eqs (6)-(7). The less the tier improved, the more of the pool is returned to
+them, eqs (8)-(11). The providers share the rest by rank, eqs (12)-(14).
 
 Amounts are Python integers of the smallest unit, and none is lost: payments into the pool leave it again or stay there.
-As printed, eqs (6)-(14) create and destroy tokens; docs/papers.md, P7-P17, has the readings under which they do not.
+As printed, eqs (6)-(14) create and destroy tokens. docs/papers.md, P7-P17, has the readings under which they do not.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _units(name: str, value: int) -> int:
 def utility(accuracy: float, best_accuracy: float) -> float:
     """Return a tier's relative improvement, PI-FL eq. (8): ``max(0, (accuracy - best) / best)``.
 
-    If ``best_accuracy`` is 0, the printed form divides by 0. Then the improvement is 0 if ``accuracy`` is also 0, else
-    infinite, which counts as full (docs/papers.md, P12).
+    If ``best_accuracy`` is 0, the printed form divides by 0. Then the improvement is 0 if ``accuracy`` is also 0.
+    Otherwise it is infinite, which counts as full (docs/papers.md, P12).
 
     Args:
         accuracy: the tier's accuracy after the round, at least 0.
@@ -80,12 +80,12 @@ def reimbursement_rate(accuracy: float, best_accuracy: float, eta: float, gamma:
 def ranks(contributions: Mapping[int, float], participations: Mapping[int, float]) -> dict[int, int]:
     """Return each provider's rank by client id, PI-FL eq. (12): n for the best of n providers, 1 for the last.
 
-    Providers are ordered by contribution, then by participation; of equals the lower id ranks higher (docs/papers.md,
-    P16).
+    Providers are ordered by contribution, then by participation. Among equals, the lower id ranks higher
+    (docs/papers.md, P16).
 
     Args:
         contributions: what each provider was worth, by client id.
-        participations: how often each provider took part, by client id; one entry for each.
+        participations: how often each provider took part, by client id, with one entry for each provider.
 
     Raises:
         ValueError: a contribution or participation that is missing or not finite.
@@ -103,7 +103,7 @@ def rank_rewards(pool: int, contributions: Mapping[int, float], participations: 
     """Return what each provider earns, in units by client id, in proportion to its rank: PI-FL eqs (12)-(14).
 
     Only the providers are ranked (docs/papers.md, P15), and the rewards sum to ``pool``. Units that do not divide
-    evenly go one by one to the largest remainders; among equals, to the lower id.
+    evenly go one by one to the largest remainders, and in a tie to the lower id.
 
     Args:
         pool: the units to share out, after the reimbursement (P17).
@@ -153,8 +153,8 @@ def settle_tier(
         pool: the units that the tier's pool holds from before.
 
     Returns:
-        ``(equation, from, to, units)`` of each movement; places are client ids and ``POOL``. The reimbursement is split
-        equally among the payers; units that do not divide go to the lower ids.
+        ``(equation, from, to, units)`` for each movement. The places from and to are client ids and ``POOL``. The
+        reimbursement is split equally among the payers. Units that do not divide evenly go to the lower ids.
 
     Raises:
         ValueError: an argument that is not allowed, or a provider without contribution or participation.
@@ -212,7 +212,7 @@ def settle_round(
     participations: Mapping[int, float],
     pool: int = 0,
 ) -> tuple[dict[int, int], list[Movement]]:
-    """Settle one tier's round: return the balances after it, and the movements.
+    """Settle one tier's round: return the balances after it, and the movements of tokens.
 
     Args:
         balances: units by client id, with an entry for each payer and provider.
@@ -231,8 +231,8 @@ def settle_round(
         The balances after the round, and the movements (see :func:`settle_tier`).
 
     Raises:
-        ValueError: a payer cannot pay the price (there is no debt; docs/papers.md, P10), a client has no balance, or as
-            :func:`settle_tier` does. Nothing has changed then.
+        ValueError: a payer cannot pay the price (there is no debt; docs/papers.md, P10), a client has no balance, or
+            for the reasons of :func:`settle_tier`. Nothing has changed then.
 
     Examples:
         >>> balances, movements = settle_round(  # the accuracy grew by a tenth, half way to gamma

@@ -1,10 +1,10 @@
-"""``hanse attack``: searches for the deviation that pays a client best, by playing many.
+"""``hanse attack``: searches for the deviation from honest play that pays a client best, by playing many of them.
 
-The experiment is played honestly and with one client, or a pair, as :class:`hanse.federation.deviant.Deviant`: with the
-same data, models and draws, so the difference in the outcome is the deviation's gain. The possible deviations follow
-from the types of the questions that the client is asked (:func:`space_of`). They are tried one by one, then in
-combinations drawn at random or derived from the best so far; the most promising are played with more seeds, and the
-best is confirmed with fresh seeds, which avoids selection bias.
+The experiment is played twice: honestly, and with one client, or a pair, as :class:`hanse.federation.deviant.Deviant`.
+Data, models and draws are the same, so the difference in the outcome is the deviation's gain. The possible deviations
+follow from the types of the questions that the client is asked (:func:`space_of`). Deviations are tried one by one,
+then in combinations drawn at random or derived from the best so far. The most promising ones are played with more
+seeds. The best is confirmed with fresh seeds, which avoids selection bias.
 """
 
 from __future__ import annotations
@@ -68,12 +68,11 @@ class Try:
 
     Attributes:
         deviation: the deviation.
-        gains: by seed, the deviants' outcome minus that of the same clients when honest, in tokens; with a second key,
-            the sum of both.
-        ahead: by seed, the deviants' outcome minus the mean of the others in the same run; empty if there are no
-            others.
+        gains: by seed, the deviants' outcome minus that of the same clients when honest, in tokens. If there is a
+            second key, it is the sum of both keys' outcomes.
+        ahead: by seed, the deviants' outcome minus the mean of the others in the same run. Empty: there are no others.
         uniform: whether it was drawn at random from the whole space, not derived from earlier ones.
-        failed: why it could not be played; None: it was played.
+        failed: why it could not be played. None: it was played.
     """
 
     deviation: Deviation
@@ -104,11 +103,11 @@ class Attacked:
 
     Attributes:
         clients: who deviated.
-        scale: the yardstick for gains, in tokens: see :attr:`_Game.scale`.
+        scale: the unit by which gains are judged, in tokens; see :attr:`_Game.scale`.
         measure: the outcome that is compared: "utility" or "balance".
         tries: all deviations, in the order of the search.
         best: the one that paid most, with the fresh seeds.
-        idle: the best deviation that sends no trained update, with the fresh seeds; None: none was tried.
+        idle: the best deviation that sends no trained update, with the fresh seeds. None: none was tried.
         searched: the search's seeds.
         fresh: the seeds of the confirmation.
         ended: why the search ended: "tries", "minutes" or "space" (everything was tried).
@@ -130,8 +129,9 @@ class Attacked:
         return self.best.gain(self.fresh)[1] > LEAST * self.scale
 
     def paying_share(self) -> tuple[int, int, float]:
-        """Return how many random deviations paid in the search's first seed, of how many, and the 95 % upper bound of
-        the share of the whole space that pays (Clopper and Pearson).
+        """Return how many random deviations paid in the search's first seed, and of how many.
+
+        The third number is the 95 % upper bound of the share of the whole space that pays (Clopper and Pearson).
         """
         from scipy.special import betaincinv  # late: it takes longer to import than a short run
 
@@ -163,7 +163,7 @@ def table_of(deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
 
 
 def with_deviation(sections: Mapping[str, Any], deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
-    """Return an experiment's sections in which these clients deviate; without a deviation they are honest."""
+    """Return an experiment's sections in which these clients deviate, or are honest if no deviation is given."""
     behaviour = dict(sections.get("behaviour", {}))
     return {**sections, "behaviour": behaviour | ({"deviant": table_of(deviation, clients)} if deviation else {})}
 
@@ -274,16 +274,17 @@ def search(
     Args:
         sections: the experiment as nested plain values.
         clients: who deviates, all in the same way.
-        folder: is made if it is missing.
+        folder: the folder for the results, which is made if it is missing.
         tries: how many deviations are tried, at most.
         seeds: how many fresh seeds confirm the best one, at least 2.
-        seed: the first of the search's three seeds; the fresh ones come after these.
+        seed: the first of the search's three seeds. The fresh seeds come after these.
         minutes: the search ends after this time, not counting the confirmation. None: no limit.
         second_key: the second of two clients is another key of the first, which honest clients never use. Its earnings
-            minus its grant count as the first one's, and it sends only what the first one produces.
+            minus its grant count as the first client's, and it sends only what the first client produces.
         workers: how many processes play.
-        told: called after every run with the number played, the largest possible number, and the best so far.
-        work: plays one job; None: a run of hanse.
+        told: a function that is called after every run with the number played, the largest possible number, and the
+            best so far.
+        work: a function that plays one job. None: a run of hanse.
 
     Raises:
         UserError: there is no such client, a number is out of range, the experiment is not valid, or nobody is paid.
@@ -335,13 +336,13 @@ def replay(
 
     Args:
         sections: an experiment with a table ``[behaviour.deviant]``, such as ``attack.toml``.
-        folder: for finished runs; created if it is missing.
+        folder: the folder for finished runs. It is created if it is missing.
         seeds: how many.
         seed: the first of the search's seeds, which are left out.
         second_key: as for :func:`search`.
         workers: how many processes play.
         told: as for :func:`search`.
-        work: plays one job; None: a run of hanse.
+        work: a function that plays one job. None: a run of hanse.
 
     Raises:
         UserError: nobody deviates, a number is out of range, the experiment is not valid, or nobody is paid.
@@ -627,12 +628,12 @@ def _is_number(value: Any) -> bool:
 
 
 def play_with_outcome(job: Job, step: Step, second_key: int | None = None) -> dict[str, Any]:
-    """Play a job and return the result of :func:`hanse.lab.job.attempt` with each client's outcome.
+    """Play a job and return the result of :func:`hanse.lab.job.attempt`, together with each client's outcome.
 
-    ``outcome`` is a list of tokens per client, and ``measure`` its meaning: the "utility" that the mechanism records,
-    by true numbers instead of declared ones, less the loss of eq. (8) of iPFL from distant models; else the "balance"
-    of the client's account; "nothing" if no client was ever paid. ``granted`` is the mint's grants in tokens per
-    client; 0 for utilities. ``second_key`` is a client that is another's second key.
+    ``outcome`` is a list of tokens per client, and ``measure`` says what they mean. It is "utility" if the mechanism
+    records that: by true numbers instead of declared ones, less the loss of eq. (8) of iPFL from distant models.
+    Otherwise it is "balance", of the client's account, or "nothing" if no client was ever paid. ``granted`` are the
+    tokens that the mint granted each client; 0 for utilities. ``second_key`` is a client that is another's second key.
     """
     from hanse.runs.experiment import run
 
@@ -693,7 +694,7 @@ def small(mechanism: str) -> dict[str, Any]:
     """Return a small experiment with a mechanism: 8 clients with handwritten digits, who trade or bid for 8 rounds.
 
     Args:
-        mechanism: its name.
+        mechanism: the name of the mechanism.
     """
     return {
         "data": {"source": "digits", "clients": 8, "client_test": 0.1, "client_validation": 0.1},

@@ -1,9 +1,9 @@
 """Do lies pay in markets of models in general? Tries every lie of a grid on many random markets, without training.
 
 :mod:`hanse.lab.attack` plays a few whole runs. A market's trades and prices follow from its numbers alone, so thousands
-of markets can be searched (:func:`search_markets`) for any false size, cost or eagerness of one client, and for the
-gain from splitting itself into several sellers. A client's outcome is iPFL's eq. (1) by the true numbers, minus the
-loss by distant models of eq. (8).
+of markets can be searched (:func:`search_markets`). The search covers any false size, cost or eagerness of one client,
+and the gain from splitting itself into several sellers. A client's outcome is iPFL's eq. (1) by the true numbers, minus
+the loss by distant models of eq. (8).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ KINDS: tuple[Kind, ...] = ("paper", "wide")
 
 
 def random_market(kind: Kind, draw: np.random.Generator) -> Market:
-    """Return a market of 10 clients, of whom four in five buy.
+    """Return a market of 10 clients, of which four in five buy.
 
     Args:
-        kind: "paper" has sizes of 2,500 to 5,500, as in iPFL's own setting; in "wide" they are log-uniform from 200 to
+        kind: the range of the sizes. "paper": 2,500 to 5,500, as in iPFL's own setting. "wide": log-uniform from 200 to
             7,000, a factor of 35. Costs, eagerness and lambda are those of the paper, distances uniform.
         draw: the random generator.
     """
@@ -94,15 +94,15 @@ _COUNTEREXAMPLE = Declared[_Counterexample](_Counterexample)
 
 @dataclass(frozen=True)
 class Rule:
-    """How a market trades, and what a claim of too many samples risks.
+    """How clients trade in a market, and what is risked by claiming too many samples.
 
     Attributes:
         pricing: "marginal" (iPFL eq. 10), "critical" or "posted", as in :class:`hanse.mechanisms.ipfl.IPFL`.
         tariff: the posted prices.
-        leaves: how many samples an audit opens; a claim of x times the true number passes with probability x^-leaves
+        leaves: how many samples an audit opens. A claim of x times the true number passes with probability x^-leaves
             (:mod:`hanse.data.commitment`). 0: sizes are not audited.
-        bond: tokens that are lost if it fails, spread over 50 rounds. The owner is assumed to trade on as if honest,
-            which favours liars: in a run its size would count as 0 from then on.
+        bond: tokens that are lost if it fails, spread over 50 rounds. The owner is assumed to continue trading as if
+            honest. This favours liars: in a run its size would count as 0 from then on.
 
     Examples:
         >>> market = Market.of([[0, 0.1], [0.1, 0]], [100, 300], [0.5, 0.5], [1e4, 0], lam=1.0)
@@ -118,8 +118,8 @@ class Rule:
     def trade(self, said: Market, truth: Market, liar: int | None) -> tuple[NDArray[Any], Floats]:
         """Return who imports whose model and what is paid, ``[m, m]`` each, when one client lies.
 
-        At posted prices a buyer chooses for itself, so the liar buys by the true numbers, and a model is imported with
-        a share of its size.
+        At posted prices a buyer chooses for itself. The liar therefore buys by the true numbers, and a model is
+        imported with a share of its size.
         """
         if self.pricing == "posted":
             graph = posted_imports(said, self.tariff)
@@ -158,7 +158,7 @@ class Lie:
     Attributes:
         what: one of ``LIES``.
         who: the client.
-        factor: multiplies the true number; for a split, the number of parts.
+        factor: the factor of the true number, or the number of parts for a split.
     """
 
     what: str
@@ -166,7 +166,7 @@ class Lie:
     factor: float
 
     def told(self, truth: Market) -> Market:
-        """Return the market as the liar describes it; not for splits."""
+        """Return the market as the liar describes it. It does not work for splits."""
         name = "sizes" if self.what.startswith("size") else {"cost": "costs"}.get(self.what, self.what)
         values = getattr(truth, name).copy()
         values[self.who] *= self.factor
@@ -184,11 +184,11 @@ class Lie:
 
 
 def lies(rule: Rule, truth: Market, who: int) -> Iterator[Lie]:
-    """Yield the lies of a client that could pay, that is, on which trade depends.
+    """Yield those lies of a client that could pay because they can change who trades.
 
-    Left out at posted prices: a size, or part of a split, at whose price a sale brings no more than it costs; a size
-    whose audit fails so often that selling to everybody would not make up for the bond; and, if prices go by size, a
-    false cost that does not change whether the client sells.
+    Three kinds are left out at posted prices: a size at whose price a sale brings no more than it costs (also within a
+    split); a size whose audit fails so often that selling to everybody would not make up for the lost bond; and, if
+    prices go by size, a false cost that does not change whether the client sells.
     """
     posted, cost = rule.pricing == "posted", float(truth.costs[who])
 
@@ -245,13 +245,14 @@ class Found:
         kind: the kind of markets.
         markets: how many.
         pays: by lie, for how many of all clients it gains more than 1 % of what honesty brings.
-        touched: by lie, in how many markets there is such a client.
+        touched: by lie, the number of markets that have such a client.
         gained: by lie, these clients' median gain in tokens.
         honest: by lie, the median in tokens of what these clients have if honest.
-        others: by lie, the mean in tokens of what the others then gain or lose together; not computed for splits.
+        others: by lie, the mean of what the other clients then gain or lose together, in tokens. It is not computed for
+            splits.
         losers: how many honest clients end below zero.
         welfare: the sum of net utilities if all are honest, as a share of that under eq. (10).
-        worst: the lie that gains most, with its market and gain; None: none gains anything.
+        worst: the lie that gains most, with its market and gain. None: no lie gains anything.
     """
 
     kind: Kind
@@ -285,10 +286,10 @@ def search_markets(
     """Try every lie of every client on random markets.
 
     Args:
-        rule: how they trade.
+        rule: the rule by which clients trade.
         kind: see :func:`random_market`.
         markets: how many.
-        seed: of the markets.
+        seed: the seed of the markets.
         told: called after every market with how many are done, and of how many.
     """
     draw = np.random.default_rng(seed)
@@ -360,7 +361,7 @@ def write_counterexample(file: Path, rule: Rule, found: tuple[Lie, Market, float
 
 
 def replay_counterexample(file: Path) -> tuple[Lie, float, float]:
-    """Return a counterexample's lie, what the honest client has, and the lie's gain, recomputed.
+    """Return a counterexample's lie, the honest client's outcome, and the lie's gain, all recomputed.
 
     Raises:
         UserError: the file is no counterexample, or its gain is not the recomputed one.

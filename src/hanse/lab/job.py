@@ -3,8 +3,8 @@
 Sweeps (:mod:`hanse.lab.sweep`) and the papers' tables (:mod:`hanse.lab.papers`) both turn into a list of jobs, which
 :mod:`hanse.lab.player` plays. This module defines what identifies a run and what its result contains.
 
-:func:`seeded` makes a :class:`Job` from an experiment and a seed. :func:`play` runs it in memory; :func:`play_kept`
-runs it in a run directory, where a run that was cut off continues. Both return the same plain values, which
+:func:`seeded` makes a :class:`Job` from an experiment and a seed. :func:`play` runs it in memory. :func:`play_kept`
+runs it in a run directory, where a run that was interrupted continues. Both return the same plain values, which
 :func:`attempt` describes, and neither raises if the run fails: the failure is the result.
 """
 
@@ -72,10 +72,10 @@ class Job:
         return Experiment(**self.sections)
 
     def checked(self) -> Experiment:
-        """Return the experiment; errors begin with the job's label.
+        """Return the experiment. Errors begin with the job's label.
 
         Raises:
-            UserError: ``sections`` is not a valid experiment; each line begins with ``label``, which names the run.
+            UserError: ``sections`` is not a valid experiment. Each line begins with ``label``, which names the run.
         """
         try:
             return self.experiment
@@ -126,7 +126,7 @@ def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequen
 
     Args:
         sections: the experiment as nested plain values.
-        seed: the seed for the sections in ``of``; None keeps the experiment's own seeds.
+        seed: the seed for the sections in ``of``. None: the experiment keeps its own seeds.
         label: the job's label.
         of: the sections whose seed is set: "data" for the split into clients, "run" for everything else.
     """
@@ -175,7 +175,7 @@ _LONGEST = 80  # characters of a folder's name that say what varies
 def folder_of(runs: Path, job: Job) -> Path:
     """Return the run directory of a job below ``runs``: its label and the first 8 digits of its key.
 
-    An existing directory is found by those digits and keeps its name, since the same run may have another label in a
+    An existing directory is found by those digits and keeps its name, because the same run may have another label in a
     wider sweep.
     """
     tail = job.key[:8]
@@ -193,7 +193,7 @@ def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
     Args:
         job: the run.
         step: a function called after every finished round, and once for the rounds of an earlier start.
-        runs: the folder of all run directories; :func:`folder_of` names this job's.
+        runs: the folder of all run directories. :func:`folder_of` names the one of this job.
 
     Returns:
         The result that :func:`attempt` describes, with the run directory as ``folder``.
@@ -235,26 +235,27 @@ def _same(path: Path, asked: Experiment) -> bool:
 def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[str, Any]:
     """Run a job and return its result as plain values that JSON can hold.
 
-    No exception is raised, because a failed run must not end the other runs of a sweep. Ctrl-C is handled by the run,
-    which ends at a round and says that it was interrupted.
+    No exception is raised, because a failed run must not end the other runs of a sweep. The run itself handles Ctrl-C:
+    it ends at a round and says that it was interrupted.
 
     Args:
         job: the run.
         step: a function told of every finished round.
-        run: the function that plays the experiment with the observers that it is given.
+        run: a function that plays the experiment with the observers that it gets.
 
     Returns:
-        Always ``key``, ``label``, ``given`` (the job's sections) and ``status``: "done", "failed" (with ``error``, one
-        line, and ``traceback``) or "interrupted"; and ``made``, what played it: hanse's ``commit`` (None if it is not a
-        checkout; with "+" if that was changed), the versions of ``hanse`` and ``torch``, the ``processor`` and the
-        ``instructions`` that PyTorch uses on it. A finished run also has:
+        The result always has ``key``, ``label``, ``given`` (the job's sections) and ``status``: "done", "failed" (with
+        ``error``, one line, and ``traceback``) or "interrupted". It also has ``made``, which says what played it:
+        hanse's ``commit`` (None if it is not a checkout; with "+" if the checkout was changed), the versions of
+        ``hanse`` and ``torch``, the ``processor``, and the ``instructions`` that PyTorch uses on it. A finished run
+        also has:
 
         * ``experiment``: all settings as requested. "auto" stays "auto", since its meaning on this machine is no reason
           to run the job again on another.
         * ``rounds``, and ``tested``, the number of rounds that had been played at each test.
         * ``curves``: for each tested figure a list with one number, or None, for each test.
         * ``clients``: the accuracy at the last test of each client that tested on its own samples.
-        * ``seconds`` of all rounds, ``ms_per_round`` and ``median_ms``, and ``stages_ms``, the mean of each stage.
+        * ``seconds`` of all rounds; ``ms_per_round`` and ``median_ms``; and ``stages_ms``, the mean of each stage.
         * ``bytes`` sent ``down`` and ``up``, ``models_evaluated`` to value updates, and updates ``refused``.
         * ``wall_seconds`` and ``cpu_seconds`` of the whole attempt, including building the data.
     """

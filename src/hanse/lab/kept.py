@@ -1,9 +1,9 @@
 """Stores the results of finished runs on disk, and reads them.
 
 A sweep has one file per run (:class:`Store`), since several machines may write into its folder at once. The runs of a
-paper are in one append-only file of JSON lines, ``kept.jsonl.gz`` (:class:`KeptFile`), in one gzip member or several
-(``zcat`` reads both). Each line has the key of its run and the version of the format. Both implement :class:`Results`,
-the interface that :func:`hanse.lab.player.play_all` uses.
+paper are in one append-only file of JSON lines, ``kept.jsonl.gz`` (:class:`KeptFile`). It has one gzip member or
+several (``zcat`` reads both). Each line has the key of its run and the version of the format. Both implement
+:class:`Results`, the interface that :func:`hanse.lab.player.play_all` uses.
 
 A line is the compacted result of :func:`hanse.lab.job.attempt`: ``experiment`` omits settings in ``given``, and a curve
 starts at its first number. A key may have several lines: failures, runs under other defaults, and repeats on another
@@ -119,7 +119,8 @@ class Results(Protocol):
 class Store:
     """The folder of a sweep's results, one file ``<key>.json`` for each job.
 
-    Files are written atomically. Several sweeps may use the same folder; common runs are then played once.
+    Files are written atomically. Several sweeps may use the same folder. Runs that they have in common are then played
+    once.
 
     Examples:
         >>> from hanse.lab.job import seeded
@@ -136,8 +137,10 @@ class Store:
         return self.folder / f"{job.key}.json"
 
     def read(self, job: Job) -> dict[str, Any] | None:
-        """Return a job's finished result as :func:`hanse.lab.job.attempt` made it; None if there is no such file, if it
-        is damaged, or if its job failed or belongs to another experiment (whatever the file is called).
+        """Return a job's finished result as :func:`hanse.lab.job.attempt` made it, or None if there is none.
+
+        There is none if the file is missing or damaged, or if its job failed or belongs to another experiment (whatever
+        the file is called).
         """
         try:
             kept = json.loads(self.path(job).read_text())
@@ -154,8 +157,8 @@ class Store:
 class KeptFile:
     """All results of a paper in one append-only file.
 
-    Several processes may add lines at the same time. An incomplete line is removed at once, or, if its process was
-    killed, by the next writer.
+    Several processes may add lines at the same time. An incomplete line is removed at once. If the process that wrote
+    it was killed, the next writer removes it.
 
     Attributes:
         path: the file, ``kept.jsonl.gz`` in the folder.
@@ -171,10 +174,10 @@ class KeptFile:
         self.path = folder / NAME
 
     def lines(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return every line by its key, in the order of adding; nothing if there is no file.
+        """Return every line by its key, in the order in which lines were added; nothing if there is no file.
 
         Raises:
-            UserError: a line is truncated, damaged, of another version or duplicated; the error has one line for each.
+            UserError: a line is truncated, damaged, of another version or duplicated. The error has one line for each.
         """
         if not self.path.exists():
             return {}
@@ -191,8 +194,10 @@ class KeptFile:
         return [_whole(line) for line in there if line["status"] == "done" and is_of(line, job)]
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Add a result as a line. Raises MachineError if it cannot be written, such as on a full disk; the file then
-        stays as it was.
+        """Add a result as a line.
+
+        Raises MachineError if it cannot be written, for example because the disk is full. The file then stays as it
+        was.
         """
         member = gzip.compress(_line({"version": VERSION, **result}).encode(), mtime=0)
         with _told(self.path):
@@ -205,7 +210,7 @@ class KeptFile:
                 os.close(file)
 
     def mend(self) -> str | None:
-        """Remove an incomplete line that a killed process left at the end; return what was done, or None."""
+        """Remove an incomplete line that a killed process left at the end. Return what was done, or None."""
         if not self.path.exists():
             return None
         with _told(self.path), self.path.open("r+b") as file:
@@ -334,11 +339,11 @@ def _whole(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_of(found: Mapping[str, Any], job: Job) -> bool:
-    """Return whether a finished line is of this job and has all of its tests.
+    """Return whether a finished line belongs to this job and has all of its tests.
 
     The key covers only the settings that the job mentions. Other defaults may have changed since, so they are compared,
-    too. Settings that only one of the two versions of hanse has are ignored, so adding an option does not invalidate
-    finished runs.
+    too. Settings that only one of the two versions of hanse has are ignored. Adding an option therefore does not
+    invalidate finished runs.
 
     Args:
         found: the line.

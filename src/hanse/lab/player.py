@@ -1,9 +1,9 @@
 """Plays a list of jobs and keeps their results on disk.
 
 :func:`play_all` is the entry point for sweeps and the papers' tables. It looks up each job among the kept results
-(:mod:`hanse.lab.kept`), plays those without one, and writes every result at once. Jobs are played by one of three
-generators, which all yield a job with its result: :func:`in_order` plays in this process, :func:`in_processes` in
-worker processes, :func:`in_ray` on a Ray cluster.
+(:mod:`hanse.lab.kept`), plays those that have none, and writes every result at once. One of three generators plays the
+jobs, and yields each job with its result: :func:`in_order` in this process, :func:`in_processes` in worker processes,
+:func:`in_ray` on a Ray cluster.
 
 Every job runs with one thread, so its numbers do not depend on how many run in parallel. If a worker process dies, only
 its current job fails.
@@ -81,14 +81,14 @@ def play_all(
 
     Args:
         jobs: the jobs, in the order in which they are started.
-        store: where results are kept; it may be shared by many lists of jobs.
-        work: the function that plays one job. Unless ``workers`` is 1, it is sent to other processes, so it must be a
-            function of a module (or a ``functools.partial`` of one).
+        store: where results are kept. Many lists of jobs may share it.
+        work: the function that plays one job. Unless ``workers`` is 1, it is sent to other processes. It must therefore
+            be a function of a module (or a ``functools.partial`` of one).
         workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
         label: the text before the progress bar.
-        ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`); None: no cluster.
-        gpus: how many GPUs each job gets on Ray; with a fraction, jobs share one. None: none.
-        console: where the progress bar is drawn, if there is anything to play; None draws none.
+        ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`). None: no cluster.
+        gpus: how many GPUs each job gets on Ray. With a fraction, jobs share one. None: none.
+        console: where the progress bar is drawn, if there is anything to play. None: it is not drawn.
         ended: a function called after each job with the state so far.
 
     Returns:
@@ -239,7 +239,7 @@ def in_processes(
     Args:
         jobs: the jobs, in the order in which they are started.
         step: a function told of every finished round and the job that played it.
-        work: plays one job; a function of a module, since it is sent to the processes.
+        work: a function that plays one job. It must be a function of a module, because it is sent to the processes.
         workers: how many processes to start, at least 1; never more than there are jobs.
     """
     waiting = list(reversed(jobs))
@@ -297,7 +297,7 @@ def may_fork(jobs: Sequence[Job]) -> bool:
 
     * If another thread holds a lock, it would stay locked in the fork for ever.
     * If PyTorch may have started its own threads (several threads per operator, or a user's training loop), the fork
-      lacks these threads and would wait for them.
+      would lack these threads and wait for them.
     * A fork cannot use a graphics card that this process has used.
 
     Args:
@@ -431,10 +431,10 @@ def in_ray(
     Args:
         jobs: the jobs, in the order in which they are handed to Ray.
         step: not called, since tasks report only at their end.
-        work: plays one job; a function of a module.
-        address: what Ray takes: "host:port", "ray://host:port", "auto" for the cluster that this machine is part of,
-            or "local" for a new one on this machine.
-        gpus: how many GPUs each task sees; below 1, several tasks share one. None: none.
+        work: a function that plays one job. It must be a function of a module.
+        address: an address as Ray takes it: "host:port", "ray://host:port", "auto" for the cluster of this machine, or
+            "local" for a new cluster on this machine.
+        gpus: how many GPUs each task sees. Below 1, several tasks share one. None: none.
 
     Raises:
         UserError: Ray is not installed, nothing answers at the address, or the cluster has fewer GPUs than one task

@@ -1,8 +1,8 @@
-"""One experiment at many settings: a grid over keys and seeds, in which each point is a run.
+"""One experiment with many settings: a grid over keys and seeds, in which each point is a run.
 
 This is the implementation of ``hanse sweep``, and can be used from Python. :func:`grid_of` reads an experiment's file
-and the axes and returns the checked :class:`GridPoint` of every run; :func:`run_sweep` plays those without a result and
-keeps a table with a row for each run. :func:`rows_of` makes these rows, :func:`means` averages them over the seeds,
+and the axes, and returns the checked :class:`GridPoint` of every run. :func:`run_sweep` plays those without a result,
+and keeps a table with a row for each run. :func:`rows_of` makes these rows, :func:`means` averages them over the seeds,
 :func:`printed_rows` and :func:`means_table` show both on a terminal. :class:`SweepPart` is a share of the runs for one
 of several machines.
 """
@@ -66,7 +66,7 @@ class GridPoint:
     Attributes:
         at: the place in the grid, the written value of each axis by its key. An axis that this run's mechanism does not
             have is "-".
-        seed: the seed of the split and of everything else; None if the sweep does not vary seeds.
+        seed: the seed of the split and of everything else. None: the sweep does not vary seeds.
         job: the run itself.
         notes: a line for the user for each omitted option.
 
@@ -135,21 +135,22 @@ def _split(text: str) -> list[str]:
 def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: int | None) -> list[GridPoint]:
     """Return the runs of a sweep, each checked: every combination of the axes' values with every seed.
 
-    All combinations of seed 0 come first, then those of seed 1, so a stopped sweep has complete seeds.
+    All combinations of seed 0 come first, then those of seed 1. A sweep that is stopped therefore has complete seeds.
 
     Args:
         file: the experiment's file (TOML).
         overrides: changes for all runs, each written as after ``--set``: ``section.key=value``.
         grid: the axes, each written as after ``--grid`` (see :func:`read_axis`).
-        seeds: how many seeds, 0, 1, ...; each sets the split's seed (``data.seed``) and that of everything else
-            (``run.seed``). None leaves the experiment's own seeds.
+        seeds: the number of seeds, which are 0, 1, ... Each sets the seed of the split (``data.seed``) and that of
+            everything else (``run.seed``). None leaves the experiment's own seeds.
 
     Returns:
-        At most 100,000 runs. Combinations that differ only in an option that their mechanism does not have are one run.
+        At most 100,000 runs. Combinations that differ only in an option that their mechanism does not have count as one
+        run.
 
     Raises:
         UserError: the file, an axis or an experiment is not valid, with a line for each mistake; or two runs are the
-            same in different words, such as ``train.lr=0.1`` and ``train.lr=0.10``.
+            same, written differently, such as ``train.lr=0.1`` and ``train.lr=0.10``.
 
     Example:
         >>> import tempfile
@@ -294,15 +295,16 @@ def run_sweep(
 
     Args:
         points: the runs, as :func:`grid_of` returns them.
-        folder: the folder, made if it is missing, for the table (rewritten after every run), ``jobs/<key>.json`` (the
-            result of each run, as :func:`hanse.lab.job.attempt` describes it) and ``runs/`` (the run directories).
+        folder: the folder for the results, which is made if it is missing. It gets the table (rewritten after every
+            run), ``jobs/<key>.json`` (the result of each run, as :func:`hanse.lab.job.attempt` describes it) and
+            ``runs/`` (the run directories).
         workers: how many processes play, at least 1.
-        ray: the address of a Ray cluster to use instead of processes; None: no cluster.
-        gpus: how many GPUs each run gets on Ray; with a fraction, runs share one.
+        ray: the address of a Ray cluster to use instead of processes. None: no cluster.
+        gpus: how many GPUs each run gets on Ray. With a fraction, runs share one.
         rows_only: whether to leave no run directories. On Ray there are none in any case.
         table_name: the name of the table in ``folder``.
-        console: where the progress bar is drawn; None draws none.
-        work: what plays one job; None: a run of hanse.
+        console: where the progress bar is drawn. None: it is not drawn.
+        work: a function that plays one job. None: a run of hanse.
 
     Returns:
         The results by the jobs' keys, and the reason of each failed run.
@@ -381,7 +383,10 @@ class SweepPart:
 
     @property
     def table(self) -> str:
-        """The name of the part's table. Each part has its own, since concurrent parts must not share one."""
+        """The name of the part's table.
+
+        Each part has its own table, because parts that run at the same time must not share one.
+        """
         return f"part-{self.number}-of-{self.count}.csv"
 
 
@@ -396,7 +401,7 @@ def rows_of(points: Sequence[GridPoint], done: PlayedJobs) -> list[Row]:
         Rows with the value of each axis, ``seed`` if seeds vary, ``status`` ("done", "failed" or "waiting"), ``error``
         (why it failed) and the job's ``key``. A finished run also has ``rounds``, the last value of each tested figure
         under its own name ("test/accuracy"), "best test/accuracy" with "best after rounds", ``ms_per_round``,
-        ``seconds`` (wall clock), ``megabytes`` (10^6 bytes, both ways) and ``folder``, its run directory or None.
+        ``seconds`` (wall clock), ``megabytes`` (10^6 bytes, both ways), and ``folder`` (its run directory, or None).
         Figures of single clients are only in ``jobs/<key>.json``.
     """
     rows = []
@@ -439,8 +444,8 @@ def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
         rows: the rows of these runs, in the same order.
 
     Returns:
-        Rows with the value of each axis, ``n`` (finished seeds), and for each tested figure its mean and, under its
-        name with " sd", the sample standard deviation (None for one seed).
+        Rows with the value of each axis and ``n``, the number of finished seeds. For each tested figure they also have
+        its mean and, under its name with " sd", the sample standard deviation (None for one seed).
     """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for point, row in zip(points, rows, strict=True):

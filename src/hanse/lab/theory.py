@@ -1,7 +1,7 @@
 """When does a client gain by joining a tier of PI-FL? Compares the paper's theory with simulations and real runs.
 
 ``hanse theory pifl`` prints and draws what is computed here. :func:`pifl_points` evaluates the Gaussian case of PI-FL's
-appendix D.1 and simulates it; :func:`crossings` returns where joining stops paying; :func:`gains` measures clients'
+appendix D.1 and simulates it. :func:`crossings` returns where joining stops paying. :func:`gains` measures clients'
 gains in two finished runs. The formulas themselves are in :mod:`hanse.games.tiers_theory`.
 """
 
@@ -107,7 +107,8 @@ def crossings(clients: int, samples: int, sigma2: float) -> dict[str, float]:
         sigma2: the variance of a sample.
 
     Returns:
-        ``exact``, which does not depend on ``clients``, and ``printed``, the paper's bound, which grows with them.
+        Two numbers: ``exact``, which does not depend on ``clients``, and ``printed``, the paper's bound, which grows
+        with them.
 
     Example:
         >>> crossings(clients=10, samples=10, sigma2=1.0)
@@ -124,8 +125,9 @@ def gains(run: Path, alone: Path) -> np.ndarray:
         alone: the directory of a run of the same clients by themselves (the mechanism ``local``).
 
     Returns:
-        ``[n]``, a positive number for every client that gained. The gain is the difference, in the last test on the
-        clients' own shares, of the main metric of both experiments, else the accuracy (0 to 1), else the loss.
+        ``[n]``, a positive number for every client that gained. The gain is a difference in the last test on the
+        clients' own shares: of the main metric of both experiments if they have one, else of the accuracy (0 to 1),
+        else of the loss.
 
     Raises:
         UserError: a run did not test clients on their own shares, or the runs have different clients or data.

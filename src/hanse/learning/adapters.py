@@ -1,8 +1,8 @@
 """Distances between LoRA adapters, measured on the products B A, not on the factors.
 
 A LoRA adapter (Hu et al. 2021) changes a weight by ``alpha / rank B A``. The factors are not unique: ``(B R, R^-1 A)``
-is the same change for every invertible R. So two clients with the same model may have factors that are far apart or
-even orthogonal, and clients with opposite models may have the same A. Products compare what the adapters change. The
+is the same change for every invertible R. Two clients with the same model may therefore have factors that are far apart
+or even orthogonal, and clients with opposite models may have the same A. Products compare what the adapters change. The
 products are never formed: ``<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`` takes matrices of the rank's size.
 
 :func:`product_gram` and :func:`travel_gram` return inner products, from which distances and cosines follow.
@@ -70,7 +70,7 @@ def travel_gram(layout: Layout, rows: Tensor, reference: Tensor | None) -> Float
     Args:
         layout: the layout of the rows.
         rows: the adapters, ``[k, P]``.
-        reference: where the adapters started, ``[P]`` for all or ``[k, P]`` for each; None: at zero.
+        reference: where the adapters started, ``[P]`` for all or ``[k, P]`` for each. None: they started at zero.
 
     Raises:
         ValueError: as :func:`product_gram`.

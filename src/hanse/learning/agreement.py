@@ -1,4 +1,4 @@
-"""Checks before round 0 that a module fits the data and that an engine computes what the module computes.
+"""Checks, before round 0, that a module fits the data and that an engine computes the same as the module.
 
 :func:`why_unfit` runs a module on a few samples and says what is wrong. :func:`settle` makes the chosen engine,
 compares it with the module itself, and falls back to the sequential engine if they differ.
@@ -42,8 +42,8 @@ class Plain:
         module: the copy, in float32.
         device: where the copy lies.
         precision: "bf16" runs the copy under autocast to bfloat16.
-        images: whether images are channels-last, as in engines; set for bf16 only, where another order of sums changes
-            numbers noticeably.
+        images: whether images have their channels last in memory, as in engines. It is set only for bf16, where summing
+            in another order changes the numbers noticeably.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -75,8 +75,10 @@ class Plain:
         return Plain(problem, module, device, precision, images)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return the module's outputs on inputs ``x [n, ...]``. Tensors are converted to float32; anything else is
-        returned unchanged, for the caller to reject.
+        """Return the module's outputs on inputs ``x [n, ...]``.
+
+        If the module returns a tensor, it is converted to float32. Anything else is returned unchanged, for the caller
+        to reject.
         """
         around: AbstractContextManager[None] = nullcontext()
         if self.precision == "bf16":
@@ -94,7 +96,7 @@ class Plain:
         Args:
             row: ``[P]``.
             samples: n samples.
-            precision: overrides this object's own.
+            precision: a precision that overrides this object's own.
         """
         self.problem.layout.load(self.module, row.to(self.device))
         self.module.eval()
@@ -124,7 +126,7 @@ class Plain:
         return 0.1 / max(1.0, steepest) if math.isfinite(steepest) else 0.1
 
     def train(self, samples: Samples, job: SeatJob, recipe: Recipe, lr: float) -> Tensor:
-        """Return the row ``[P]`` after a seat's training by SGD on autograd's gradients, including pull and tilt.
+        """Return the row ``[P]`` after a seat's training by SGD with autograd's gradients; pull and tilt are included.
 
         ``torch.optim.SGD`` takes the same steps, but importing it takes seconds.
         """
@@ -164,12 +166,12 @@ def why_unfit(
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         samples: the data; the first four are used.
-        num_classes: how many outputs a sample needs; None for regression, which needs one output for each number of the
+        num_classes: how many outputs a sample needs. None: regression, which needs one output for each number of the
             target.
         device: where the module is run.
 
     Returns:
-        One line that continues the model's name, such as "gives outputs of shape [4, 2] for 4 samples; ...".
+        One line of text to put after the model's name, such as "gives outputs of shape [4, 2] for 4 samples; ...".
     """
     device = torch.device(device)
     few = Samples(samples.x[:_FITTED], samples.y[:_FITTED], samples.inputs)
@@ -252,8 +254,8 @@ def settle(
 ) -> tuple[EngineChoice, Problem, Engine, list[str]]:
     """Return the engine to use: the chosen engine, if it computes what the module computes.
 
-    If it does not, or fails, the choice becomes the sequential engine and the problem ``plain``, and a warning says so.
-    Without samples nothing is compared.
+    If it computes something else, or fails, the sequential engine and the problem ``plain`` are used instead, and a
+    warning says so. Without samples nothing is compared.
 
     Args:
         choice: the engine that was chosen.

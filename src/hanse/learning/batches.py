@@ -1,9 +1,9 @@
 """The layout of a round's batches for engines that train many seats at once.
 
-:func:`plan_seats` finds each seat's batches as positions in the pool. :func:`group_seats` says which seats train
-together in one program, or :func:`deal_seats` which worker gets which seats. :class:`Batches` pads a group's plans to
-one array, step by step, and cuts it into runs of steps with the same seats and the same width. :class:`FlatPool` keeps
-the pool's samples as rows on the device.
+:func:`plan_seats` finds each seat's batches as positions in the pool. Which seats train together in one program is
+decided by :func:`group_seats`, and which worker gets which seats by :func:`deal_seats`. :class:`Batches` pads the batch
+plans of a group to one array, step by step. It cuts this array into runs of steps with the same seats and the same
+width. :class:`FlatPool` keeps the pool's samples as rows on the device.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Segment:
     Attributes:
         taken: int64 ``[T, a B]``, positions in the pool.
         targets: ``[T, a, k, B]``.
-        weights: ``[T, a, 1, B]``, each sample's share of its batch; 0 for padding.
+        weights: ``[T, a, 1, B]``, each sample's weight in its batch's mean; 0 for padding.
         tally: ``[T, a, 1, B]``, each sample's weight in the reported mean loss.
         counted: ``[T]``, whether any loss of that step is reported.
     """
@@ -95,11 +95,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of a group of S seats, padded to one width B; T is the number of steps of the longest seat.
+    """The batches of a group of S seats, padded to one width B. T is the number of steps of the longest seat.
 
     Attributes:
-        samples: int64 ``[T, S, B]``, positions in the pool; padding is a sample of the same seat.
-        weights: ``[T, S, B]``, each sample's share of its batch; 0 for padding.
+        samples: int64 ``[T, S, B]``, positions in the pool. Padding repeats a sample of the same seat.
+        weights: ``[T, S, B]``, each sample's weight in its batch's mean; 0 for padding.
         tally: ``[T, S, B]``, each sample's weight in the mean loss that its seat reports.
         reports: ``[T]``, whether some seat reports losses of that step.
         segments: ``(begin, end, active, width)`` for each run of steps in which the first ``active`` seats train, with
@@ -165,8 +165,10 @@ def _widest_first(plans: Sequence[SeatPlan]) -> list[SeatPlan]:
 
 
 def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
-    """Distribute the seats over ``workers``, and return each worker's seats; workers without a seat are omitted. Seats
-    are dealt from the widest and longest down, back and forth (1, 2, 3, 3, 2, 1, ...), to balance the load.
+    """Distribute the seats over ``workers``, and return each worker's seats; workers that get no seat are left out.
+
+    To balance the load, seats are dealt from the widest and longest down, back and forth between the workers (1, 2, 3,
+    3, 2, 1, ...).
     """
     ordered = _widest_first(plans)
     hands: list[list[SeatPlan]] = [[] for _ in range(workers)]
@@ -179,9 +181,9 @@ def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
 def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:
     """Cut the seats into groups that train together, each sorted by steps, the longest seat first.
 
-    Batches are padded to the group's widest batch, and seats wait for its longest seat; more groups mean more steps in
-    all. The best cut of the seats, sorted by batch width, is found by dynamic programming over the cost ``steps x
-    (overhead + seats x width x 3 P)``.
+    Batches are padded to the group's widest batch, and seats wait for the group's longest seat. More groups waste less
+    of this, but mean more steps in all. The best cut of the seats, sorted by batch width, is found by dynamic
+    programming over the cost ``steps x (overhead + seats x width x 3 P)``.
 
     Args:
         plans: the seats.

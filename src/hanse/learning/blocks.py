@@ -1,4 +1,4 @@
-"""Leaves out blocks of samples, one at a time, to estimate the error due to the draw of samples.
+"""Leaves out blocks of samples, one at a time, to estimate the error that the random draw of samples causes.
 
 :func:`sample_blocks` splits the samples, a scorer computes the figure without each block, and :func:`errors_without`
 turns these into standard errors by the jackknife (:mod:`hanse.games.jackknife`).
@@ -19,10 +19,10 @@ BLOCKS = 20
 
 
 def sample_blocks(n: int) -> list[Tensor]:
-    """Return the positions of ``n`` samples in 20 blocks, or in n blocks of one sample if there are fewer than 20.
+    """Divide ``n`` samples into 20 blocks, or into n if there are fewer than 20 samples, and return their positions.
 
-    Blocks are drawn at random, in the same way for the same n, so the order of samples does not matter. For fewer than
-    two samples there are none.
+    Blocks are drawn at random, and in the same way for the same n. The order of the samples therefore does not matter.
+    For fewer than two samples there are none.
     """
     order = torch.from_numpy(stream(0, "validation blocks").permutation(n))
     count = min(BLOCKS, n) if n > 1 else 0

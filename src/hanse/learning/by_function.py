@@ -1,8 +1,8 @@
 """Models that only the user's function can score: an engine, a judge and a game of coalitions that call it.
 
-hanse need not know what the models are: the function takes a row and returns its worth. ``hanse.valued`` and
-``hanse.flower.strategy`` use this for apps whose models hanse cannot run. Since nothing is known of samples, there are
-no gradients, no confusion counts, and no values with a block of the samples left out.
+hanse need not know what the models are, because the function takes a row and returns its worth. ``hanse.valued`` and
+``hanse.flower.strategy`` use this for apps whose models hanse cannot run. Nothing is known of samples here. So there
+are no gradients, no confusion counts, and no values computed without a block of samples.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class FunctionEngine:
     name: str = "function"
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Return the scores of ``rows [C, P]``; the figure "count", if any, is the number of samples, else 1."""
+        """Return the scores of ``rows [C, P]``.
+
+        If the figures include "count", it is the number of samples, otherwise that is 1.
+        """
         figures = [self.evaluate(row) for row in rows]
         loss, accuracy = [loss_of(one) for one in figures], [accuracy_of(one) for one in figures]
         count = [int(one.get("count", 1)) for one in figures]
@@ -80,17 +83,17 @@ class FunctionEngine:
 class FunctionCoalitions(Generic[Model]):
     """The game of some updates whose coalitions' models a function scores.
 
-    It can be used like :class:`hanse.learning.coalitions.Coalitions`, but has no values with a block of the samples
-    left out.
+    It can be used like :class:`hanse.learning.coalitions.Coalitions`, but has no values computed without a block of
+    samples.
 
     Args:
-        worth: a function that returns what a model is worth (higher is better).
-        make: a function that returns the model of some players, by their positions int64 ``[m]``; None if there is no
-            such model.
+        worth: a function that returns the worth of a model; higher is better.
+        make: a function that takes the positions of some players, int64 ``[m]``, and returns their model, or None if
+            there is no such model.
         base: the model of the empty coalition, and of coalitions that have no model.
-        weights: ``[S]``, how much each update counts; negative ones count as 0.
+        weights: ``[S]``, how much each update counts; a negative weight counts as 0.
         moves: ``[S, P]``, each update's step from the base.
-        again: the rule by which ``make`` aggregates each coalition; None: weighted means.
+        again: the rule by which ``make`` aggregates each coalition. None: ``make`` takes weighted means.
     """
 
     def __init__(
@@ -162,7 +165,7 @@ def mixer(
         updates: ``[S, P]``.
         base: ``[P]``.
         weights: ``[S]``, how much each update counts.
-        affine: ``(total, old)``: the row is ``total`` times the players' weighted mean plus ``old`` times the base.
+        affine: ``(total, old)``: the row is ``total`` times the players' weighted mean, plus ``old`` times the base.
             None for the increment game: the base plus the players' weighted steps from it.
         again: a rule that returns the row instead.
     """
@@ -187,8 +190,8 @@ class FunctionJudge:
     """Scores models by the user's function instead of the server's held-out samples.
 
     Attributes:
-        evaluate: a function that gets a row ``[P]`` and returns figures by name; None: there is none, and scoring is an
-            error.
+        evaluate: a function that gets a row ``[P]`` and returns figures by name. None: the user supplied no function,
+            and scoring is an error.
         engine: the engine that scores rows with ``evaluate``.
     """
 
@@ -215,7 +218,7 @@ class FunctionJudge:
     ) -> FunctionCoalitions[Tensor]:
         """Return the game of coalitions of some updates.
 
-        A model with numbers that are not finite, or whose worth is not finite, is worth WORST.
+        A model is worth WORST if some of its numbers, or its worth, are not finite.
 
         Args:
             updates: ``[S, P]``.
@@ -224,7 +227,7 @@ class FunctionJudge:
             utility: the function's figure that counts.
             affine: as for :func:`mixer`.
             again: as for :func:`mixer`.
-            game: "average", or "increment" instead of ``affine``.
+            game: "average", or "increment", for which ``affine`` is not used.
         """
 
         def worth(row: Tensor) -> float:

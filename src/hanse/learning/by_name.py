@@ -1,7 +1,7 @@
-"""Models of several inputs: splits a sample's row into inputs, and passes them to the user's module by name.
+"""Models of several inputs: a sample's row is split into inputs, which the user's module gets by name.
 
 hanse treats each sample as one row of numbers. :class:`ByName` connects such rows to a module whose ``forward`` has a
-parameter for each input; :func:`own_module` gives the user's module back.
+parameter for each input. :func:`own_module` gives back the user's module.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from hanse.data.samples import Inputs
 
 
 class ByName(nn.Module):
-    """Wraps a user's module whose ``forward`` takes inputs by name, as a module that takes one tensor whose rows hold
-    all inputs. It also accepts inputs by name.
+    """Wraps a module whose ``forward`` takes inputs by name: the result takes one tensor, whose rows hold all inputs.
+
+    It also accepts inputs by name.
 
     Args:
         model: the user's module.

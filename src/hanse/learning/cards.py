@@ -1,6 +1,6 @@
-"""Support for GPUs: samples that stay on the device, and arithmetic that repeats bit for bit.
+"""Support for GPUs: samples stay on the device, and repeating the arithmetic gives the same bits.
 
-:func:`same_bits` is called by :func:`hanse.learning.engines.make_engine`; engines and scorers hold their samples in a
+:func:`hanse.learning.engines.make_engine` calls :func:`same_bits`. Engines and scorers hold their samples in a
 :class:`Resident`.
 """
 
@@ -14,10 +14,10 @@ _KEPT = 2  # sets of samples on a card: those that are trained on, and those of 
 
 
 def same_bits(device: torch.device) -> None:
-    """Make convolutions on a CUDA device compute in float32 and in a fixed order; on other devices do nothing.
+    """Make convolutions on a CUDA device compute in float32 and in a fixed order. On other devices, do nothing.
 
-    By default PyTorch rounds their inputs to 10 bits (TF32), so rows differ from the CPU's by 1e-3, and it may vary the
-    order of sums. The setting is cuDNN's, for the whole process.
+    By default PyTorch rounds the inputs of convolutions to 10 bits (TF32), so that rows differ from the CPU's by 1e-3.
+    It may also vary the order of sums. The setting is cuDNN's, for the whole process.
     """
     if device.type == "cuda":
         cudnn = torch.backends.cudnn

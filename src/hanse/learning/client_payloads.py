@@ -1,7 +1,7 @@
-"""The clients' halves of payloads, by name, and the check that both sides make of a payload.
+"""The client's half of each payload, by name, and the check that server and client both make of a payload.
 
 A mechanism may send a *payload* with its training tasks (:mod:`hanse.core.payload`). The server's half is a part of the
-mechanism; the client's half is found here, by name, since no code is sent. :func:`register` adds one.
+mechanism. The client's half is found here by its name, because no code is sent. :func:`register` adds one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def register(name: str, half: ClientHalf) -> None:
 
     Args:
         name: the payload's name.
-        half: what a client does with it.
+        half: the client's half, which uses the payload.
 
     Raises:
         ValueError: another half is registered under this name.

@@ -1,8 +1,8 @@
-"""The worth of coalitions of clients: evaluates many models, built from the members' updates, at once.
+"""The worth of coalitions of clients. Many models, built from the members' updates, are evaluated at once.
 
 :class:`Coalitions` is a run's utility for :mod:`hanse.games`: it takes a coalition and returns the worth of its model
-on held-out samples. Usually that model is the weighted mean of the members' updates, a mixture of rows that
-:class:`hanse.learning.scoring.Scorer` can often evaluate without building it.
+on held-out samples. Usually that model is the weighted mean of the members' updates.
+:class:`hanse.learning.scoring.Scorer` can often evaluate such a mixture of rows without building it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OUTPUTS = 1 << 25
 
 
 class Coalitions:
-    """The game of some updates on some samples; a utility for :mod:`hanse.games`.
+    """The game whose players are updates, on some samples: a utility for :mod:`hanse.games`.
 
     Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and the base if C is
     empty. In the increment game it is ``base + sum_C w_i (U_i - base)``: the weights are not renormalised, and the
@@ -54,27 +54,28 @@ class Coalitions:
         problem: the models and their loss (:class:`hanse.learning.job.Problem`).
         updates: ``[S, P]``, one row per player.
         base: ``[P]``, the model of the empty coalition.
-        weights: ``[S]``, how much each update counts in a mean; negative ones count as 0.
+        weights: ``[S]``, how much each update counts in a mean; a negative weight counts as 0.
         samples: the samples to score on.
         utility: "loss" (minus the mean loss), "accuracy", "balanced" (minus the mean over the classes of each class's
-            mean loss), or a metric by name or import path (:mod:`hanse.learning.metrics`; negated if less is better).
-        workers: threads that share the work; None: PyTorch's intra-op setting. The last bits of a utility depend on
-            their number.
+            mean loss), or a metric by name or import path (:mod:`hanse.learning.metrics`). A metric for which less is
+            better is negated.
+        workers: how many threads share the work. None: as many as PyTorch's intra-op setting says. The last bits of a
+            utility depend on their number.
         keep_outputs: whether the outputs of single players' models are kept when they are evaluated, for
             :meth:`output_gram`.
-        affine: ``(total, old)``: a coalition's model is ``total`` times the mean plus ``old`` times the base, for a
-            table row in which the updates' weights sum to ``total``.
+        affine: ``(total, old)``: a coalition's model is ``total`` times the mean plus ``old`` times the base. This is
+            for a table row in which the updates' weights sum to ``total``.
         again: a rule that returns a coalition's model instead of the mean, given the members' positions.
-        game: "average", or "increment", for which ``weights`` are the updates' weights in the table row, and ``affine``
-            is not used.
-        floor: a utility; ``below_floor`` counts the models that are worth less.
+        game: "average" or "increment". For "increment", ``weights`` are the updates' weights in the table row, and
+            ``affine`` is not used.
+        floor: a utility. ``below_floor`` counts the models that are worth less.
 
     Attributes:
         evaluated: how many models were evaluated.
         below_floor: how many models were worth less than ``floor``.
 
     Raises:
-        UserError: the utility is unknown, or does not exist for regression or for these samples; or there are no
+        UserError: the utility is unknown, or does not exist for regression or for these samples, or there are no
             samples.
         ValueError: there is not exactly one weight for each update.
 
@@ -140,9 +141,10 @@ class Coalitions:
 
     @property
     def without_block(self) -> NDArray[np.float64]:
-        """The utilities with each of B blocks of samples left out, ``[evaluated, B]``.
+        """The utilities ``[evaluated, B]`` on the samples without each of B blocks: column b leaves out block b.
 
-        There are 20 blocks, or one for each sample if there are fewer; rows are in the order of evaluation.
+        There are 20 blocks, or one for each sample if there are fewer than 20 samples. The rows are in the order of
+        evaluation.
         """
         none = np.zeros((0, self.block_weights.shape[1]))
         return np.concatenate([none, *self._without])
@@ -391,7 +393,7 @@ class _Outputs:
 
 
 def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None:
-    """Return the metric that a utility names; None if the utility is a plain sum over samples (:data:`WEIGHED`).
+    """Return the metric that a utility names, or None if the utility is a plain sum over samples (:data:`WEIGHED`).
 
     Args:
         problem: the models, their loss and the metrics of their tests.
@@ -399,7 +401,7 @@ def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None
         utility: the utility's name or import path.
 
     Raises:
-        UserError: an unknown name, a metric that such samples do not have, or no samples at all.
+        UserError: the name is unknown, such samples do not have the metric, or there are no samples at all.
     """
     known = {metric.key: metric for metric in problem.metrics}
     if utility not in WEIGHED and utility not in METRICS and utility not in known and ":" not in utility:

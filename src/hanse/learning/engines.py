@@ -1,7 +1,7 @@
 """Chooses the engine by a rule over the model's kind, seats, threads and device, without timing anything.
 
-:func:`choose` determines the kind of a model and returns an :class:`EngineChoice` with its reasons; :func:`rule` is the
-rule itself, over plain numbers; :func:`make_engine` makes the engine. An experiment's ``[engine]`` table overrides any
+:func:`choose` determines the kind of a model and returns an :class:`EngineChoice` with its reasons. :func:`rule` is the
+rule itself, over plain numbers. :func:`make_engine` makes the engine. An experiment's ``[engine]`` table overrides any
 part of the choice.
 
 ``docs/engines.md`` explains the rule's figures and limits; ``benchmarks/engines.py`` compares it with every other
@@ -57,8 +57,8 @@ class EngineChoice:
     Attributes:
         engine: "native", "stacked", "vmapped" or "sequential".
         threads: intra-op threads of one program.
-        workers: threads that each train different seats; if above 1, ``threads`` is 1.
-        why: lines that explain the choice; not compared by ``==``.
+        workers: how many threads train at the same time, each its own seats. If above 1, ``threads`` is 1.
+        why: lines that explain the choice. They do not count for ``==``.
         graphs: whether steps are recorded as CUDA graphs.
     """
 
@@ -82,14 +82,15 @@ def rule(kind: Kind, seats: int, work: int, cores: int, device: str = "cpu", eng
     """Return the engine for a round.
 
     Args:
-        kind: "dense" (linear layers that compiled code can train here), "conv" (convolutions that it can), "layers"
-            (a sequence of known layers), "images" (other 2-d convolutions), "texts" (a label at every position, or
-            recurrent layers), "batched" (any other module that ``torch.func`` can batch), or "other".
+        kind: "dense" (linear layers that compiled code can train here), "conv" (convolutions that it can train here),
+            "layers" (a sequence of known layers), "images" (other 2-d convolutions), "texts" (a label at every
+            position, or recurrent layers), "batched" (any other module that ``torch.func`` can batch), or "other".
         seats: how many seats train in a round.
         work: an estimate of the multiplications in one seat's step: its batch size times P.
         cores: the largest number of threads.
         device: "cpu" or "cuda".
-        engine: an engine that overrides the rule, which then only chooses its threads; "auto": no engine.
+        engine: an engine that is used whatever the rule says; the rule then only chooses its threads. "auto": the rule
+            chooses.
 
     Examples:
         >>> rule("dense", seats=10, work=32 * 40_000, cores=4).label
@@ -140,20 +141,20 @@ def choose(
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        initial: the first row ``[P]``; with ``few`` it is used to try out whether ``torch.func`` can batch the model.
+        initial: the first row ``[P]``. With ``few``, it is used to try whether ``torch.func`` can batch the model.
         recipe: how clients train.
         few: some samples.
         seats: how many seats train in a round.
         batch: the seats' batch size.
-        train: the requested engine; "auto": by the rule.
-        threads: the requested number of intra-op threads; None: by the rule, or 1 if ``workers`` is given.
-        workers: the requested number of worker threads; None: by the rule, or 1 if ``threads`` is given.
+        train: the requested engine. "auto": the rule chooses.
+        threads: the requested number of intra-op threads. None: the rule chooses, or 1 if ``workers`` is given.
+        workers: the requested number of worker threads. None: the rule chooses, or 1 if ``threads`` is given.
         device: where models are trained.
         precision: "bf16" for forward passes in bfloat16, which only the sequential engine has.
-        payload: whether the mechanism sends a payload with its training tasks. A payload may add its own loss, so such
-            seats are not trained in one program.
+        payload: whether the mechanism sends a payload with its training tasks. A payload may add its own loss, so seats
+            with a payload are not trained in one program.
         own_loop: whether the user's own training loop trains the seats, on the module itself.
-        graphs: whether steps are to be recorded as CUDA graphs; None: by the rule.
+        graphs: whether to record training steps as CUDA graphs. None: the rule decides.
 
     Raises:
         UserError: the requested engine cannot train this model, several workers have more than one thread each, or
@@ -251,8 +252,8 @@ def make_engine(
     Args:
         choice: the choice of :func:`choose` or :func:`rule`.
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        device: where models are trained and scored; the native engine always works on the CPU.
-        precision: "bf16" for forward passes in bfloat16; it only concerns the sequential engine.
+        device: the device on which models are trained and scored. (The native engine always works on the CPU.)
+        precision: "bf16" for forward passes in bfloat16. It matters only for the sequential engine.
 
     Raises:
         UserError: there is no engine of this name.
@@ -272,7 +273,7 @@ def make_engine(
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of this name; "auto" is CUDA if there is a CUDA device, else the CPU.
+    """Return the device of this name. "auto" is CUDA if there is a CUDA device, and the CPU otherwise.
 
     Raises:
         UserError: PyTorch does not know such a device, or this machine has none.

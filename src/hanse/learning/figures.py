@@ -1,4 +1,4 @@
-"""Interprets what a user's function returns for a model: figures by name, and which of them counts.
+"""Interprets what a user's function returns for a model: figures by name, one of which counts.
 
 A function may return a number or a dictionary of losses and accuracies. :func:`as_figures` turns it into figures,
 :func:`counted` finds the one that counts, and :func:`worth_of` turns it into a worth (higher is better). Whether less
@@ -25,8 +25,7 @@ NOT = "neg_"
 
 
 def less_is_better(name: str) -> bool:
-    """Return whether a figure of this name is better if it is lower, such as "eval_loss" or "RMSE", but not
-    "neg_log_loss".
+    """Return whether lower is better for a figure of this name, such as "eval_loss" or "RMSE", but not "neg_log_loss".
 
     Examples:
         >>> [less_is_better(name) for name in ("eval_loss", "RMSE", "neg_log_loss", "accuracy")]
@@ -42,7 +41,7 @@ def as_figures(said: object, where: str) -> dict[str, float]:
     Args:
         said: numbers by name, or one number (higher is better), which becomes the figure :data:`WORTH`. Anything else
             is dropped.
-        where: what an error's message begins with.
+        where: the text with which an error message begins.
 
     Raises:
         UserError: the result contains no number.
@@ -67,9 +66,7 @@ def _number(value: object) -> float | None:
 
 
 def loss_name(names: Iterable[str]) -> str | None:
-    """Return which of these names is the loss: "loss" itself, else the first name that contains it ("eval_loss"); else
-    None.
-    """
+    """Return which name is the loss: "loss", else the first name that contains it ("eval_loss"), else None."""
     return _named(names, "loss")
 
 
@@ -103,7 +100,7 @@ def counted(names: Iterable[str], utility: str | None = None) -> str | None:
 
     Args:
         names: the names of the figures.
-        utility: the requested figure; None: the loss, else the accuracy, else the only figure.
+        utility: the requested figure. None: the loss if there is one, else the accuracy, else the only figure.
 
     Examples:
         >>> counted(["eval_loss", "accuracy"])
@@ -125,12 +122,14 @@ def signed(figures: Figures, name: str) -> float:
 
 
 def worth_of(figures: Figures, utility: str | None, where: str) -> float:
-    """Return a model's worth from its figures (higher is better); the figure :data:`WORTH` is the worth itself.
+    """Return a model's worth from its figures; higher is better.
+
+    The figure :data:`WORTH`, if given, is the worth itself.
 
     Args:
         figures: the model's figures.
-        utility: the figure that counts; None: see :func:`counted`.
-        where: what an error's message begins with.
+        utility: the figure that counts. None: it is chosen as in :func:`counted`.
+        where: the text with which an error message begins.
 
     Raises:
         UserError: the utility is not among the figures, or none is named and none can be chosen.

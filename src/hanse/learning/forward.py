@@ -1,15 +1,15 @@
-"""Outputs of many models at once, feature-major: ``[C, k, m]`` of C models on m samples.
+"""Outputs of many models at once, with the samples last: ``[C, k, m]`` for C models with k outputs on m samples.
 
 Scorers (:mod:`hanse.learning.scoring`) use this module. :func:`forward` runs models of linear layers with a single
-first product for all, ``[C h, d] x [d, m]``; later operations, such as a maximum over classes, vectorise over samples.
-:func:`read_convolutions` reads a convolutional model as a :class:`ConvStack`, whose models run side by side: their
-first convolutions as one wide one, the later ones grouped. This helps if the first convolution is too narrow to fill
-the vector units (GreedyFed's has 8 channels), since samples are read and unfolded once for all models. Wide models gain
-nothing and are run one by one.
+first product for all of them, ``[C h, d] x [d, m]``. Later operations, such as a maximum over classes, vectorise over
+samples. :func:`read_convolutions` reads a convolutional model as a :class:`ConvStack`, which runs its models side by
+side: their first convolutions as one wide convolution, and the later ones grouped. This helps if the first convolution
+is too narrow to fill the vector units (GreedyFed's has 8 channels), because samples are then read and unfolded only
+once for all models. Wide models gain nothing and are run one by one.
 
 Most of the speed comes from two more steps. Images are processed a few at a time, so each layer's output is still in
-the cache for the next. And images are cropped to what the last layer sees: GreedyFed's pooling drops the lower and
-right edges, so only 29 x 29 of 32 x 32 pixels matter, which saves a fifth of the first convolution.
+the cache for the next. Images are also cropped to what the last layer sees. GreedyFed's pooling drops the lower and
+right edges, so only 29 x 29 of 32 x 32 pixels matter; this saves a fifth of the first convolution.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """FedGen's generator, its training at the server, and how a client trains with it.
 
 The generator turns a label and noise into a *latent*, an input for a classifier's head (its last linear layer). The
-server trains it by :func:`train_generator` against the heads of the clients' models (:class:`Ensemble`) and sends it as
-a payload; :class:`FromGenerator` is the client's half, and :class:`Tutor` computes its terms in training. The mechanism
-is ``mechanisms/fedgen.py``.
+server trains it by :func:`train_generator` against the heads of the clients' models (:class:`Ensemble`), and sends it
+as a payload. :class:`FromGenerator` is the client's half, and :class:`Tutor` computes the client's extra loss terms in
+training. The mechanism is ``mechanisms/fedgen.py``.
 
 Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021. Where the paper and
-its published code differ, this follows the code, which produced GTFLAT's tables: noise is uniform on [0, 1) (the paper:
-normal), and the ensemble's loss is the weighted sum of the heads' losses (eq. 4 has the loss of their mean logits).
+its published code differ, this follows the code, which produced GTFLAT's tables. Noise is uniform on [0, 1) (the paper:
+normal). The ensemble's loss is the weighted sum of the heads' losses (eq. 4 has the loss of their mean logits).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Head:
 
     Attributes:
         weight: the name of the layer's weight.
-        bias: the name of the layer's bias; None: it has none.
+        bias: the name of the layer's bias. None: the layer has no bias.
         classes: how many classes the head tells apart.
         latent: the width of the head's input.
     """
@@ -47,7 +47,7 @@ class Head:
 
     @staticmethod
     def of(layout: Layout) -> Head:
-        """Return the head that a layout shows, which is made of its last parameters.
+        """Return the head in a layout: it is made of the layout's last parameters.
 
         Raises:
             ValueError: the last parameters are not a linear layer's.
@@ -74,7 +74,7 @@ class Head:
 def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
     """Return why a model has no head, or None.
 
-    The last linear layer in the layout must produce the model's output; the model is run to check.
+    The last linear layer in the layout must produce the model's output. The model is run to check this.
 
     Args:
         module: the model.
@@ -117,9 +117,10 @@ class _Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator:
-    """The shape of a generator: noise and a one-hot label, a linear layer, batch norm, ReLU, a linear layer, a latent.
+    """The shape of a generator: from noise and a one-hot label through linear, batch norm, ReLU and linear to a latent.
 
-    Its numbers are one flat row ``[size]``: ``num_parameters`` parameters, then the batch norm's mean and variance.
+    The generator's numbers form one flat row ``[size]``: ``num_parameters`` parameters, then the batch norm's mean and
+    variance.
 
     Attributes:
         classes: how many labels there are.
@@ -171,9 +172,7 @@ class Generator:
         return _Parts(*(piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)))
 
     def initial(self, draw: np.random.Generator) -> Tensor:
-        """Return a first row, float32: linear layers uniform within 1/sqrt(inputs), like PyTorch's; batch norm with
-        scale 1.
-        """
+        """Return a first row, float32: linear layers uniform within 1/sqrt(inputs), like PyTorch; batch norm 1."""
         row = torch.zeros(self.size)
         parts = self.parts(row)
         for weight, bias in ((parts.weight, parts.bias), (parts.out_weight, parts.out_bias)):
@@ -195,8 +194,8 @@ class Generator:
             row: the generator's numbers ``[size]``.
             noise: ``[n, noise]``.
             y: labels int64 ``[n]``.
-            statistics: None: batch norm uses the row's statistics. In training, running statistics ``[2, hidden]``,
-                which are updated in place, while batch norm uses the batch's.
+            statistics: what batch norm uses. None: the row's statistics. In training, they are running statistics ``[2,
+                hidden]``: these are updated in place, while batch norm uses the batch's own statistics.
         """
         parts = self.parts(row)
         inputs = torch.cat([noise, F.one_hot(y, self.classes).to(noise)], 1)
@@ -347,10 +346,10 @@ class FromGenerator:
     The head is also trained on the generator's latents, and the model's answers on real samples are pulled towards the
     head's answers on latents of the same labels.
 
-    The payload has the tensors "row" ``[generator.size]``, the generator's numbers, and "labels" float64 ``[classes]``,
-    the probabilities by which a client draws labels. Its numbers are the generator's shape, this round's weights
-    "alpha" and "beta" of the two terms (both 0: plain training), and "batch", how many latents are drawn at each step.
-    The answer has the tensor "label_counts" ``[classes]``, how often each label was met in training.
+    The payload has two tensors: "row" ``[generator.size]``, the generator's numbers, and "labels" float64
+    ``[classes]``, the probabilities by which a client draws labels. It also has numbers: the generator's shape; "alpha"
+    and "beta", this round's weights of the two terms (both 0: plain training); and "batch", how many latents are drawn
+    at each step. The answer has the tensor "label_counts" ``[classes]``, how often each label was met in training.
     """
 
     name: ClassVar[str] = "generator"
@@ -409,7 +408,7 @@ class FromGenerator:
         return f"made for {made.classes} classes and a latent of {made.latent}: here are {head.classes}, {head.latent}"
 
     def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
-        """Return the function that adds the two terms to a batch's loss; None if both have the weight 0."""
+        """Return the function that adds the two terms to a batch's loss, or None if both have the weight 0."""
         if payload.numbers["alpha"] == 0 and payload.numbers["beta"] == 0:
             return None
         head = Head.of(layout)
@@ -451,8 +450,9 @@ class Tutor:
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the two terms for one batch, a scalar with gradients (FedGen eq. 6 and its published code).
 
-        They are ``alpha CE(head(G(e, y')), y') + beta KL(softmax head(G(e, y)) || softmax logits)`` with fresh noise e
-        and drawn labels y'. No gradient flows into the target of the second term.
+        The terms are ``alpha CE(head(G(e, y')), y') + beta KL(softmax head(G(e, y))
+
+        softmax logits)``, with fresh noise e and drawn labels y'. No gradient flows into the target of the second term.
 
         Args:
             logits: the model's outputs on real samples, ``[n, classes]``.

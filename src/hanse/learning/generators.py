@@ -31,7 +31,7 @@ def seed_all(seed: int, device: torch.device) -> None:
     """Seed every generator, including the device's.
 
     Args:
-        seed: the seed, from 0 to 2^63 - 1; NumPy's generator takes its last 32 bits.
+        seed: the seed, from 0 to 2^63 - 1. NumPy's generator takes only its last 32 bits.
         device: the device; if it is a CUDA device, its generator is seeded.
     """
     random.seed(seed)

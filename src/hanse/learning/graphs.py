@@ -1,8 +1,9 @@
-"""Segments of a stacked training as CUDA graphs: recorded once, then replayed with other samples.
+"""Stacked training in segments that are recorded once as CUDA graphs and then replayed with other samples.
 
 A step of small layers is about twenty short kernels, and the GPU waits for Python between them. A graph is launched as
 a whole. A graph's addresses and constants are fixed, so a segment is recorded again for other shapes, learning rates or
-momenta. Inputs that change from round to round (samples, pulls) are copied to where the recorded kernels read them.
+momenta. Inputs that change from round to round (samples, pulls) are copied to the place from which the recorded kernels
+read them.
 
 The stacked engine makes a :class:`Graphs` for each of its programs where an experiment says ``[engine] graphs``.
 """

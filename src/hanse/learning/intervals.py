@@ -60,8 +60,9 @@ def auc_interval(auc: float, positive: int, negative: int) -> Interval:
 
 
 def difference(ours: float, mine: Interval, theirs: float, other: Interval, correlation: float = 0.0) -> Interval:
-    """Return the 95 % interval of the difference of two figures from the interval of each (Newcombe 1998, method 10 for
-    pairs; for any two figures Zou 2007, "MOVER").
+    """Return the 95 % interval of the difference of two figures from the interval of each.
+
+    The method is Newcombe's (1998, method 10) for pairs, and for any two figures Zou's (2007, "MOVER").
 
     Args:
         ours: one figure.

@@ -5,8 +5,8 @@ says where one seat starts, which samples it trains on and what pulls it. :func:
 (:class:`hanse.core.recipe.Recipe`) into batches. An :class:`Engine` takes all of these, trains (:class:`TrainedRows`)
 and scores models (:class:`Scores`).
 
-Every engine (native, stacked, vmapped, sequential, a remote node) takes the same jobs and the same batch plan, so
-results can be compared number by number.
+Every engine (native, stacked, vmapped, sequential, a remote node) takes the same jobs and the same batch plan. Results
+can therefore be compared number by number.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ class Problem:
     T]`` (:mod:`hanse.learning.sequences`).
 
     Attributes:
-        module: the template. Engines train copies of it, or run it on other weights; callers never train it in place.
+        module: the template. Engines train copies of the module, or run it on other weights. Callers never train it in
+            place.
         layout: where the module's tensors lie in a row ``[P]``.
         loss: "cross_entropy" (labels int64 ``[n]``, accuracy is the share of right answers) or "mse" (float targets,
             accuracy is NaN).
-        judge: what replaces the usual scoring by loss and predicted class; None: the usual scoring.
-        plain: whether every engine and scorer must run the module itself, without stacked layers or another memory
-            layout of images, because the fast ways compute something else (:mod:`hanse.learning.agreement`).
-        objective: a loss to minimise instead of ``loss``; None: ``loss`` itself.
+        judge: what replaces the usual scoring by loss and predicted class. None: the usual scoring is used.
+        plain: whether every engine and scorer must run the module itself, because the fast ways (stacked layers,
+            another memory layout of images) compute something else (:mod:`hanse.learning.agreement`).
+        objective: a loss that is minimised instead of ``loss``. None: ``loss`` itself is minimised.
         metrics: metrics that tests report in addition to loss and accuracy, the main one first.
 
     Examples:
@@ -91,13 +92,14 @@ class Problem:
 
     @property
     def one_output(self) -> bool:
-        """Whether two classes are told apart by one output."""
+        """Whether a single output tells two classes apart."""
         return self.objective is not None and self.objective.one_output
 
     @cached_property
     def stack(self) -> list[Spec] | None:
-        """The module's layers, if it is a list of known layers that run one after another; else, and if ``plain``,
-        None.
+        """The module's layers, if it is a list of known layers that run one after another.
+
+        None otherwise, and if ``plain``.
 
         See :func:`hanse.learning.module_layers.read_stack`.
         """
@@ -116,7 +118,8 @@ class Problem:
     def unsent(self) -> str:
         """A digest of the frozen parameters that rows leave out, 32 hexadecimal digits; empty if there are none.
 
-        Such parameters are never sent; server and participants compare this digest to ensure that theirs are equal.
+        Such parameters are never sent. Server and participants compare this digest to make sure that they have the same
+        ones.
         """
         digest, tensors = hashlib.blake2b(digest_size=16), dict(self.module.named_parameters())
         left = [name for name in self.frozen if name not in self.layout.names]
@@ -143,7 +146,7 @@ class Drawn:
 
     Attributes:
         batches: int64 ``[steps, B]``, positions into the seat's samples, -1 where a batch is short.
-        reported: the first step whose losses are reported: the start of the last pass over the samples.
+        reported: the first step whose losses are reported. It is where the last pass over the samples starts.
     """
 
     batches: NDArray[np.int64]
@@ -159,11 +162,11 @@ class SeatJob:
         index: int64 ``[n]``, the seat's samples as positions in a pool.
         start: the row ``[P]`` from which training starts.
         key: ``(seed, round, client, start row)``, the key of the stream from which batches are drawn.
-        centre: the row ``[P]`` that the parameters are pulled to; None: no pull, whatever ``mu`` is.
+        centre: the row ``[P]`` to which the parameters are pulled. None: no pull, whatever ``mu`` is.
         mu: how strong the pull is.
-        tilt: a row ``[P]`` that is added to every gradient; None: nothing is added.
-        work: the epochs (or steps, if the recipe counts steps) that replace the recipe's, for stragglers; None: the
-            recipe's.
+        tilt: a row ``[P]`` that is added to every gradient. None: nothing is added.
+        work: how many epochs (or steps, if the recipe counts steps) replace the recipe's number, for stragglers. None:
+            the recipe's number.
         payload: the payload that adds a term to the loss of each batch, but not to the reported loss.
         before: the client's steps in earlier rounds, after which unshuffled batches continue.
         drawn: the batches, if not drawn from the stream of ``key``.
@@ -202,8 +205,8 @@ class Said:
 
     Attributes:
         metrics: numbers by name.
-        samples: the number of samples that the loop trained on; None: all of the seat's.
-        refused: why the seat is refused; None: it is accepted.
+        samples: the number of samples on which the loop trained. None: all of the seat's.
+        refused: why the seat is refused. None: it is accepted.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -220,7 +223,7 @@ class TrainedRows:
         loss: ``[S]``, the mean loss over the samples of the last epoch, each at its own step. NaN if training diverged,
             or the user's own loop reports none.
         steps: int64 ``[S]``, optimiser steps taken.
-        said: what the user's own loop returned for each seat; empty for hanse's training.
+        said: what the user's own loop returned for each seat; empty if hanse itself trained.
     """
 
     rows: Tensor
@@ -237,8 +240,8 @@ class Scores:
         loss: ``[C]``, the mean loss.
         accuracy: ``[C]``, the share of right answers; NaN for regression.
         count: int64 ``[C]``, how many samples were scored.
-        loss_error: ``[C]``, the standard error of the mean loss, from its spread over the samples; None where it is not
-            known.
+        loss_error: ``[C]``, the standard error of the mean loss, computed from the spread of losses over the samples.
+            None: it is not known.
     """
 
     loss: NDArray[np.float64]
@@ -293,9 +296,9 @@ class Engine(Protocol):
         ...
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
-        """Score only the models ``rows[some]`` on the pool; ``some [m]`` are positions.
+        """Score only the models ``rows[some]`` on the pool, where ``some [m]`` are positions.
 
-        Their scores are bit for bit those of :meth:`score` on all rows. The other scores may be NaN.
+        The scores of these models equal those of :meth:`score` on all rows bit for bit. The other scores may be NaN.
         """
         ...
 
@@ -403,7 +406,7 @@ def batch_plan(
 
 
 def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1, before: int = 0) -> int:
-    """Return the step at which the last pass over the samples begins, whether or not that pass is complete.
+    """Return the step at which the last pass over the samples begins, even if that pass is not complete.
 
     The reported loss starts there.
 
@@ -421,12 +424,12 @@ def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 
 
 
 def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
-    """Return a seat's batches: the job's own if given, else those of :func:`batch_plan`.
+    """Return a seat's batches: those of the job if it has any, else those of :func:`batch_plan`.
 
     Args:
         job: the seat, with the positions of its samples.
         recipe: the clients' training recipe.
-        smallest: the fewest samples that the seat may have: 1, or what batch norm needs.
+        smallest: the fewest samples that the seat may have: 1, or more if batch norm needs them.
 
     Raises:
         ValueError: the seat has fewer than ``smallest`` samples.
@@ -439,16 +442,14 @@ def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
 
 
 def smallest_batch(problem: Problem) -> int:
-    """Return the smallest batch that a model can train on: 2 with batch norm, whose variance needs two
-    samples; else 1.
-    """
+    """Return the smallest batch on which a model can train: 2 with batch norm (for its variance), else 1."""
     return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.module.modules()) else 1
 
 
 def refuse_unfit(jobs: Sequence[SeatJob], recipe: Recipe, engine: str) -> None:
-    """Raise ValueError for a job with a payload and for a recipe whose optimiser is not SGD.
+    """Raise ValueError for a job with a payload, or for a recipe whose optimiser is not SGD.
 
-    Engines that support neither call this before training; the message names ``engine``.
+    Engines that support neither of these call this before training. The message names ``engine``.
 
     Args:
         jobs: the seats.

@@ -1,15 +1,15 @@
 """Stacked layers: the same layer of S models at once, with hand-written forward and backward passes.
 
 A :class:`hanse.learning.program.Program` builds them and the stacked engine runs them. Every :class:`Layer` takes the
-activations of the layer before it, writes its own into a buffer, and in the backward pass adds its gradients to its
+activations of the layer before it and writes its own into a buffer. In the backward pass it adds its gradients to its
 velocities. A :class:`Loss` ends the stack.
 
-Activations are *feature-major*, ``[S, features, batch]``. Reductions over classes then vectorise along the batch (a
-log-softmax over 10 classes is six times faster), and a weight's gradient with momentum is a single ``baddbmm_`` into
-its velocity. Only the first layer's input is sample-major, ``[S, batch, features]``, as it lies in the pool.
+Activations are *feature-major*, ``[S, features, batch]``. Reductions over classes then vectorise along the batch: a
+log-softmax over 10 classes is six times faster. And a weight's gradient with momentum is a single ``baddbmm_`` into its
+velocity. Only the first layer's input is sample-major, ``[S, batch, features]``, as it lies in the pool.
 
-In all signatures B is the batch width, ``weights [S, 1, B]`` each sample's share of its batch (0 for padding), and
-``grad`` the gradient of the loss at a layer's outputs.
+In all signatures, B is the batch width. ``weights [S, 1, B]`` are each sample's weight in its batch's mean (0 for
+padding), and ``grad`` is the gradient of the loss at a layer's outputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Layer(Protocol):
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
         """Put the gradients into the velocities, ``v = momentum v + g``, and return the gradient at the inputs.
 
-        ``grad [S, out, B]`` may be overwritten; the result is ``[S, in, B]``. A layer below which nothing trains
+        ``grad [S, out, B]`` may be overwritten. The result is ``[S, in, B]``. A layer below which nothing trains
         returns ``grad`` unchanged.
         """
         ...
@@ -72,8 +72,8 @@ class Linear:
         bias: ``b``, ``[S, out, 1]``, or None.
         bias_velocity: the velocity of ``bias``, in the same shape.
         out: buffer of the outputs, ``[S, out, B]``.
-        grad_in: buffer of the gradient at the inputs, ``[S, in, B]``; None if no layer below trains.
-        ones: ones ``[S, B, 1]``; a product with them sums over the batch.
+        grad_in: the buffer of the gradient at the inputs, ``[S, in, B]``. None: no layer below trains.
+        ones: ones ``[S, B, 1]``. A product with them sums over the batch.
         from_pool: whether the inputs are the pool's samples, ``[S, B, in]``.
     """
 
@@ -97,7 +97,7 @@ class Linear:
         self.x_columns = self.x_rows = out
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return ``W x + b`` by one batched product; samples from the pool are not transposed for it."""
+        """Return ``W x + b`` by one batched product. Samples from the pool are not transposed for it."""
         if x is not self.x:
             self.x, swapped = x, x.transpose(1, 2)
             self.x_columns, self.x_rows = (swapped, x) if self.from_pool else (x, swapped)
@@ -116,10 +116,10 @@ class Linear:
 
 
 class SeatwiseLinear:
-    """The first layer with one product per seat, used if single products on one thread are faster than batched ones.
+    """The first layer, computed seat by seat; used if single products on one thread are faster than batched ones.
 
-    That depends on the processor: see :mod:`hanse.learning.products`. Its arguments are those of :class:`Linear`, with
-    ``x [S, B, in]``, the buffer in which the samples will lie. All views of the buffers are made once.
+    That depends on the processor: see :mod:`hanse.learning.products`. Its arguments are those of :class:`Linear`. ``x
+    [S, B, in]`` is the buffer into which the samples will be written. All views of the buffers are made once.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class SeatwiseLinear:
         return self.out
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Add the gradients, seat by seat; no layer below trains."""
+        """Add the gradients, seat by seat; there is no layer below that trains."""
         if grad is not self.grad:
             self.grad, self.grads = grad, grad.unbind(0)
         for velocity, g, columns in zip(self.velocities, self.grads, self.x_columns, strict=True):
@@ -161,7 +161,7 @@ class Activation:
 
     Args:
         kind: "relu" or "tanh".
-        out: buffer of the outputs ``[S, d, B]``; None where the input may be overwritten.
+        out: the buffer of the outputs, ``[S, d, B]``. None: the input may be overwritten.
     """
 
     def __init__(self, kind: str, out: Tensor | None) -> None:
@@ -183,7 +183,7 @@ class Activation:
 
 
 class BatchNorm:
-    """Batch normalisation over each model's own batch without padding; running statistics are updated as in PyTorch.
+    """Batch normalisation over each model's own batch without padding. Running statistics are updated as in PyTorch.
 
     Args:
         scale: PyTorch's ``weight``; all tensors but ``normal`` and ``out`` are ``[S, features, 1]``.
@@ -192,7 +192,7 @@ class BatchNorm:
         shift_velocity: the velocity of ``shift``.
         mean: the running mean.
         var: the running variance.
-        decay: PyTorch's ``momentum``: the step of the running statistics towards the batch's.
+        decay: PyTorch's ``momentum``: how far the running statistics move towards the batch's in one step.
         eps: the number added to the variance.
         normal: buffer of the normalised inputs ``[S, features, B]``.
         out: buffer of the outputs ``[S, features, B]``.
@@ -260,8 +260,8 @@ class Loss(Protocol):
             output: ``[S, k, B]``.
             y: labels ``[S, 1, B]`` or targets ``[S, d, B]``.
             weights: each sample's share of its batch.
-            tally: ``[S, 1, B]``, each sample's weight in its model's reported loss; None: this step's losses are not
-                reported.
+            tally: ``[S, 1, B]``, each sample's weight in the loss that its model reports. None: the losses of this step
+                are not reported.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Local training of one seat with PyTorch's autograd: the reference for every faster engine.
 
-:class:`Trainer` holds a copy of a problem's module, trains one seat at a time, and runs the module on samples. Its
-steps are those of plain SGD as in ``torch.optim.SGD`` (momentum, weight decay), of AdamW, or of Adadelta;
-:func:`stepper` chooses. The proximal pull and the tilt of a seat are added to the gradient, not to the loss.
+:class:`Trainer` holds a copy of a problem's module, trains one seat at a time, and runs the module on samples.
+:func:`stepper` chooses the steps: those of plain SGD as in ``torch.optim.SGD`` (momentum, weight decay), of AdamW, or
+of Adadelta. A seat's proximal pull and its tilt are added to the gradient, not to the loss.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SGD:
 
     Attributes:
         momentum: the weight of the old velocity, from 0 (none) to 1.
-        velocity: ``v``, one tensor for each parameter; None before the first step.
+        velocity: ``v``, one tensor for each parameter. None before the first step.
     """
 
     momentum: float
@@ -165,8 +165,9 @@ def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
 
     Args:
         problem: the problem, whose loss is used.
-        output: logits ``[n, k]``, or ``[n, k, T]`` for texts; or predictions with as many numbers as ``y``.
-        y: labels int64 ``[n]`` or ``[n, T]``, where positions marked ``IGNORED`` do not count; or targets.
+        output: logits ``[n, k]``; for texts logits ``[n, k, T]``; or predictions with as many numbers as ``y``.
+        y: labels int64 ``[n]`` or ``[n, T]``, of which positions marked ``IGNORED`` do not count; or regression
+            targets.
     """
     if problem.objective is not None:
         return problem.objective(output, y).mean()
@@ -188,7 +189,7 @@ class Trainer:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the copy lies.
         dtype: the type of weights, gradients and steps.
-        precision: "bf16" runs the forward pass under autocast to bfloat16; all else stays in ``dtype``.
+        precision: "bf16" runs the forward pass under autocast to bfloat16. Everything else stays in ``dtype``.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -242,8 +243,8 @@ class Trainer:
             lr: the learning rate.
 
         Returns:
-            The seat's row ``[P]``; the mean loss over the samples of the last epoch (NaN where the row or the loss is
-                not finite); the number of steps.
+            Three results: the seat's row ``[P]``; the mean loss over the samples of the last epoch (NaN if the row or
+                the loss is not finite); and the number of steps.
 
         Raises:
             ValueError: there are fewer samples than the model can train on.

@@ -1,15 +1,16 @@
-"""The user's own training loop: ``fit(model, data, round)`` trains the plain module in place.
+"""The user's own training loop: a function ``fit(model, data, round)`` that trains the plain module in place.
 
-hanse loads the seat's model before that and reads its row afterwards. Loss, optimiser, schedule, clipping, augmentation
-and libraries are up to the loop. It gets the PyTorch module, a :class:`TrainingData` with the client's samples and a
-:class:`TrainingRound` with the settings. If it has a parameter ``penalty``, it also gets a :class:`Penalty`, a function
-that returns the mechanism's term of the seat's loss (proximal pull, tilt). It returns None, or numbers by name: "loss",
-"samples" and "steps" have a meaning (see ``docs/own-loop.md``), others are recorded.
+hanse loads the seat's model before that and reads its row afterwards. The loop itself decides on loss, optimiser,
+schedule, clipping, augmentation and libraries. It gets the PyTorch module, a :class:`TrainingData` with the client's
+samples and a :class:`TrainingRound` with the settings. If the loop has a parameter ``penalty``, it also gets a
+:class:`Penalty`. This is a function that returns the mechanism's term of the seat's loss (proximal pull, tilt). The
+loop returns None, or numbers by name: "loss", "samples" and "steps" have a meaning (see ``docs/own-loop.md``); others
+are recorded.
 
 Generators are seeded before each seat, so runs repeat bit for bit, also on a network. If a loop fails, its seat is
 refused with a recorded reason, and the round continues.
 
-Inside hanse, :class:`Loop` is such a function and :class:`LoopEngine` the engine that trains seats by it.
+Inside hanse, :class:`Loop` is such a function, and :class:`LoopEngine` is the engine that trains seats with it.
 """
 
 from __future__ import annotations
@@ -53,9 +54,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class LoopError(ValueError):
-    """A training loop left an invalid model or returned something invalid; the message says what, and what is
-    allowed.
-    """
+    """A training loop left an invalid model or returned something invalid; the message says what is allowed."""
 
 
 # ---- what a loop is given
@@ -65,7 +64,7 @@ class LoopError(ValueError):
 class TrainingRound:
     """The settings that a training loop gets for its seat.
 
-    They come from ``[train]``, adapted to this client: a straggler has fewer epochs, and ``batches_per_epoch`` and
+    They come from ``[train]``, adapted to this client. A straggler has fewer epochs, and ``batches_per_epoch`` and
     ``batch_share`` become a batch size.
 
     Attributes:
@@ -77,7 +76,7 @@ class TrainingRound:
         device: where the model and the data are.
         epochs: passes over the data.
         batch_size: samples in a batch, at most as many as the client has.
-        steps: the number of batches, if the recipe counts steps; None: the recipe counts epochs.
+        steps: the number of batches, if the recipe counts steps. None: the recipe counts epochs.
         lr: the learning rate, after ``lr_decay``.
         momentum: the momentum of SGD.
         weight_decay: the weight decay of the optimiser.
@@ -178,9 +177,9 @@ class TrainingData(TorchDataset[Batch]):
         generator and affects no other.
 
         Args:
-            batch_size: how many samples a batch has; None: the round's batch size.
+            batch_size: how many samples a batch has. None: the round's batch size.
             shuffle: whether to shuffle for each pass.
-            drop_last: whether a last, smaller batch is left out; None: only if batch norm could not use it.
+            drop_last: whether a last, smaller batch is left out. None: only if batch norm could not use it.
 
         Examples:
             >>> pool = Samples(torch.arange(10.0).reshape(5, 2), torch.tensor([0, 1, 0, 1, 0]))
@@ -235,13 +234,13 @@ def _as_it_is(batch: Any) -> Any:
 class Penalty:
     """The mechanism's term of a seat's loss, as a function of the model.
 
-    The term is ``mu/2 |theta - centre|^2 + <tilt, theta>`` over the trained parameters; hanse's own training adds its
-    gradient to that of the loss.
+    The term is ``mu/2 |theta - centre|^2 + <tilt, theta>`` over the trained parameters. hanse's own training adds the
+    gradient of this term to that of the loss.
 
     Attributes:
         mu: how strong the pull is.
-        centre: what each parameter is pulled to; None: no pull.
-        tilt: what each parameter is multiplied by; None: no tilt.
+        centre: the values to which the parameters are pulled. None: no pull.
+        tilt: the factor by which each parameter is multiplied in the term. None: no tilt.
         zero: the scalar 0 on the device.
     """
 
@@ -255,7 +254,7 @@ class Penalty:
         """Return the penalty of a seat, with tensors on ``device``.
 
         Args:
-            job: the seat, with its pull and its tilt.
+            job: the seat's job, with its pull and its tilt.
             problem: the model as a module, and how a row becomes its parameters.
             device: where the tensors are to lie.
         """
@@ -313,7 +312,7 @@ class Loop:
 
         Args:
             given: the function or its path.
-            where: what an error's message begins with.
+            where: the text with which an error message begins.
 
         Raises:
             UserError: the function cannot be imported, or cannot be called as a loop.
@@ -362,7 +361,7 @@ class LoopEngine(ScoringEngine):
     first seat, and monitored while there are several workers.
 
     Args:
-        scoring: the engine that scores, whose threads are used.
+        scoring: the engine that scores the models, and whose threads are used.
         loop: the user's function.
     """
 
@@ -377,8 +376,9 @@ class LoopEngine(ScoringEngine):
         self._process = _settings()
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; the result includes what each seat's loop returned, or why the seat is refused. A refused
-        row is NaN.
+        """Train every job.
+
+        The result includes what each seat's loop returned, or why the seat is refused. A refused row is NaN.
 
         Args:
             pool: all samples; a job's ``index`` points into them.

@@ -1,8 +1,8 @@
 """The losses that training can minimise, by name or import path.
 
 :func:`build_objective` turns an experiment's ``[train] loss`` into an :class:`Objective`. A loss is a function of
-outputs and targets that returns one number per sample; engines average over a batch and ignore padding. Plain
-cross-entropy and squared error are not an :class:`Objective`, because engines have them built in.
+outputs and targets that returns one number per sample. Engines average these numbers over a batch and ignore padding.
+Plain cross-entropy and squared error are not an :class:`Objective`, because engines have them built in.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Objective:
 
         Args:
             output: ``[C, k, m]``.
-            y: the targets of m samples that all models share, or the targets of each model's own samples, one model
-                after another.
+            y: the targets of m samples that all models share; or, if each model has samples of its own, all their
+                targets, one model after another.
         """
         models, _, m = output.shape
         flat = output.transpose(1, 2).reshape(models * m, -1)
@@ -115,7 +115,7 @@ def _huber(output: Tensor, y: Tensor, delta: float) -> Tensor:
 
 
 def cross_entropy(*, weights: Weights | None = None) -> Any:
-    """Return the cross-entropy of k outputs; None without ``weights``, since engines have the plain one built in.
+    """Return the cross-entropy of k outputs, or None without ``weights``, since engines have the plain one built in.
 
     Args:
         weights: one number for each class, by which a sample's loss is multiplied, or "balanced" (:func:`balanced`).
@@ -127,7 +127,7 @@ def focal(*, gamma: Weight = 2.0, weights: Weights | None = None) -> SampleLoss:
     """Return the focal loss (Lin et al. 2017, eq. 5): cross-entropy times ``(1 - p)^gamma``.
 
     Args:
-        gamma: how strongly confident samples are down-weighted; 0 is plain cross-entropy.
+        gamma: how much less the samples count of which the model is sure. 0 is plain cross-entropy.
         weights: as for :func:`cross_entropy`.
     """
     return partial(_focal, gamma=gamma, weights=None if weights is None else _tensor(weights))
@@ -191,14 +191,15 @@ def loss_told(given: str | Mapping[str, Any] | None) -> str | None:
 
 
 def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[np.int64] | None) -> Mapping[str, Any]:
-    """Return a ``[train] loss`` with ``weights = "balanced"`` replaced by numbers.
+    """Return a ``[train] loss`` in which ``weights = "balanced"`` is replaced by numbers.
 
     A class with ``n_c`` of all n train samples in k classes has the weight ``n / (k n_c)``, as in scikit-learn.
 
     Args:
         given: the table of the loss.
-        num_classes: how many classes the data have; None: the targets are numbers.
-        counts: int64 ``[clients, num_classes]``, the clients' train samples of each class; None: not known here.
+        num_classes: the number of classes in the data. None: the targets are numbers.
+        counts: int64 ``[clients, num_classes]``, how many train samples of each class each client has. None: not known
+            here.
 
     Raises:
         UserError: the targets are numbers, or the counts are not known.
@@ -223,11 +224,11 @@ def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[
 def build_objective(
     given: str | Mapping[str, Any] | None, num_classes: int | None, *, text: bool = False
 ) -> Objective | None:
-    """Return the objective that ``[train] loss`` names; None for losses that engines have built in.
+    """Return the objective that ``[train] loss`` names, or None for a loss that engines have built in.
 
     Args:
         given: a name of :data:`LOSSES`, an import path, or a table with one of these under "name" and options.
-        num_classes: how many classes the targets have; None: they are numbers.
+        num_classes: the number of classes. None: the targets are numbers.
         text: whether samples are texts, with a label at every position.
 
     Raises:

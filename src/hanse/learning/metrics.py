@@ -1,8 +1,8 @@
-"""Metrics of models, by name or import path: the figures of ``[eval] metrics``, computed by scikit-learn.
+"""Metrics of models, by name or import path. They are the figures of ``[eval] metrics``; scikit-learn computes them.
 
 :func:`build_metrics` makes a :class:`Metric` of each name in an experiment's list. A metric takes the true targets and
-a model's predictions (:class:`Judged`): class probabilities, or numbers. If it is undefined (samples of a single class
-have no AUC), it is NaN with a reason, a *gap*.
+a model's predictions (:class:`Judged`): probabilities of classes, or numbers. If it is undefined (samples of a single
+class have no AUC), it is NaN with a reason, a *gap*.
 
 A figure's name and direction are its :class:`Reading`. Reports get it from an experiment's file by :func:`readings_of`,
 without importing anything.
@@ -96,7 +96,9 @@ _READINGS = {
 
 
 def reading_of(given: object) -> Reading | None:
-    """Return the reading of a metric in an experiment's file; None if it is not a metric. Nothing is imported.
+    """Return how to name and show a metric that an experiment's file gives, or None if it is not a metric.
+
+    Nothing is imported.
 
     ``given`` is a name, an import path, or a table with one of these under "name"; see :data:`Given`.
     """
@@ -121,7 +123,7 @@ def _bounds(given: object) -> tuple[float, float] | None:
 
 
 def readings_of(given: object) -> tuple[Reading, ...]:
-    """Return the readings of an ``[eval] metrics`` list, the main one first; empty if it is not a list."""
+    """Return how to show each metric of an ``[eval] metrics`` list, the main one first; empty if it is not a list."""
     readings = [reading_of(one) for one in given] if isinstance(given, list | tuple) else []
     return tuple(reading for reading in readings if reading is not None)
 
@@ -230,7 +232,7 @@ class Judged:
 
     @staticmethod
     def of(y: Tensor, outputs: Tensor, loss: Tensor, objective: Objective | None, *, regression: bool) -> Judged:
-        """Return the predictions in a model's outputs; logits, or the single logit of class 1, become probabilities.
+        """Return the predictions in a model's outputs. Logits, or the single logit of class 1, become probabilities.
 
         Args:
             y: the true targets of n samples.
@@ -262,7 +264,7 @@ class Metric:
 
     Attributes:
         reading: how the metric's figures are named and shown.
-        function: a function from targets and predictions to the figure; None: the mean loss.
+        function: a function from targets and predictions to the figure. None: the figure is the mean loss.
         two_classes: whether the metric needs samples of at least two classes.
         spread: whether the metric needs targets that are not all equal.
         built_in: whether the metric is hanse's, not the user's own function.
@@ -313,17 +315,17 @@ class Metric:
         return (value, "") if math.isfinite(value) else (math.nan, f"{self.reading.title} is not finite")
 
     def without_blocks(self, judged: Judged) -> Floats:
-        """Return the values with each of B blocks of samples left out, ``[B]``; NaN where undefined."""
+        """Return the values ``[B]`` on the samples without each of B blocks; NaN where undefined."""
         return np.asarray(self.of_models_without_blocks([judged])[0])
 
     def interval(self, judged: Judged, without: Floats) -> Interval:
-        """Return the value's 95 % interval over the draw of samples; NaN if it is not known or the jackknife's is used.
+        """Return the value's 95 % interval over draws of the samples; NaN if not known, or if the jackknife's is used.
 
         Accuracies get Wilson's interval, AUCs Newcombe's (for several classes by the rarest). Other bounded figures get
-        Student's t with the jackknife's error, clipped to the bounds, or, if no sample makes a difference, Wilson's
-        with the rarest class's number of samples. A user's function without bounds gets a bootstrap over at most 200
-        samples. For other unbounded figures, or more samples, the interval is NaN, and the jackknife's standard error
-        is used.
+        Student's t with the jackknife's error, clipped to the bounds. If no sample makes a difference, they get
+        Wilson's interval with the number of samples of the rarest class. A user's function without bounds gets a
+        bootstrap over at most 200 samples. Other unbounded figures, and larger samples, get NaN here; the jackknife's
+        standard error is used instead.
 
         Args:
             judged: the model's predictions for the samples.
@@ -400,12 +402,12 @@ def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, tex
     """Return the metrics that a list names.
 
     Args:
-        given: names, import paths or tables with options; None: there are none.
-        num_classes: how many classes the targets have; None: they are numbers.
+        given: names, import paths or tables with options. None: there are no metrics.
+        num_classes: the number of classes. None: the targets are numbers.
         text: whether samples are texts, with a label at every position.
 
     Raises:
-        UserError: names are not known, do not suit the targets, or occur twice; with a line for each.
+        UserError: names are unknown, do not suit the targets, or occur twice. The message has a line for each.
 
     Examples:
         >>> accuracy, auc = build_metrics(["accuracy", "auc"], num_classes=2)
@@ -431,9 +433,9 @@ def build_metric(given: Given, num_classes: int | None, *, text: bool = False, w
 
     Args:
         given: the metric.
-        num_classes: how many classes the targets have; None: they are numbers.
+        num_classes: the number of classes. None: the targets are numbers.
         text: whether samples are texts, with a label at every position.
-        where: what an error's message begins with.
+        where: the text with which an error message begins.
 
     Raises:
         UserError: the name is not known or does not suit the targets, or the function cannot be called.

@@ -1,9 +1,9 @@
-"""Built-in models, and users' modules by import path, each with its loss and first row.
+"""Built-in models, and users' modules by import path, each with its loss and its first row.
 
 :func:`build_problem` is the entry point: it makes the module, draws its weights and returns the problem that engines
-train, with the first row. :data:`MODELS` names the built-in models; the other functions here make them, and take the
-shape of a sample (``input_shape``, without the number of samples) and the number of classes (``num_classes``; None for
-regression, which has one output).
+train, with the first row. :data:`MODELS` names the built-in models, and the other functions here make them. Two
+arguments are common to them: ``input_shape``, the shape of a sample (without the number of samples), and
+``num_classes``, the number of classes (None for regression, which has one output).
 
 Built-in models of dense layers and simple convolutions are an ``nn.Sequential`` of standard layers, so many can be run
 at once. Pooling precedes ReLU: max-pooling and ReLU commute, and ReLU then processes a quarter of the numbers.
@@ -55,7 +55,7 @@ def mlp(
 
     Args:
         input_shape: the shape of a sample.
-        num_classes: how many outputs; None: one.
+        num_classes: the number of outputs. None: one.
         hidden: the width of each hidden layer.
         batch_norm: whether a batch norm follows each hidden layer.
         activation: "relu" or "tanh".
@@ -115,9 +115,7 @@ def _convolutional(
 
 
 def cnn(input_shape: Shape, num_classes: int | None) -> nn.Module:
-    """Return PI-FL's CNN: 3x3 convolutions of 32, 64 and 64 channels, the first two pooled, and a linear
-    layer of 128.
-    """
+    """Return PI-FL's CNN: 3x3 convolutions of 32, 64 and 64 channels (two pooled), and a linear layer of 128."""
     return _convolutional("cnn", input_shape, num_classes, (32, 64, 64), 3, (True, True, False), (128,))
 
 
@@ -126,20 +124,20 @@ def cnn_pifl(
 ) -> nn.Module:
     """Return PI-FL's CNN from its authors' code.
 
-    It has 3x3 convolutions of 32, 64, 64 and 64 channels, pooled after the second and the last, and a linear layer of
-    128 with dropout of 1/4 before and 1/2 after this layer.
+    It has 3x3 convolutions of 32, 64, 64 and 64 channels, pooled after the second and the last. A linear layer of 128
+    follows, with dropout of 1/4 before it and 1/2 after it.
 
     Args:
         input_shape: ``(channels, height, width)``.
-        num_classes: how many outputs; None: one.
-        convolutions: 4, or 3 for the network of the paper's text (32, 64, 64, linear 3136 and 128, without
+        num_classes: the number of outputs. None: one.
+        convolutions: 4, or 3 for the network that the paper's text describes (32, 64, 64, linear 3136 and 128, without
             ``dropout``).
-        padded: how many of the first two convolutions are padded, 0 to 2; the others always are. The linear layer has
-            3,136 inputs on 32x32 images with 0, and on 28x28 images with 2.
+        padded: how many of the first two convolutions are padded, 0 to 2. The others are always padded. The linear
+            layer has 3,136 inputs on 32x32 images with 0, and on 28x28 images with 2.
         dropout: whether there is dropout.
 
     Raises:
-        UserError: samples that are not images or too small ones, or options out of range.
+        UserError: samples are not images or are too small, or options are out of range.
     """
     depth, height, width = image_size("cnn_pifl", input_shape)
     if convolutions not in (3, 4):
@@ -168,12 +166,12 @@ def cnn_greedyfed(input_shape: Shape, num_classes: int | None, padding: int = 0)
 
     Args:
         input_shape: ``(channels, height, width)``.
-        num_classes: how many outputs; None: one.
+        num_classes: the number of outputs. None: one.
         padding: the padding around the images, 0 to 3. On 32x32 images the linear layer has 200 inputs with 0, and 392
             with 1, as in the authors' code.
 
     Raises:
-        UserError: samples that are not images or too small ones, or a padding out of range.
+        UserError: samples are not images or are too small, or a padding is out of range.
     """
     if isinstance(padding, bool) or not isinstance(padding, int) or not 0 <= padding <= 3:
         raise UserError(f"model.padding: {padding!r}: must be a whole number from 0 to 3")
@@ -188,8 +186,8 @@ def cnn_small(input_shape: Shape, num_classes: int | None) -> nn.Module:
 def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
     """Return FedGen's CNN (Zhu et al. 2021), from its authors' code.
 
-    It has 3x3 convolutions of 6 and 16 channels with stride 2 and batch norm, then two linear layers, of 32 and of the
-    number of classes, with no activation between them (784-32-10 on 28x28 images).
+    It has 3x3 convolutions of 6 and 16 channels with stride 2 and batch norm. Two linear layers follow, the first with
+    32 outputs and the second with one for each class, without an activation between them (784-32-10 on 28x28 images).
     """
     depth, height, width = image_size("cnn_fedgen", input_shape)
     layers: list[nn.Module] = []
@@ -202,8 +200,8 @@ def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
 def lenet(input_shape: Shape, num_classes: int | None) -> nn.Module:
     """Return the LeNet of iPFL's public code (``model/cv_model.py``).
 
-    It has pooled 5x5 convolutions of 6 and 16 channels, then linear layers of 120 and 84: 62,006 parameters on 3 x 32 x
-    32 images of ten classes, 44,426 on 1 x 28 x 28.
+    It has pooled 5x5 convolutions of 6 and 16 channels, and then linear layers of 120 and 84. This makes 62,006
+    parameters on 3 x 32 x 32 images of ten classes, and 44,426 on 1 x 28 x 28.
     """
     return _convolutional("lenet", input_shape, num_classes, (6, 16), 5, (True, True), (120, 84))
 
@@ -211,8 +209,8 @@ def lenet(input_shape: Shape, num_classes: int | None) -> nn.Module:
 def cnn_femnist(input_shape: Shape, num_classes: int | None) -> nn.Module:
     """Return the CNN that iPFL's public code trains on FEMNIST.
 
-    It has 3x3 convolutions of 32 and 64 channels, the second pooled, dropout of 1/4, a linear layer of 128 (9,216
-    inputs on 28x28 images), and dropout of 1/2.
+    It has 3x3 convolutions of 32 and 64 channels, the second one pooled. Dropout of 1/4, a linear layer of 128 (9,216
+    inputs on 28x28 images), and dropout of 1/2 follow.
     """
     layers = _convolutional("cnn_femnist", input_shape, num_classes, (32, 64), 3, (False, True), (128,))
     assert isinstance(layers, nn.Sequential)
@@ -223,8 +221,8 @@ def cnn_femnist(input_shape: Shape, num_classes: int | None) -> nn.Module:
 def cnn_gtflat(input_shape: Shape, num_classes: int | None) -> nn.Module:
     """Return the CNN that GTFLAT's public code trains on CIFAR-10.
 
-    It has pooled 5x5 convolutions of 32 and 64 channels with batch norm, then two linear layers, of 512 and of the
-    number of classes, with no activation between them (1600-512-10 on 32x32 images).
+    It has pooled 5x5 convolutions of 32 and 64 channels with batch norm. Two linear layers follow, the first with 512
+    outputs and the second with one for each class, without an activation between them (1600-512-10 on 32x32 images).
     """
     if len(input_shape) != 3 or min(input_shape[1:]) < 16:
         raise UserError(
@@ -283,17 +281,16 @@ def build_module(
     number: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """Return a module with weights drawn from the stream ``(seed, "model", number)``, leaving global generators
-    unchanged.
+    """Return a module with weights drawn from the stream ``(seed, "model", number)``. Global generators stay unchanged.
 
     Args:
         name: a name of :data:`MODELS`, an import path, a factory, or a module. A module is copied.
         input_shape: the shape of a sample. For samples of several inputs, an :class:`Inputs`: a factory then gets the
             shapes by name, and the module its inputs by name.
-        num_classes: how many classes; None for regression.
+        num_classes: the number of classes. None: regression.
         seed: the run's seed.
-        number: the model's number, if there are several. A module given as an object keeps its own weights for 0, and
-            gets new weights for other numbers.
+        number: the model's number, if there are several. A module that is given as an object keeps its own weights for
+            number 0, and gets new weights for other numbers.
         options: further options, for the factory.
 
     Raises:
@@ -359,7 +356,7 @@ def _copied(module: nn.Module, number: int, options: Mapping[str, Any]) -> nn.Mo
 
 
 def structure(module: nn.Module) -> str:
-    """Return a digest of a module's structure, 16 hexadecimal digits: classes, settings, tensors' names and shapes.
+    """Return a digest of a module's structure (classes, settings, tensors' names and shapes): 16 hexadecimal digits.
 
     The digest does not depend on weights. A run keeps it as the fingerprint of a module given as an object.
     """
@@ -411,7 +408,8 @@ def layout_of(module: nn.Module, send: Send = "all") -> Layout:
 
     Args:
         module: the module.
-        send: whether "all" tensors are in the row, or only the "trainable" parameters (all, if none trains).
+        send: whether "all" tensors are in the row, or only the "trainable" parameters (which is the same as "all" if
+            none trains).
     """
     return Layout.of(module, frozen=send == "all" or all(not p.requires_grad for p in module.parameters()))
 
@@ -433,17 +431,18 @@ def build_problem(
         name: a name of :data:`MODELS`, ``"package.module:factory"``, a factory, or a module. A factory is called as
             ``factory(input_shape, num_classes, **options)``.
         input_shape: the shape of a sample, without the number of samples.
-        num_classes: how many classes; None for regression: one output and the mean squared error.
-        seed: the seed; weights are drawn from the stream ``(seed, "model", number)``.
-        number: the model's number; a table whose rows start from different models draws one for each number.
-        send: which tensors are in a row. "trainable" omits frozen parameters: they are neither sent nor mixed, and all
-            rows share those of model 0.
+        num_classes: the number of classes. None: regression, with one output and the mean squared error.
+        seed: the seed of the stream ``(seed, "model", number)``, from which the weights are drawn.
+        number: the model's number. A table whose rows start from different models draws one model for each number.
+        send: which tensors are in a row. "trainable" leaves out frozen parameters. They are neither sent nor mixed, and
+            all rows share those of model 0.
         objective: a loss to minimise instead of cross-entropy or the squared error. If it takes one output for two
             classes, the model has one output.
         options: further options, for the factory.
 
     Raises:
-        UserError: see :func:`build_module`; also if no parameter trains, two share memory, or one cannot be trained.
+        UserError: see :func:`build_module`. Also: no parameter trains, two parameters share memory, or one cannot be
+            trained.
 
     Examples:
         >>> problem, row = build_problem("mlp", (1, 8, 8), 10, seed=0, hidden=[16])

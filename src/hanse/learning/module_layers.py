@@ -1,6 +1,7 @@
 """Reads which layers a module runs one after another (:func:`read_stack`), and what tensors they have.
 
-Engines that do not run the module itself rely on this, so anything that is not known exactly gives None.
+Engines that do not run the module itself rely on this. The answer is therefore None whenever something is not known
+exactly.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _RUNS = ("__call__", "__iter__", "forward", "train")  # what makes an nn.Sequent
 def layers_in_order(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """Return the named layers of an ``nn.Sequential`` in the order in which it runs them, or None.
 
-    A layer used twice is returned twice. None for any other module, one that overrides the methods that run the layers,
-    or one with hooks.
+    A layer used twice is returned twice. None stands for any other module, for one that overrides the methods that run
+    the layers, and for one with hooks.
     """
     if not isinstance(module, nn.Sequential) or is_changed(module):
         return None
@@ -69,7 +70,8 @@ def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
     """Return the specs of named layers, or None if one of them is not known.
 
     The known layers are Identity (which needs no spec), Linear, ReLU, Tanh, and BatchNorm1d with weights and running
-    statistics: exactly these classes, without hooks. ReLU and Tanh must follow a layer of known width.
+    statistics. A layer must be of exactly one of these classes, and have no hooks. ReLU and Tanh must follow a layer of
+    known width.
     """
     specs: list[Spec] = []
     width = 0

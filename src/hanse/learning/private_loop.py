@@ -1,7 +1,7 @@
-"""DP-SGD in the local loop (Abadi et al. 2016), with Opacus: gradients are clipped sample by sample, and noised.
+"""DP-SGD in the local loop (Abadi et al. 2016), with Opacus: each sample's gradient is clipped, and noise is added.
 
-Each step includes every sample with the same probability, by a draw that only the client knows (Poisson sampling), as
-the account's subsampled Gaussian assumes. :func:`dp_sgd` makes the loop that replaces hanse's own training if
+Each step includes every sample with the same probability, by a draw that only the client knows (Poisson sampling). The
+account's subsampled Gaussian assumes this. :func:`dp_sgd` makes the loop that replaces hanse's own training if
 ``[federation] private`` says ``unit = "sample"``.
 """
 

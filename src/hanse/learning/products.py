@@ -1,9 +1,9 @@
-"""Faster matrix products on processors whose full vector width PyTorch's usual library does not use.
+"""Faster matrix products, for processors whose full vector width PyTorch's usual library does not use.
 
-On AMD processors with AVX-512 the MKL in PyTorch's wheels uses half the vector width, while the oneDNN in the same
-wheels uses all of it, which makes large products twice as fast. PyTorch can call oneDNN for float32 through an operator
-that its own compiler emits. :func:`wide_vectors` says whether that works and is faster here; otherwise :func:`product`
-is the ordinary product.
+On AMD processors with AVX-512, the MKL in PyTorch's wheels uses half the vector width. The oneDNN in the same wheels
+uses all of it, which makes large products twice as fast. PyTorch can call oneDNN for float32 through an operator that
+its own compiler emits. :func:`wide_vectors` says whether that works and is faster here. Where it does not,
+:func:`product` is the ordinary product.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _SMALL = 1 << 19  # multiplications below which a call costs more than it gains
 
 
 def processor(field: str = "model name") -> str:
-    """Return a field of Linux's processor information, such as "vendor_id"; on other systems, Python's own."""
+    """Return a field of Linux's processor information, such as "vendor_id".
+
+    Other systems give Python's own information.
+    """
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(field):
@@ -44,7 +47,7 @@ def wide_vectors() -> bool:
 
 
 def direct_product(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``a @ b.T`` of ``a [m, k]`` and ``b [n, k]`` by oneDNN; only where :func:`wide_vectors` holds."""
+    """Return ``a @ b.T`` of ``a [m, k]`` and ``b [n, k]`` by oneDNN. Use it only if :func:`wide_vectors` is true."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
     return product
 

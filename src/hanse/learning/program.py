@@ -1,8 +1,8 @@
 """Turns a module's layers into a stacked program: the layout of its tensors and its buffers.
 
 The layers are those of :attr:`hanse.learning.job.Problem.stack`. A :class:`Program` holds the weights, velocities and
-activations of S models that train together; :meth:`Program.bind` restricts it to the seats and batch width of a step,
-as an :class:`ActiveProgram` of layers (:mod:`hanse.learning.layers`). The stacked engine drives it
+activations of S models that train together. :meth:`Program.bind` restricts it to the seats and the batch width of a
+step; the result is an :class:`ActiveProgram` of layers (:mod:`hanse.learning.layers`). The stacked engine drives it
 (:mod:`hanse.learning.stacked`).
 """
 
@@ -42,11 +42,12 @@ class ActiveProgram:
         inputs: ``[a, b, d]``, destination of a batch's samples.
         layers: the layers, in the order of the forward pass.
         loss: the last element of the stack.
-        parameters: the parameters of the a seats, layer by layer, or one flat tensor if a is the number of all seats.
+        parameters: the parameters of the a seats, layer by layer. They are one flat tensor if a is the number of all
+            seats.
         velocity: the momentum buffers, in the form of ``parameters``.
-        pull: the multiple of each parameter that is added to its gradient (weight decay and ``mu``): one number for all
-            seats, or tensors in the form of ``parameters``.
-        constant: a constant added to the gradient (:func:`constant_of`); None: nothing.
+        pull: what is multiplied by each parameter and added to its gradient (weight decay and ``mu``): one number for
+            all seats, or tensors in the form of ``parameters``.
+        constant: a constant that is added to the gradient (:func:`constant_of`). None: nothing is added.
         frozen_velocity: the velocities of parameters that do not train.
     """
 
@@ -77,8 +78,8 @@ class ActiveProgram:
 class Program:
     """The buffers of S stacked models and their batches, kept from round to round.
 
-    Rows are stored layer-major: the first tensor of all seats, then the second, and so on. Each layer's weights of all
-    seats are thus one contiguous block ``[S, *shape]``.
+    Rows are stored layer-major: the first tensor of all seats, then the second, and so on. All seats' weights of one
+    layer are thus one contiguous block ``[S, *shape]``.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
@@ -178,9 +179,7 @@ class Program:
             rows[where, a:b] = block.view(self.seats, -1)
 
     def bind(self, active: int, width: int) -> ActiveProgram:
-        """Return the program for the first ``active`` seats and batches of ``width``; it stays valid until the next
-        start.
-        """
+        """Return the program for the first ``active`` seats and batches of ``width``, valid until the next start."""
         key = (active, width)
         if key not in self._bound:
             self._bound[key] = self._bind(active, width)

@@ -24,8 +24,8 @@ def image_size(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
 class Block(nn.Module):
     """Two 3x3 convolutions with batch norm, added to their input.
 
-    Where a block halves the image and adds channels, the shortcut takes every second pixel and pads channels with zeros
-    on both sides (option A of the paper, without parameters).
+    Some blocks halve the image and add channels. There, the shortcut takes every second pixel and pads channels with
+    zeros on both sides (option A of the paper, without parameters).
     """
 
     def __init__(self, inputs: int, channels: int) -> None:
@@ -48,11 +48,11 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module
     """Return the residual network of 20 layers, which iPFL's public code trains on PACS.
 
     It has a 3x3 convolution of 16 channels, three stages of three blocks with 16, 32 and 64 channels, the mean over the
-    image, and one linear layer; weights are Kaiming-normal. For ten classes of RGB images these are 269,722 parameters.
+    image, and one linear layer. Weights are Kaiming-normal. For ten classes of RGB images these are 269,722 parameters.
 
     Args:
         input_shape: ``(channels, height, width)``.
-        num_classes: how many outputs; None: one.
+        num_classes: the number of outputs. None: one.
 
     Raises:
         UserError: samples of this shape are not images.

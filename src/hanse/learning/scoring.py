@@ -1,16 +1,19 @@
 """Loss and accuracy of many models on many samples.
 
 Engines score with a :class:`Scorer` (through :class:`ScoringEngine`), and so does :mod:`hanse.learning.coalitions`.
-Models are rows, or mixtures of rows (:class:`ModelRows`); results come as one :class:`Chunk` at a time, with losses and
-right answers.
+Models are rows, or mixtures of rows (:class:`ModelRows`). Results come as one :class:`Chunk` at a time, with the losses
+and which answers are right.
 
-There are four ways to compute outputs; the first that applies is used:
+There are four ways to compute the outputs, and the first one that applies is used:
 
-* models with different samples and stackable layers: stacked, with their lists of samples cut into common chunks;
-* mixtures of a few rows (coalitions' models) that begin with a linear layer: its outputs are linear in its weights, so
-  they are computed once for each row and *mixed* for every model instead of being computed anew (one product
-  ``[C, S] x [S, h n]``); with a convolution, compiled code does so where that is less arithmetic;
-* models on the same samples: stacked, or as the channels of one wide convolution if they begin with narrow ones;
+* models with different samples and stackable layers: they are stacked, and their lists of samples are cut into common
+  chunks;
+* mixtures of a few rows (coalitions' models) that begin with a linear layer. The outputs of this layer are linear in
+  its weights, so they are computed once for each row and *mixed* for every model instead of being computed anew (one
+  product ``[C, S] x [S, h n]``). If the first layer is a convolution, compiled code does the same where that is less
+  arithmetic;
+* models on the same samples: they are stacked or, if they begin with narrow convolutions, run as the channels of one
+  wide convolution;
 * otherwise one model after another.
 """
 
@@ -59,11 +62,12 @@ class ModelRows:
     """C models: rows ``[C, P]``, or mixtures of rows.
 
     Attributes:
-        rows: ``[C, P]``; for mixtures ``[S, P]``, the rows that are mixed.
-        shares: ``[C, S]``, how much of each row is in each model; None: the models are the rows themselves.
+        rows: ``[C, P]``; for mixtures ``[S, P]``, the rows from which they are mixed.
+        shares: ``[C, S]``, the share of each row in each model. None: the models are the rows themselves.
         first_outputs: a cache of the mixed rows' first-layer outputs, by the first sample of a block. Mixtures that
             share it must have the same rows and pool.
-        among: the total number of models if these are a subset, which keeps chunk sizes, and so the bits, equal.
+        among: the total number of models, if these are a subset. It keeps the sizes of chunks, and so the bits of the
+            results, equal.
     """
 
     rows: Tensor
@@ -87,8 +91,8 @@ class Chunk:
         which: the positions of the C' models.
         begin: the position of the first sample.
         loss: ``[C', m]``, each sample's loss.
-        right: ``[C', m]``, whether, or to what degree, the answer to each sample is right.
-        outputs: ``[C', k, m]``, the models' outputs; None if samples have no such outputs (texts, or judged ones).
+        right: ``[C', m]``, whether the answer to each sample is right, or to what degree.
+        outputs: ``[C', k, m]``, the models' outputs. None: the samples have no such outputs (texts, or judged samples).
     """
 
     which: list[int]
@@ -125,9 +129,9 @@ def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -
     Args:
         problem: the problem, whose loss is used.
         output: ``[C, k, m]``.
-        y: labels ``[m]`` of samples that all models share, or ``[C m]`` of each model's own samples, one model after
-            another; for regression targets ``[.., k]``.
-        rights: whether right answers are needed; if not, all are False, as for regression.
+        y: the labels ``[m]`` of samples that all models share; or, if each model has samples of its own, all their
+            labels ``[C m]``, one model after another. For regression, the targets ``[.., k]``.
+        rights: whether it is needed which answers are right. If not, all are False, as for regression.
     """
     if problem.objective is not None:
         loss = problem.objective.of_models(output, y)
@@ -156,7 +160,7 @@ class ScoringEngine:
             return self.scorer.score(rows, pool, index)
 
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
-        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool; other scores may be NaN."""
+        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool. Other scores may be NaN."""
         with intra_op(self.threads):
             return self.scorer.score_some(rows, pool, some)
 
@@ -181,9 +185,9 @@ class Scorer:
         device: where models are run.
         dtype: the type of weights and outputs.
         precision: "bf16" for forward passes in bfloat16, where the module itself is run.
-        crew: threads that share the work; None: the caller's alone.
+        crew: threads that share the work. None: only the caller's thread works.
         rights: whether right answers are counted, too.
-        native: compiled code for the outputs of models on the same samples; None: PyTorch alone.
+        native: compiled code for the outputs of models on the same samples. None: PyTorch alone is used.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -211,7 +215,7 @@ class Scorer:
         self._pool = Resident(device)
 
     def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
-        """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``; NaN where there are no samples.
+        """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``. A model without samples gets NaN.
 
         Raises:
             ValueError: ``index`` does not have one entry for each model.
@@ -223,8 +227,8 @@ class Scorer:
     def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
         """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool.
 
-        Their scores equal those of :meth:`score` on all rows bit for bit, unless a product's bits depend on its number
-        of rows. Other scores are NaN unless they had to be computed.
+        The scores of these models equal those of :meth:`score` on all rows bit for bit, unless a product's bits depend
+        on its number of rows. Other scores are NaN unless they had to be computed.
         """
         if self.convolutions is not None:  # models run side by side: their last digits depend on each other
             return self.score(rows, pool)
@@ -260,7 +264,8 @@ class Scorer:
     def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> list[Scores]:
         """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` for each list.
 
-        The lists are concatenated, so many short ones cost no more than one long one, and summed separately.
+        The lists are concatenated, so many short ones cost no more than one long one. The results are summed
+        separately.
         """
         models, counts = rows.shape[0], np.array([len(i) for i in index], dtype=np.int64)
         loss, accuracy = np.full((len(index), models), np.nan), np.full((len(index), models), np.nan)
@@ -281,8 +286,9 @@ class Scorer:
         return [Scores(loss[i], accuracy[i], np.full(models, n)) for i, n in enumerate(counts.tolist())]
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> list[ModelOutputs]:
-        """Return the outputs of ``rows [C, P]`` on the pool, or of model c on ``pool[index[c]]``; there must be
-        samples.
+        """Return the outputs of ``rows [C, P]`` on the pool, or of model c on ``pool[index[c]]``.
+
+        There must be samples.
 
         Raises:
             ValueError: texts or judged samples, which have no single output each.
@@ -308,15 +314,15 @@ class Scorer:
         index: Sequence[Tensor] | Tensor | None = None,
         reduce: Reduce | None = None,
     ) -> Iterator[Outcome]:
-        """Yield, chunk by chunk, models' positions with their samples' losses and right answers, both ``[C', m]``.
+        """Yield, chunk by chunk, models' positions and their samples' losses and right answers, both ``[C', m]``.
 
         Each model meets its samples in their order.
 
         Args:
             models: rows ``[C, P]``, or mixtures of rows.
             pool: the samples.
-            index: None: all samples of the pool; a tensor of positions: these samples, for all models; a list: one such
-                tensor for each model.
+            index: which samples are used. None: all samples of the pool. A tensor of positions: these samples, for all
+                models. A list: one such tensor for each model.
             reduce: a function that transforms a chunk's losses and right answers, for example into weighted sums,
                 inside the threads.
         """
@@ -564,8 +570,9 @@ def _even(count: int, parts: int) -> list[slice]:
 def outcomes_of(
     problem: Problem, outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return each sample's loss, correctness and outputs for one model. If the problem has a judge, the judge decides;
-    texts are scored by position.
+    """Return each sample's loss, correctness and outputs for one model.
+
+    If the problem has a judge, the judge decides. Texts are scored by position.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
@@ -574,8 +581,8 @@ def outcomes_of(
         y: labels or targets ``[n, ...]``.
 
     Returns:
-        Losses ``[1, n]``, shares that are right ``[1, n]``, and outputs ``[1, k, n]``, or None for texts and judged
-            samples.
+        Three results: losses ``[1, n]``; how far each sample's answer is right, ``[1, n]``; and outputs ``[1, k, n]``,
+            or None for texts and judged samples.
     """
     if problem.judge is not None:
         loss, right = problem.judge(outputs, x, y)

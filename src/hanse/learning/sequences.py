@@ -1,9 +1,9 @@
-"""Models of sequences: next-character prediction, and how outputs at every position are scored.
+"""Models of sequences: prediction of the next character, and the scoring of outputs at every position.
 
 A sequence model takes tokens ``x [n, T]`` (int64) and puts out logits ``[n, k, T]``, the classes second, as in
-PyTorch's cross-entropy. Its labels are ``y [n, T]``, where :data:`IGNORED` marks positions that do not count. A
-sample's loss is the mean over the positions that count, and it counts as right in the share of these positions whose
-likeliest class is the label.
+PyTorch's cross-entropy. The labels are ``y [n, T]``, where :data:`IGNORED` marks positions that do not count. A
+sample's loss is the mean over the positions that count. The sample is right to the degree in which, at these positions,
+the likeliest class is the label.
 
 :func:`lstm` is the built-in model; :func:`sequence_losses` and :func:`sequence_outcomes` score any model of this kind.
 """
@@ -64,7 +64,7 @@ def lstm(
 ) -> nn.Module:
     """Return LEAF's network for Shakespeare (Caldas et al. 2018), which predicts the next character.
 
-    Its defaults are LEAF's: an embedding of 8 and two LSTM layers of 256 units.
+    The defaults are LEAF's: an embedding of 8, and two LSTM layers of 256 units.
 
     Args:
         input_shape: ``(positions,)``.
@@ -73,7 +73,7 @@ def lstm(
         hidden: the units of each layer.
         layers: how many layers.
         last: whether only the character after the last position is predicted, as in LEAF and iPFL's public code
-            (``data.source`` "shakespeare_next"); if not, every position counts.
+            (``data.source`` "shakespeare_next"). If not, every position counts.
         padding: whether token 0 only fills up texts.
 
     Raises:
@@ -96,7 +96,7 @@ def is_text(samples: Samples) -> bool:
 
 
 def perplexity(loss: float) -> float:
-    """Return ``exp(loss)`` of a mean loss in nats per position; infinite where that would overflow."""
+    """Return ``exp(loss)`` of a mean loss in nats per position; infinite if that would overflow."""
     return math.exp(loss) if loss < 700 else math.inf
 
 

@@ -2,8 +2,8 @@
 convolutions.
 
 With ``workers`` above 1, seats are distributed over threads with one intra-op thread each. Convolutions release
-Python's lock for milliseconds at a time, so these threads do not block each other, and unlike operators split over
-threads they stay fast on a busy machine. The results are those of one thread.
+Python's lock for milliseconds at a time, so these threads do not block each other. Unlike operators that are split over
+threads, they stay fast on a busy machine. The results are the same as with one thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hanse.learning.threads import Crew, intra_op
 
 
 def work_of(job: SeatJob, recipe: Recipe) -> int:
-    """Return a seat's amount of work, for scheduling the longest first: samples, or the recipe's steps."""
+    """Return a seat's amount of work (samples, or the recipe's steps), by which the longest job is scheduled first."""
     if recipe.steps is not None:
         return recipe.steps if job.work is None else job.work
     return len(job.index) * (recipe.epochs if job.work is None else job.work)
@@ -32,12 +32,12 @@ def work_of(job: SeatJob, recipe: Recipe) -> int:
 class SequentialEngine(ScoringEngine):
     """Trains seats one after another, or ``workers`` at a time on separate threads.
 
-    Modules that draw random numbers in training share one generator, so a single worker trains them in order.
+    Modules that draw random numbers in training share one generator. A single worker therefore trains them in order.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the work is done.
-        threads: intra-op threads for a seat; None keeps PyTorch's setting. With several workers, each has 1.
+        threads: intra-op threads for a seat. None: PyTorch's setting is kept. With several workers, each has 1.
         workers: how many seats train at a time.
         precision: "bf16" runs forward passes under autocast to bfloat16.
         dtype: the type of weights, gradients and steps.
@@ -73,7 +73,7 @@ class SequentialEngine(ScoringEngine):
         self._trainers = [Trainer(problem, self.device, dtype, precision) for _ in range(workers)]
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
+        """Train every job and return the rows in the order of the jobs; a row that diverged is NaN or infinite.
 
         Args:
             pool: all samples; a job's ``index`` points into them.

@@ -1,4 +1,4 @@
-"""Gradients of the loss with respect to everything that a row holds, per block of samples.
+"""Gradients of the loss with respect to everything in a row, for each block of samples.
 
 Training gradients exclude frozen parameters and the running statistics of batch norms. But an update may change these
 and so change the loss. :class:`Slopes` therefore includes all parameters of a row and batch-norm statistics. Other
@@ -122,7 +122,7 @@ class Slopes:
 
 
 def why_no_slope(problem: Problem, samples: Samples) -> str | None:
-    """Return why the loss has no usable gradient, to follow "needs a loss with a gradient"; None if it has one.
+    """Return why the loss has no usable gradient, to continue "needs a loss with a gradient", or None if it has one.
 
     The model's first weights and at most 64 samples are tried.
     """

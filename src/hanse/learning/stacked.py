@@ -1,11 +1,11 @@
 """The stacked engine: all seats of a round trained by one batched program with a hand-written backward pass.
 
-One flat buffer holds all seats' parameters *layer-major* (each block ``[S, *shape]`` contiguous) and a second one the
-velocities. Momentum is thus part of the gradient's product, and a step is a single addition. Seats are sorted by their
-number of steps, and each step works on the unfinished seats, which are the first of each block.
+One flat buffer holds the parameters of all seats *layer-major* (each block ``[S, *shape]`` is contiguous), and a second
+one holds the velocities. Momentum is thus part of the gradient's product, and a step is a single addition. Seats are
+sorted by their number of steps. Each step works on the unfinished seats, which come first in each block.
 
-The rule of :mod:`hanse.learning.engines` chooses this engine for layers that can be stacked; the buffers and layers are
-in :mod:`hanse.learning.program` and :mod:`hanse.learning.layers`.
+The rule of :mod:`hanse.learning.engines` chooses this engine for layers that can be stacked. The buffers are in
+:mod:`hanse.learning.program`, and the layers in :mod:`hanse.learning.layers`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class StackedEngine(ScoringEngine):
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the buffers lie.
-        threads: intra-op threads of one program; None keeps PyTorch's setting.
-        workers: the number of threads; if above 1, seats are split over them, and each trains its own stack with one
-            intra-op thread.
+        threads: intra-op threads of one program. None: PyTorch's setting is kept.
+        workers: the number of threads. If above 1, the seats are divided among them, and each trains its own stack with
+            one intra-op thread.
         dtype: the type of weights, gradients and steps.
         graphs: whether steps are recorded and replayed on a CUDA device (:mod:`hanse.learning.graphs`).
 
@@ -68,7 +68,7 @@ class StackedEngine(ScoringEngine):
         self._graphs: WeakKeyDictionary[Program, Graphs] | None = WeakKeyDictionary() if graphs else None
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
+        """Train every job and return the rows in the order of the jobs; a row that diverged is NaN or infinite.
 
         Args:
             pool: all samples; a job's ``index`` points into them.
@@ -77,7 +77,7 @@ class StackedEngine(ScoringEngine):
             lr: the learning rate.
 
         Raises:
-            ValueError: a job with a payload, another optimiser, or a seat with too few samples.
+            ValueError: a job has a payload, the optimiser is another one, or a seat has too few samples.
         """
         refuse_unfit(jobs, recipe, self.name)
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)

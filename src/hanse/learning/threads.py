@@ -1,4 +1,4 @@
-"""Threads: PyTorch's intra-op threads for a block of code, and crews of threads that use one each.
+"""Threads: PyTorch's intra-op threads for a block of code, and crews of threads that use one intra-op thread each.
 
 Intra-op threads split a single operator, such as a matrix product. A :class:`Crew` instead distributes a list of items
 over threads; engines and scorers use one.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @contextmanager
 def intra_op(threads: int | None) -> Iterator[None]:
-    """Run a block with this number of intra-op threads, then restore the old one; None changes nothing."""
+    """Run a block of code with this number of intra-op threads, then restore the old number; None changes nothing."""
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield
@@ -39,11 +39,11 @@ class Crew:
     """Threads, each with one intra-op thread, that share a list of work.
 
     Operators that take a millisecond release Python's lock long enough for such threads to run in parallel. An operator
-    split over threads waits for the slowest one; a crew does not, and so copes better with other processes on the same
-    cores.
+    that is split over threads waits for the slowest one. A crew does not, so it copes better with other processes on
+    the same cores.
 
     Args:
-        workers: how many threads; with 1 the caller's own thread does the work.
+        workers: how many threads. With 1, the caller's own thread does the work.
     """
 
     def __init__(self, workers: int) -> None:
@@ -59,7 +59,8 @@ class Crew:
             items: the items, which are started in this order.
 
         Raises:
-            Exception: whatever a call of ``work`` raised; if several did, that of the lowest worker.
+            Exception: whatever a call of ``work`` raised. If several calls did, the exception of the lowest worker is
+                raised.
         """
         if self.workers == 1 or len(items) < 2:
             with intra_op(1 if self.workers > 1 else None):
@@ -87,11 +88,11 @@ class Crew:
             raise errors[0]
 
     def relay(self, work: Callable[[int, T], None], chains: Sequence[Sequence[tuple[float, T]]]) -> None:
-        """Call ``work(worker, item)`` for every item of every chain; an item waits for those before it in its chain.
+        """Call ``work(worker, item)`` for every item of every chain; an item waits for the earlier items of its chain.
 
         Args:
             work: as for :meth:`deal`.
-            chains: each item with its rank; of the items that need not wait, the one of lowest rank goes first.
+            chains: each item with its rank. Of the items that need not wait, the one of lowest rank goes first.
 
         Raises:
             Exception: as :meth:`deal`.
@@ -114,14 +115,14 @@ class Crew:
         self.deal(run, range(min(self.workers, len(ready))))
 
     def close(self) -> None:
-        """End the threads; the next :meth:`deal` starts new ones."""
+        """End the threads. The next :meth:`deal` starts new ones."""
         if self._executor is not None:
             self._executor.shutdown()
             self._executor = None
 
 
 def idle_share(work: Sequence[float], workers: int) -> float:
-    """Return the share of the workers' time that is idle if each item is one worker's, the longest dealt first."""
+    """Return the share of the workers' time that is idle if no item is split, and the longest items are dealt first."""
     loads = [0.0] * workers
     for much in sorted(work, reverse=True):
         heapq.heapreplace(loads, loads[0] + much)
@@ -129,10 +130,10 @@ def idle_share(work: Sequence[float], workers: int) -> float:
 
 
 def wrap_around(work: Sequence[float], workers: int) -> list[tuple[float, ...]]:
-    """Return each item's work in one part, or in two that follow one another, so that all workers can end together.
+    """Split the work so that all workers can end together: each item is one part, or two parts that follow one another.
 
-    McNaughton's wrap-around rule (1959): one worker after another is filled up; what is left of an item then is the
-    next worker's first part, and the item's first too.
+    McNaughton's wrap-around rule (1959): one worker after another is filled up. If an item does not fit, what is left
+    of it becomes the first part of the next worker's work; of the item's two parts, it is also the one that runs first.
     """
     span = max(sum(work) / workers, max(work))
     rounding = 1e-9 * span

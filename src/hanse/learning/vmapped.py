@@ -35,7 +35,7 @@ class VmappedEngine(ScoringEngine):
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the work is done.
-        threads: intra-op threads; None keeps PyTorch's setting.
+        threads: intra-op threads. None: PyTorch's setting is kept.
         dtype: the type of weights, gradients and steps.
 
     Raises:
@@ -74,7 +74,7 @@ class VmappedEngine(ScoringEngine):
         return (losses * weights).sum(), losses
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
+        """Train every job and return the rows in the order of the jobs; a row that diverged is NaN or infinite.
 
         Args:
             pool: all samples; a job's ``index`` points into them.

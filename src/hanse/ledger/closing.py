@@ -1,10 +1,10 @@
 """The close of a round: one line of the log that commits to the round's record and to a statement for each participant.
 
-A close moves nothing. Its memo has two hashes. The first is the hash of the round's record: its line of
-``metrics.jsonl`` without clock, memory and bytes sent, which contains the hash of the round's file in ``rounds/``, and
-its lines of ``clients.jsonl``, which have the values. The second is the root of a Merkle tree over the participants'
-statements, in the order of their numbers. A statement says what the participant holds after the round, what the round
-moved, what its updates were worth, and how much of its privacy budget it says it has spent. A receipt
+A close moves nothing. Its memo has two hashes. The first is the hash of the round's record. This record is the round's
+line of ``metrics.jsonl`` without clock, memory and bytes sent (the line contains the hash of the round's file in
+``rounds/``), and its lines of ``clients.jsonl``, which have the values. The second is the root of a Merkle tree over
+the participants' statements, in the order of their numbers. A statement says what the participant has after the round,
+what the round moved, what its updates were worth, and how much of its privacy budget it says it has spent. A receipt
 (:mod:`hanse.ledger.receipts`) leads from a statement to a head of the log.
 
 The loop closes a round with :func:`close`; :class:`Closes` compares a log with what :func:`close` gives.
@@ -42,8 +42,8 @@ class Facts:
 
     Attributes:
         record: the record's hash, 32 bytes.
-        values: what the updates of each client were worth, summed over its seats; clients without a value are left out.
-        spent: the epsilon that each client says it has spent; clients that state none are left out.
+        values: what the updates of each client were worth, summed over its seats. Clients without a value are left out.
+        spent: the epsilon that each client says it has spent. Clients that do not say it are left out.
     """
 
     record: bytes
@@ -103,7 +103,7 @@ def statements(
     Args:
         round: the round.
         balances: units by account after the round's transactions.
-        peaks: how many peaks the log's tree has before the close; as many hashes lead from the close to the head.
+        peaks: how many peaks the log's tree has before the close. As many hashes lead from the close to the head.
         moved: the round's postings; see :func:`moved_in`.
         facts: what the round's record says.
     """
@@ -228,12 +228,12 @@ class Closes:
     _new: list[tuple[int, Transaction]] = field(default_factory=list)  # not closed so far
 
     def reached(self, record: Record, tally: Tally, before: Sequence[bytes] | None) -> Closed | None:
-        """Take in the next line of the log, and return the round that it closes; None if it closes none.
+        """Take in the next line of the log, and return the round that it closes, or None if it closes no round.
 
         Args:
             record: the line.
             tally: the book up to this line.
-            before: if the line closes a round, the peaks of the tree without it; else None.
+            before: the peaks of the tree without the line, if the line closes a round; else None.
         """
         if before is None:
             self._new.append((record.round, record.transaction))
@@ -248,7 +248,7 @@ class Closes:
         return Closed(record.round, line, facts.record, said, before)
 
     def wrong(self, record: Record, tally: Tally, before: Sequence[bytes] | None) -> str | None:
-        """Take in the next line of the log and return what is wrong with it; None if it is right."""
+        """Take in the next line of the log, and return what is wrong with it, or None if it is right."""
         due, found = self.reached(record, tally, before), record.transaction
         if due is None or due.line == found:
             return None

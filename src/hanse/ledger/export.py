@@ -51,7 +51,7 @@ def write_journal(ledger: Ledger, records: Iterable[Record], out: TextIO) -> Non
     """Write a journal that hledger reads, with amounts in tokens.
 
     Each round becomes a day, counted from 2000-01-01. A transaction's number is its code, and its kind (with the memo
-    behind a bar) is its description. The mint becomes equity, clients and escrows become assets, and pools become
+    behind a bar) is its description. The mint becomes equity, and clients and escrows become assets. Pools become
     liabilities, because they are owed to whoever will be paid from them.
 
     Args:

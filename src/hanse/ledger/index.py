@@ -1,7 +1,7 @@
-"""The index of a book in a database, SQLite or PostgreSQL: for queries, reports, and the operator's own tools.
+"""The index of a book in a database (SQLite or PostgreSQL): for queries, reports, and the operator's own tools.
 
 The log is the book (:mod:`hanse.ledger.store`). The index is made from the log and never trusted: hanse reads the
-tables only to compare them with the log. An index that lags behind is completed, one that differs is written anew. One
+tables only to compare them with the log. An index that lags behind is completed. One that differs is written anew. One
 database can hold any number of books. ``docs/ledger.md`` describes the columns.
 """
 
@@ -93,7 +93,7 @@ postings = Table(
 def as_url(url: str | Path) -> URL:
     """Return the URL of a database. A path, or text without ``://``, means an SQLite file.
 
-    A plain ``postgresql://`` URL gets the driver psycopg; a URL that names a driver keeps it.
+    A plain ``postgresql://`` URL gets the driver psycopg. A URL that names a driver keeps it.
 
     Raises:
         UserError: the text is not a URL, or names another kind of database.
@@ -122,8 +122,8 @@ def follow(url: str | Path, ledger: Ledger) -> int:
 
     Raises:
         UserError: the URL is not one, or the database's driver is not installed.
-        LedgerError: the database cannot be reached, refuses a statement, or has other tables of these names; or the
-            book is not sound.
+        LedgerError: the database cannot be reached, refuses a statement, or has other tables with the same names; or
+            the book is not sound.
     """
     with _opened(url, writing=True) as connection:
         there = _count(connection, _book(connection, ledger))
@@ -149,7 +149,7 @@ def _completed(connection: Connection, ledger: Ledger, there: int | None) -> int
 
 
 def difference(url: str | Path, ledger: Ledger) -> str | None:
-    """Return the first difference between a book's index and its log, in words; None if there is none.
+    """Return the first difference between a book's index and its log, in words, or None if there is none.
 
     An index that only lacks the last transactions does not count as different: they are added when the run continues.
 

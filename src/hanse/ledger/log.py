@@ -1,8 +1,8 @@
-"""The two files of a book, and the one way to read them: :class:`Walk` checks each transaction as it goes along.
+"""The two files of a book, and the one way to read them: :class:`Walk` checks each transaction as it reads it.
 
 The log has a line for each transaction. The lines are the leaves of a Merkle tree (RFC 9162). The file of heads next to
-it has a note after each posting, with the number of transactions and the tree's root, signed if the operator has a key.
-Lines after the last complete note are not part of the book.
+it has a note after each posting. A note has the number of transactions and the tree's root, and is signed if the
+operator has a key. Lines after the last complete note are not part of the book.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def heads_of(log: Path) -> Path:
 
 @dataclass
 class Walk:
-    """A place in a log, between two transactions, and the book up to that place.
+    """A position in a log, between two transactions, and the book up to that position.
 
     Attributes:
         file: the log.
@@ -43,8 +43,8 @@ class Walk:
         postings: how many postings were met.
         head: the last head that was reached.
         before: if the last transaction is the close of a round, the peaks of the tree without it.
-        public: the operator's key (32 bytes), which must have signed every head; None: heads need no signature.
-        checked: whether signatures are verified; if not, they only have to be there.
+        public: the operator's key (32 bytes), which must have signed every head. None: heads need no signature.
+        checked: whether signatures are verified. If not, they only have to be there.
     """
 
     file: Path
@@ -62,7 +62,7 @@ class Walk:
     def records(self) -> Iterator[Record]:
         """Walk to the present end of the log, and yield each transaction once it is checked.
 
-        A transaction is compared with its head only when the walk reaches that head, which is when ``tally.count``
+        A transaction is compared with its head only when the walk reaches that head. This is when ``tally.count``
         equals ``count``.
 
         Raises:

@@ -1,9 +1,9 @@
 """Signatures under the heads of a log, by the operator and by witnesses (C2SP signed-note, tlog-cosignature).
 
-A note is a text and, after a blank line, a line for each signature: an em dash, the name of the key, and in base64 four
-bytes that tell keys apart and the Ed25519 signature. The operator signs the text itself. A witness signs the text after
-a line with the time, which its signature contains. Names and formats follow the specification, so any tool that reads
-heads of transparency logs can read these.
+A note is a text, followed by a blank line and a line for each signature. Such a line has an em dash, the name of the
+key and, in base64, four bytes that distinguish keys and the Ed25519 signature. The operator signs the text itself. A
+witness signs the text after a line with the time, which its signature contains. Names and formats follow the
+specification, so any tool that reads heads of transparency logs can read these.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ def public_of(key: Ed25519PrivateKey) -> bytes:
 
 
 def fingerprint(public: bytes) -> str:
-    """Return a public key's fingerprint, for people to compare: the first 128 bits of its SHA-256, in groups of four
-    digits.
+    """Return a public key's fingerprint, for people to compare.
+
+    It is the first 128 bits of the key's SHA-256, in groups of four digits.
 
     Examples:
         >>> fingerprint(bytes(32))

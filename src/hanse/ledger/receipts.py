@@ -1,10 +1,10 @@
 """Receipts: what a participant keeps of each round, to check the ledger later.
 
-The tree of hashes shows that nothing inside a book was changed. It does not show whether the end was cut off, or
-whether the operator has rewritten the whole book. A receipt has the statement that a round's close
+The tree of hashes shows that nothing inside a book was changed. The book does not show whether its end was cut off, or
+whether the operator has rewritten all of it. A receipt has three things: the statement that a round's close
 (:mod:`hanse.ledger.closing`) makes of one client, the hashes that lead from it to a head of the log, and that head with
-the operator's signature. So a receipt by itself, without the book, proves what the operator has said of the round, and
-a book without this head is a different book. Participants keep their receipts where the operator cannot write.
+the operator's signature. Even without the book, a receipt therefore proves what the operator has said of the round. A
+book without this head is a different book. Participants keep their receipts where the operator cannot write.
 
 :class:`hanse.ledger.issuer.Issuer` makes the receipts of a run from its log, and :func:`write_receipts` stores them.
 Later :func:`read_receipts` reads a folder of them, and :class:`Comparison` (used by ``hanse ledger verify`` and ``hanse
@@ -48,11 +48,11 @@ class _Short(TypedDict):
 
 
 class Statement(TypedDict):
-    """What a round's close says of a client: its holdings after the round, in units, and what the round moved.
+    """What a round's close says of a client: what it has after the round, in units, and what the round moved.
 
-    Postings are (step, account, units) in the book's order, or their number and hash if there are many. ``value`` is
-    what the client's updates were worth, and is left out if there is no value. ``epsilon`` is how much of its privacy
-    budget the client said it has spent, and is left out if it said nothing.
+    Postings are (step, account, units) in the book's order. If there are many, there are only their number and hash.
+    ``value`` is what the client's updates were worth, and is left out if there is no value. ``epsilon`` is how much of
+    its privacy budget the client said it has spent, and is left out if it said nothing.
     """
 
     round: _Count
@@ -69,7 +69,7 @@ _STATEMENT = Declared[Statement](Statement)
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one client was told about the book at the end of a round, with its proof.
+    """What one client was told about the book at the end of a round, with the proof.
 
     Attributes:
         statement: the client's statement: a line of JSON, with the fields of :class:`Statement`.
@@ -77,7 +77,8 @@ class Receipt:
         of: how many statements there are.
         path: the hashes that lead from the statement to the root of the statements, one after the other in base64.
         record: the hash of the round's record, in base64.
-        proof: the hashes that lead from the round's close, the last line of the log, to its head; in base64.
+        proof: the hashes that lead from the round's close, which is the last line of the log, to the log's head; in
+            base64.
         head: the head of the log, a note that the operator has signed if it has a key.
 
     Examples:
@@ -184,11 +185,11 @@ class Receipt:
         return root_from(closing, self.count - 1, self.count, proof) == self.note.root
 
     def wrong(self, book: str, public: bytes | None = None) -> str | None:
-        """Return why this is not a receipt of a book; None if it is one.
+        """Return why this is not a receipt of a book, or None if it is one.
 
         Args:
             book: the book's name.
-            public: the operator's key (32 bytes), which must have signed the head; None: signatures are not checked.
+            public: the operator's key (32 bytes), which must have signed the head. None: signatures are not checked.
 
         Raises:
             UserError: the package ``cryptography`` is needed but not installed.
@@ -250,7 +251,7 @@ def _last(path: Path, count: int | None) -> list[Receipt]:
 
 
 def newest(path: Path) -> Receipt | None:
-    """Return the last whole receipt in a file; None if there is none."""
+    """Return the last whole receipt in a file, or None if there is none."""
     kept = _last(path, 2)  # the very last may be what a crash left
     return kept[-1] if kept else None
 
@@ -280,8 +281,8 @@ def contradiction(path: Path, told: Iterable[Receipt]) -> str:
 def split_view(receipts: Iterable[Receipt]) -> str:
     """Return why receipts of any clients cannot all come from books that only grow; "" if they can.
 
-    They cannot if their heads contradict each other (:meth:`Head.contradicts`), or if one head comes with two
-    statements to a client.
+    They cannot if their heads contradict each other (:meth:`Head.contradicts`), or if one head comes with two different
+    statements to the same client.
 
     Args:
         receipts: receipts with valid proofs, in any order.
@@ -344,8 +345,8 @@ class Difference:
     Attributes:
         receipt: the receipt.
         field: the field of the receipt.
-        said: its value in the receipt.
-        found: its value according to the book.
+        said: the value of the field in the receipt.
+        found: the value of the field in the book.
     """
 
     receipt: Receipt

@@ -103,7 +103,7 @@ class Head:
         return f"{self.text}\n{''.join(self.signatures)}"
 
     def signed(self, key: Ed25519PrivateKey | None) -> Head:
-        """Return the head with only the operator's signature; with none if there is no key."""
+        """Return the head with only the operator's signature, or with none if there is no key."""
         return replace(self, signatures=() if key is None else (sign(self.text, self.origin, key),))
 
     def by(self, public: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 Code that looks at a finished or running run (the report, a statement, ``hanse ledger``) opens its ledger with
 :func:`reading` or :func:`open_ledger`. The last checkpoint names the head of the book (:func:`latest_claim`), and the
-book has the hash of each round's record: :func:`verify_run` compares them.
+book has the hash of each round's record. :func:`verify_run` compares them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Claim:
 
     @property
     def heads(self) -> dict[str, str]:
-        """The head that the ledger must have had, and who names it; empty if there are no transactions."""
+        """The head that the ledger must have had, and who names it. It is empty if there are no transactions."""
         return {self.head: self.who} if self.count else {}
 
     @property
@@ -156,10 +156,10 @@ def reading(folder: Path) -> Iterator[Ledger]:
 
 
 def latest_claim(folder: Path) -> Claim | None:
-    """Return what the newest readable checkpoint says about the books; None if there is no such checkpoint.
+    """Return what the newest readable checkpoint says about the books, or None if there is no such checkpoint.
 
-    Only the header of the checkpoint's file is read. The file's checksum is not verified; this is done when a run is
-    resumed from it.
+    Only the header of the checkpoint's file is read. The file's checksum is not verified here. This is done when a run
+    is resumed from the file.
     """
     for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
         try:
@@ -185,7 +185,7 @@ def movements(ledger: Ledger) -> Iterator[tuple[int, Transaction]]:
 
 
 def wrong_in(folder: Path) -> str | None:
-    """Return in a few words what ``hanse ledger verify`` finds wrong with a run's books; None if they hold.
+    """Return in a few words what ``hanse ledger verify`` finds wrong with a run's books, or None if they are right.
 
     Every transaction is read, about 0.02 ms each. Raises UserError: the books or the run's metrics cannot be read.
     """
@@ -202,7 +202,7 @@ def verify_run(
         folder: the run directory.
         ledger: the run's open ledger.
         receipts: what participants kept of the book.
-        heads: further heads that the book must have had, and who names them, such as witnesses.
+        heads: further heads that the book must have had, each with who names it, such as a witness.
 
     Raises:
         UserError: the metrics are damaged.
@@ -228,9 +228,9 @@ def is_settled(folder: Path, ledger: Ledger) -> bool:
 
 
 def unbooked(folder: Path, ledger: Ledger) -> range:
-    """Return the rounds of the records that the book has not closed, from the first one on.
+    """Return the rounds of the records that the book has not closed, from the first such round on.
 
-    Rounds after the last checkpoint have lines in the records before they are in the book; a killed run may leave them
+    Rounds after the last checkpoint have lines in the records before they are in the book. A killed run may leave them
     in this state. If there are none, the range is empty and begins after the last round.
     """
     closed = {record.round for record in ledger.history() if record.transaction.kind == CLOSE}
@@ -240,7 +240,7 @@ def unbooked(folder: Path, ledger: Ledger) -> range:
 
 
 def beyond_the_book(rounds: range) -> str:
-    """Return a sentence on the rounds that a run's records have and its book does not; "" if there are none."""
+    """Return a sentence on the rounds that are in a run's records and not in its book; "" if there are none."""
     if not rounds:
         return ""
     which, them = (

@@ -1,7 +1,7 @@
 """Divides a whole number of units among several receivers without losing or creating one.
 
 Payments are integers, but shares (of a pool, of a bill) are fractions. Every mechanism that pays out by shares uses
-:func:`split`, so rounding never breaks the rule that a transaction sums to zero.
+:func:`split`. Rounding therefore never breaks the rule that a transaction sums to zero.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def split(total: int, weights: Sequence[float | Rational]) -> list[int]:
     """Return integers in proportion to ``weights`` that sum to ``total``, by the largest remainder method.
 
     Each part gets the whole units of its exact share. The remaining units go one each to the parts with the largest
-    fractional remainders; among equal remainders, the earlier part comes first. Shares are computed exactly: a float
+    fractional remainders. Among equal remainders, the earlier part comes first. Shares are computed exactly: a float
     weight counts as the binary fraction that it is. A negative total is split like its absolute value, with signs
     reversed. If all weights are zero, the parts are equal as far as possible.
 

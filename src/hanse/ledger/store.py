@@ -1,7 +1,7 @@
 """The account book on disk: an append-only log of transactions, and its heads.
 
 Use it to post payments or to read balances and history. :class:`Ledger` is the whole interface. It takes
-:class:`hanse.core.entry.Transaction` objects and returns :class:`Record` objects, which add a transaction's place in
+:class:`hanse.core.entry.Transaction` objects. It returns :class:`Record` objects, which add a transaction's place in
 the book.
 
 A book is two files. The log, ``transactions.jsonl``, has a line for each transaction; the lines are the leaves of a
@@ -52,7 +52,7 @@ class Ledger:
         book: the book's name.
         floor: the lowest balance, in units, that any account except the mint may have.
         read_only: whether :meth:`post` is refused.
-        public: the operator's key (32 bytes), which signs each head; None: heads are not signed.
+        public: the operator's key (32 bytes), which signs each head. None: heads are not signed.
 
     Examples:
         Two clients get a grant of one token each from the mint, and one pays the other a quarter of a token:
@@ -100,13 +100,13 @@ class Ledger:
             file: the log.
             book: the book's name, which its heads contain.
             floor: the lowest balance, in units, that any account except the mint may have.
-            read_only: whether the book is opened only for reading; whether it exists is checked when it is read. A
+            read_only: whether the book is opened only for reading. Whether it exists is then checked when it is read. A
                 reader never waits for a writer.
             key: the operator's Ed25519 key, which signs the heads that are written here (:mod:`hanse.ledger.note`).
-            public: the key whose signature heads must have, 32 bytes; default: the public half of ``key``.
+            public: the key (32 bytes) whose signature heads must have. Default: the public half of ``key``.
 
         Raises:
-            UserError: ``book`` is not a line of 1 to 100 characters, or, with a key, contains a space or a plus.
+            UserError: ``book`` is not a line of 1 to 100 characters, or, if there is a key, contains a space or a plus.
             OSError: the book cannot be created.
 
         Examples:
@@ -149,7 +149,7 @@ class Ledger:
         crash.
 
         Args:
-            round: the round, at least 0. It must not precede the round of the book's last transaction, unless all of
+            round: the round, at least 0. It must not be before the round of the book's last transaction, unless all of
                 ``new`` is in the book already.
             new: the transactions, in the order of the book.
 
@@ -158,7 +158,7 @@ class Ledger:
                 ledger is read-only. Nothing is written.
             OverdraftError: a payer would end below its floor. Nothing is written.
             DamagedError: the existing book is damaged.
-            OSError: the book cannot be written; it stays as it was.
+            OSError: the book cannot be written. It stays as it was.
         """
         if self.read_only:
             raise LedgerError(f"{self.file}: is open for reading only")
@@ -226,8 +226,8 @@ class Ledger:
         """Write the close of a round (:mod:`hanse.ledger.closing`), after which nothing can be posted in it.
 
         Args:
-            round: the round, the book's last one or a later one in which nothing was posted.
-            facts: what the round's record says; default: there is no record.
+            round: the round to close: the book's last one, or a later one in which nothing was posted.
+            facts: what the round's record says. Default: there is no record.
 
         Raises:
             LedgerError: as :meth:`post`.
@@ -250,7 +250,7 @@ class Ledger:
         """Move units from one account to another, as a transaction with two postings; see :meth:`post`.
 
         Args:
-            source: the account that pays. It must exist, that is, have been posted to.
+            source: the account that pays. The account must exist, that is, something was posted to it before.
             target: the account that receives. It must exist, too. (The mint always exists.)
             units: how many units (millionths of a token) to move, at least 1.
             round: the round of the transaction.
@@ -336,13 +336,13 @@ class Ledger:
     ) -> Generator[Record, None, None]:
         """Yield the book's transactions in order, all of them or those that meet the given conditions.
 
-        The result is the book as it was at the first record, whatever others write meanwhile. A posting is yielded only
-        after all of it was compared with its head. With ``after``, a call continues where an earlier one ended instead
-        of starting over.
+        The result is the book as it was at the first record, whatever others write in the meantime. A posting is
+        yielded only after all of it was compared with its head. With ``after``, a call continues where an earlier one
+        ended instead of starting over.
 
         Args:
             account: only transactions with a posting to this account.
-            round: only transactions of this round.
+            round: if given, only transactions of this round are returned.
             after: only transactions with a number above this.
 
         Raises:

@@ -35,9 +35,9 @@ def net_of(postings: Sequence[tuple[str, int]]) -> dict[str, int]:
 def flows_of(net: Mapping[str, int]) -> list[tuple[str, str, float]]:
     """Return who paid whom in one transaction, as triples ``(payer, receiver, units)``.
 
-    With one payer or one receiver the postings determine the flows. With several of both they do not; then each
-    receiver counts as paid by all payers in proportion to what they paid. Such flows may be fractions of units and are
-    only for charts. A grant from the mint is nobody's payment and gives no flows.
+    With one payer or one receiver the postings determine the flows. If there are several of both, they do not. Each
+    receiver then counts as paid by all payers, in proportion to what they paid. Such flows may be fractions of units
+    and are only for charts. A grant from the mint is nobody's payment and gives no flows.
 
     Args:
         net: units by account, from :func:`net_of`.
@@ -64,7 +64,7 @@ class Totals:
         flows: units by (payer, receiver); see :func:`flows_of`.
         traded: units (paid, received) by account, with escrow counted as its client's and grants left out.
         kinds: by kind of transaction, the units that accounts received in it; grants are left out.
-        moved: the accounts that changed; the reader may clear it to see what changes next.
+        moved: the accounts that changed. The reader may clear it to see what changes next.
         count: the number of the last transaction taken in.
         round: the round of that transaction; -1 before the first.
 

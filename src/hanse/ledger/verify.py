@@ -1,7 +1,8 @@
-"""Reads a whole book, checks everything in it, and says whether it holds, or else what is wrong first.
+"""Reads a whole book, checks everything in it, and says whether it is sound, or else what is wrong first.
 
-Reading checks the lines against the heads and the rules (:mod:`hanse.ledger.log`). A book that was cut off or
-consistently rewritten cannot be detected from the inside; it is found with ``receipts`` or ``heads`` from outside.
+Reading checks the lines against the heads and the rules (:mod:`hanse.ledger.log`). That a book was cut off, or
+rewritten consistently, cannot be detected from the book itself. It is found by comparison with ``receipts`` or
+``heads`` from outside.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Verdict:
         postings: how many postings these transactions have.
         accounts: how many accounts these transactions touch.
         head: the recomputed root of the tree over these transactions.
-        wrong: the first fault in words; None if the book holds.
+        wrong: the first fault in words. None: the book is sound.
     """
 
     transactions: int
@@ -66,13 +67,13 @@ def verify(
         book: the book's name.
         floor: the lowest balance of every account but the mint, in units.
         receipts: what participants were told. Each must agree with the book at the place that it names.
-        heads: heads that the book must have had after one of its postings, each with who names it (for the message),
-            such as a checkpoint.
-        lacking: a function that returns the transactions, each with its round, that may still be missing after a given
-            number of them, because a checkpoint is written before its transactions. Heads that the book would have with
-            them count as met.
-        public: the operator's key (32 bytes), which must have signed each head; None: heads need no signature.
-        closes: what compares the closes of rounds with the run's records; None: there is no run.
+        heads: heads that the book must have had after one of its postings. Each comes with who names it, such as a
+            checkpoint, for the message.
+        lacking: a function of a number of transactions. It returns the transactions, each with its round, that may
+            still be missing after so many, because a checkpoint is written before its transactions. Heads that the book
+            would have with them count as met.
+        public: the operator's key (32 bytes), which must have signed each head. None: heads need no signature.
+        closes: the object that compares the closes of rounds with the run's records. None: there is no run.
 
     Returns:
         The verdict. A fault is never raised but reported in ``Verdict.wrong``.

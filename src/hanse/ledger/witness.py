@@ -1,13 +1,15 @@
-"""Witnesses: participants that are shown each head of the operator's log, and cosign it if it continues the last one.
+"""Witnesses: participants to whom each head of the operator's log is shown.
+
+They cosign it if it continues the last head that they have seen.
 
 An operator might show each participant a different log, or an earlier state of it. :class:`Witness` is a participant's
-defence: it keeps every head that it has cosigned, accepts a new head only with a proof that the new log begins with the
-old one (RFC 9162), and signs that it has seen it (C2SP tlog-cosignature). A head that is signed by the operator and
-contradicts an earlier one is evidence: it is written into ``alarm.jsonl`` and never cosigned. :class:`Prover` is the
-operator's side, and :func:`cosigned` counts who has cosigned a head.
+defence. It keeps every head that it has cosigned. It accepts a new head only with a proof that the new log begins with
+the old one (RFC 9162), and then signs that it has seen it (C2SP tlog-cosignature). A head that is signed by the
+operator and contradicts an earlier one is evidence: it is written into ``alarm.jsonl`` and never cosigned.
+:class:`Prover` is the operator's side, and :func:`cosigned` counts who has cosigned a head.
 
-One witness alone sees only that the log shown to it grows. That all participants see the same log follows from
-cosignatures of more than half of them under one head: two logs cannot both have these unless some witness signs both.
+One witness alone sees only that the log shown to it grows. If more than half of the participants have cosigned one
+head, all see the same log: two logs cannot both have so many cosignatures unless some witness signs both.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ LARGEST = 1 << 14  # characters of a head or of a proof that are read
 
 
 class UnprovenError(ValueError):
-    """A head comes without a proof that it continues the last one that was seen.
+    """A head comes without a proof that it continues the last head that was seen.
 
     Attributes:
-        count: how many transactions the last head has, which is where the proof must begin.
+        count: how many transactions the last head has. The proof must begin there.
     """
 
     def __init__(self, count: int) -> None:
@@ -53,7 +55,7 @@ class UnprovenError(ValueError):
 
 
 class SplitViewError(ValueError):
-    """A head that the operator has signed contradicts one that was seen before."""
+    """A head that the operator has signed contradicts a head that was seen before."""
 
 
 class Witness:
@@ -99,15 +101,16 @@ class Witness:
 
         Args:
             note: the head as the operator shows it.
-            since: how many transactions the earlier head has, from which the proof leads to this one.
+            since: how many transactions the earlier head has. The proof leads from there to this head.
             proof: the proof's hashes, one after the other in base64.
             operator: the operator's key (32 bytes), which must have signed the head.
             now: seconds since 1970.
 
         Raises:
             UnprovenError: the proof does not lead from the last head that was seen.
-            SplitViewError: the head contradicts the last one: fewer transactions, another root, or a proof that does
-                not lead from one to the other. The evidence is written into ``alarm.jsonl``, and nothing is cosigned.
+            SplitViewError: the head contradicts the last one: it has fewer transactions or another root, or the proof
+                does not lead from one to the other. The evidence is written into ``alarm.jsonl``, and nothing is
+                cosigned.
             ValueError: the text is not a head, or the operator has not signed it.
         """
         if max(len(note), len(proof)) > LARGEST:
@@ -205,12 +208,12 @@ def majority(file: Path, witnesses: Mapping[str, bytes]) -> tuple[dict[str, str]
     """Return the heads that witnesses have cosigned, and the newest one that more than half of them have cosigned.
 
     Args:
-        file: a run's ``cosigned.jsonl``, which may be forged: only lines with a sound cosignature count.
+        file: a run's ``cosigned.jsonl``, which may be forged. Only lines with a valid cosignature count.
         witnesses: the public keys of those who count (32 bytes each), by any names.
 
     Returns:
-        The root of each head that somebody has cosigned, in hexadecimal digits, and who has; the newest head that more
-        than half have cosigned (None: there is none); and the most cosignatures that any head has.
+        Three results: the root of each head that somebody has cosigned, in hexadecimal digits, and who has; the newest
+        head that more than half have cosigned (None: there is none); and the most cosignatures that any head has.
     """
     by_text: dict[str, list[str]] = {}
     for fields in json_lines(file):
@@ -326,7 +329,7 @@ class Prover:
         self._tree = Tree()
 
     def head(self) -> Head | None:
-        """Return the newest head; None if nothing was posted yet."""
+        """Return the newest head, or None if nothing was posted yet."""
         for record in self._walk.records():
             self._tree.append(leaf(record.number, record.round, record.transaction))
         return self._walk.head
@@ -335,7 +338,7 @@ class Prover:
         """Return the proof that the log of the newest head begins with its first lines, in base64.
 
         Args:
-            first: how many lines. For 0, for all lines, and for more lines than the log has, the proof is empty.
+            first: how many lines. The proof is empty for 0, for all lines, and for more lines than the log has.
         """
         if not 0 < first < len(self._tree):
             return ""

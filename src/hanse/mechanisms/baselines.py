@@ -22,7 +22,7 @@ from hanse.mechanisms.weigh import BySamples
 
 
 def fedavg(clients_per_round: Positive = 10) -> Mechanism:
-    """FedAvg (McMahan et al. 2017): clients drawn at random, their models averaged by numbers of samples.
+    """FedAvg (McMahan et al. 2017): clients are drawn at random, and their models averaged by numbers of samples.
 
     Args:
         clients_per_round: how many clients train in a round (all that are present, if there are fewer).
@@ -35,7 +35,7 @@ def fedprox(clients_per_round: Positive = 10, mu: Weight = 0.1) -> Mechanism:
 
     Args:
         clients_per_round: how many clients train in a round.
-        mu: strength of the pull towards the model that the client started from; with 0 the result is FedAvg.
+        mu: strength of the pull towards the model that the client started from. With 0 this is FedAvg.
     """
     return replace(fedavg(clients_per_round), name="fedprox", train=Proximal(mu))
 
@@ -55,7 +55,7 @@ def s_fedavg(
     alpha: Share = 0.75,
     beta: Weight = 0.25,
 ) -> Mechanism:
-    """S-FedAvg (Nagalapatti, Narayanam 2021): clients drawn by a softmax of their averaged Shapley values.
+    """S-FedAvg (Nagalapatti, Narayanam 2021): clients are drawn by a softmax of their averaged Shapley values.
 
     Args:
         clients_per_round: how many clients train in a round.
@@ -66,7 +66,7 @@ def s_fedavg(
 
 
 def power_of_choice(clients_per_round: Positive = 10, decay: Annotated[float, Field(gt=0, le=1)] = 0.9) -> Mechanism:
-    """Power-of-Choice (Cho et al. 2022): FedAvg that asks some clients for the model's loss; the largest losses train.
+    """Power-of-Choice (Cho et al. 2022): FedAvg, but of some clients asked, those with the largest losses train.
 
     Args:
         clients_per_round: how many clients train in a round.
@@ -85,7 +85,7 @@ def oort(clients_per_round: Positive = 10) -> Mechanism:
 
 
 def set_aware(clients_per_round: Positive = 10) -> Mechanism:
-    """hanse's own selection: like GreedyFed, but with clients whose data complement each other (``set_aware.py``).
+    """hanse's own selection: like GreedyFed, but chooses clients whose data complement each other (``set_aware.py``).
 
     Args:
         clients_per_round: how many clients train in a round.

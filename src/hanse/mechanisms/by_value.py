@@ -1,10 +1,11 @@
-"""Payment by value: clients that train pay one another, by how far their updates' values are from the mean.
+"""Payment by value: clients that train pay each other, by how far the values of their updates lie from the mean.
 
 This rule is hanse's own. Payments are linear in the values, so a member loses by an update what it gains by the
-opposite one: two keys that send d + z and -z together get what d alone brings, or, where a stake limits the round, at
-most what d would bring without that limit. A member that sends nothing pays the mean, and nobody is paid before it has
-delivered. The stake limits gains as well as losses. If it limited only losses, updates thirty times too large, good in
-one round and harmful in the next, could gain all others' stakes and lose only one.
+opposite one. Two keys that send d + z and -z therefore get together what d alone brings. If a stake limits the round,
+they get at most what d would bring without that limit. A member that sends nothing pays the mean, and nobody is paid
+before it has delivered. The stake limits gains as well as losses. If the stake limited only losses, a cheat could send
+updates thirty times too large, good in one round and harmful in the next. It could then gain all others' stakes and
+lose only one.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ class Staked:
 
 @dataclass(frozen=True)
 class ByValue(SettlePart):
-    """Pays by the values of the mechanism's value part; best where the server judges, as with "path".
+    """Pays by the values of the mechanism's value part; works best where the server judges updates, as with "path".
 
     At the start of a round each present client that can afford it puts ``stake`` tokens into escrow. Once the updates
-    are valued, the stakes are returned. Each client that was asked to train gets ``rate`` tokens for each unit of
-    utility by which its updates were worth more than the mean, or pays as much for each unit below the mean. If anybody
-    would gain or lose more than a stake, all amounts of the round shrink alike. An update that was refused or did not
-    arrive is worth 0. A client without a stake in escrow trains unpaid.
+    are valued, the stakes are returned. A unit of utility has a price, ``rate`` tokens. Each client that was asked to
+    train gets it for every unit by which its updates were worth more than the mean, and pays it for every unit below
+    the mean. If anybody would gain or lose more than a stake, all amounts of the round shrink by the same factor. An
+    update that was refused or did not arrive is worth 0. A client without a stake in escrow trains unpaid.
 
     Attributes:
         rate: tokens per unit of utility, such as a fall of the validation loss by 1.
         stake: the most tokens that anybody can gain or lose in a round.
-        pays_when: "always"; or "sure": only what the 95 % interval of a member's value above the mean supports, over
-            all rounds so far. The rest is carried over, and stays unpaid if it never becomes sure. Values whose error
-            from the draw of samples is not recorded are never sure.
+        pays_when: "always", or "sure". "sure" pays only what the 95 % interval of a member's value above the mean
+            supports, over all rounds so far. The rest is carried over, and stays unpaid if it never becomes sure.
+            Values whose error from the draw of samples is not recorded are never sure.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -68,7 +69,7 @@ class ByValue(SettlePart):
     pays_when: Literal["always", "sure"] = "always"
 
     def init(self, context: Context) -> State:
-        """Return the state in which nothing is carried over; a rule that always pays keeps no state."""
+        """Return the initial state, in which nothing is carried over. A rule that always pays keeps no state."""
         return {} if self.pays_when == "always" else Carried.nothing(context.num_clients).state()
 
     def figures(self, state: State) -> dict[str, Floats]:
@@ -81,12 +82,12 @@ class ByValue(SettlePart):
         return round(self.stake * TOKEN)
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return the stakes that are put up ("open"), or their return with what is paid by value ("close").
+        """Return the stakes to put up (at "open"), or the return of the stakes with the payments by value (at "close").
 
         Args:
-            view: the round; ``stage``, ``present``, ``seats``, ``trained``, ``values``, ``get(Staked)`` and ``book``
-                are read.
-            state: the part's state: what is carried over, or ``{}``.
+            view: the round. The method reads ``stage``, ``present``, ``seats``, ``trained``, ``values``,
+                ``get(Staked)`` and ``book``.
+            state: the part's state: what is carried over from earlier rounds, or ``{}``.
         """
         if view.stage == "open":
             here = [c for c in view.present.tolist() if view.book.can_pay(account(c), self.units)]
@@ -171,7 +172,7 @@ def put_up(clients: Sequence[int], units: int) -> Transaction:
 
 
 def given_back(clients: Sequence[int], paid: Mapping[int, int], units: int) -> Transaction:
-    """Return the transaction that returns stakes of ``units`` each, with what clients are ``paid`` or pay."""
+    """Return the transaction that returns stakes of ``units`` each, and adds what each client is ``paid``."""
     back = []
     for c in clients:
         back += [(escrow(c), -units)]
@@ -202,7 +203,7 @@ def transfers(worth: Floats, rate: float, most: int) -> list[int]:
 
 
 def rounded(amounts: Sequence[float], most: int) -> list[int]:
-    """Round amounts that sum to 0 to whole units that also do, at most ``most`` in size, by the largest remainder."""
+    """Round amounts of sum 0 to whole units of sum 0, none larger than ``most`` in size, by the largest remainder."""
     exact = [min(most, max(-most, round(amount, 3))) for amount in amounts]
     units = [math.floor(amount) for amount in exact]
     order = sorted(range(len(units)), key=lambda i: (units[i] - exact[i], i))

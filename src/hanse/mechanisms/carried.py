@@ -1,8 +1,8 @@
-"""Pays by value only what is statistically sure; the rest is carried over.
+"""Pays by value only what is statistically sure, and carries the rest over to later rounds.
 
 A value has an error, from the draw of validation samples and from the coalitions that were tried. A member's values
 above the mean add up over rounds, and so do these errors. Errors of the draw add up by block of samples, because every
-round uses the same samples. What is paid is the end of the 95 % interval that is nearer to zero.
+round uses the same samples. The amount paid is the end of the 95 % interval that is nearer to zero.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from hanse.games.jackknife import SURE, interval_errors
 
 @dataclass(frozen=True)
 class Valued:
-    """What the updates of m members were worth in a round, and how sure that is.
+    """What the updates of m members were worth in a round, and how sure these values are.
 
     Attributes:
         worth: ``[m]``, in units of the utility.
-        errors: ``[m]``, standard errors from the sampling of coalitions; infinite: not known.
-        without: ``[m, B]``, ``worth`` without each block of the validation samples; ``B < 2``: not known.
+        errors: ``[m]``, standard errors from the sampling of coalitions; infinite if not known.
+        without: ``[m, B]``: the validation samples are divided into B blocks, and column b is ``worth`` without block
+            b. ``B < 2``: not known.
     """
 
     worth: Floats
@@ -34,7 +35,7 @@ class Valued:
 
     @staticmethod
     def of(players: Ints, clients: Ints, arrays: Mapping[str, Any]) -> Valued:
-        """Return what the ``players [m]`` were worth in a round; a player without a seat is worth 0.
+        """Return what the ``players [m]`` were worth in a round. A player without a seat is worth 0.
 
         Args:
             players: the players' ids, ascending.
@@ -58,7 +59,7 @@ class Carried:
     """What each client was worth above the mean, over the rounds, and was not paid yet.
 
     Attributes:
-        due: ``[N]``, in units of the utility; below 0 for a client that owes.
+        due: ``[N]``, what each client is due, in units of the utility. It is below 0 for a client that owes.
         without: ``[N, B]``, ``due`` without each block of the validation samples.
         variance: ``[N]``, the variance of ``due`` from the sampling of coalitions.
     """
@@ -88,7 +89,7 @@ class Carried:
         return Carried(np.pad(self.due, (0, more)), without, np.pad(self.variance, (0, more)))
 
     def with_round(self, players: Ints, valued: Valued) -> Carried:
-        """Return what is carried over after a round in which the ``players [m]`` were worth so much."""
+        """Return what is carried over after a round in which the ``players [m]`` had these values."""
         m = len(players)
         now = self.grown(int(players.max(initial=-1)) + 1, valued.without.shape[1])
         if m < 2:
@@ -105,9 +106,7 @@ class Carried:
         return Carried(due, without, variance)
 
     def sure(self, players: Ints) -> Floats:
-        """Return the sure part of what ``players [m]`` are due: the end of the 95 % interval nearer to 0, or 0 inside
-        it.
-        """
+        """Return the sure part of what ``players [m]`` are due: 0, or the nearer end of a 95 % interval without 0."""
         due = self.due[players]
         drawn = interval_errors(self.without[players]) if self.without.shape[1] > 1 else np.zeros(len(players))
         error = np.sqrt(self.variance[players] + np.nan_to_num(drawn, nan=np.inf) ** 2)
@@ -124,7 +123,8 @@ class Carried:
 def matched(sure: Floats, most: float) -> Floats:
     """Return how much of the sure dues is paid, ``[m]``: amounts sum to 0, and nobody gets or pays more than ``most``.
 
-    The sure sums to be received and to be paid need not be equal; the amounts of the larger side shrink alike.
+    The sure sums to be received and to be paid need not be equal. All amounts on the larger side then shrink by the
+    same factor.
 
     Examples:
         >>> matched(np.array([0.3, 0.1, -0.2]), most=1.0).round(3).tolist()
@@ -142,13 +142,13 @@ def matched(sure: Floats, most: float) -> Floats:
 
 
 def sure_transfers(before: Carried, players: Ints, valued: Valued, scale: float, most: int) -> tuple[Floats, Carried]:
-    """Return what ``players [m]`` get, in units and not rounded, and what is carried over before this payment.
+    """Return the units that ``players [m]`` get, not yet rounded, and what was carried over before this payment.
 
     Args:
         before: what was carried over.
         players: the clients that were asked to train and have a stake, ascending.
         valued: what the players were worth.
-        scale: units per unit of utility.
+        scale: how many units a unit of utility is worth.
         most: the most units that anybody can get or pay.
     """
     after = before.with_round(players, valued)

@@ -1,9 +1,9 @@
-"""CFL, clustered federated learning (Sattler, Mueller, Samek 2020): clusters of clients that split as needed.
+"""CFL, clustered federated learning (Sattler, Mueller, Samek 2020): clusters of clients that are split when needed.
 
-All clients start in one cluster, which trains one model. When the members' updates are long but their mean is short,
-they point in different directions: one model cannot serve all members, and the cluster is split in two. :class:`CFL` is
-the weigh part that moves and splits the rows, :func:`bipartition` decides who goes where, and :func:`cfl` is the whole
-mechanism.
+All clients start in one cluster, which trains one model. Sometimes the members' updates are long but their mean is
+short. Then they point in different directions, one model cannot serve all members, and the cluster is split in two.
+:class:`CFL` is the weigh part that moves and splits the rows. :func:`bipartition` decides who goes where. :func:`cfl`
+is the whole mechanism.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def bipartition(similarity: Floats, method: Linkage = "single") -> np.ndarray:
         ValueError: there are fewer than two members.
 
     Examples:
-        Members 0 and 1 move alike, and so do members 2 to 4:
+        Members 0 and 1 move in the same direction, and so do members 2 to 4:
 
         >>> ways = np.array([[1.0, 0.1], [1.0, -0.1], [0.0, 1.0], [0.1, 1.0], [-0.1, 1.0]])
         >>> bipartition(cosines(torch.tensor(ways)))
@@ -89,8 +89,8 @@ class CFL(WeighPart):
 
     A cluster of more than two seats splits when its mean update is shorter than ``eps1`` although its longest update is
     longer than ``eps2`` (CFL Alg. 1). Members are divided by the cosines of their updates. The larger part keeps the
-    row and the members that did not train in this round; the other part gets a new row, which becomes the home row of
-    its clients.
+    row, and with it the members that did not train in this round. The other part gets a new row, which becomes the home
+    row of its clients.
 
     Attributes:
         eps1: a cluster splits only if its mean update is shorter than this (Euclidean length over the parameters),
@@ -149,7 +149,7 @@ def cfl(
     """CFL (Sattler et al. 2020): clusters that split when their members' updates are long and their mean is short.
 
     Args:
-        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clients_per_round: how many clients, drawn at random, train in a round. None: all of them.
         eps1: see :class:`CFL`.
         eps2: see :class:`CFL`.
         linkage: see :func:`bipartition`.

@@ -1,10 +1,10 @@
 """What the parts of a mechanism ask of clients besides plain training.
 
 A Flower app has a train and an evaluate function. Some mechanisms need more than that: scores of several models, bids,
-gradients, a training loss with a pull. :func:`demands_of` finds this out before round 0, so that
-:func:`hanse.flower.strategy` can refuse what no plain app can do, and ask for one line in the client app
-(:func:`hanse.flower.speaks`) where the app's evaluate function is enough. The tables below list the built-in parts; a
-user's own part that asks questions counts as one that can be answered.
+gradients, a training loss with a pull. :func:`demands_of` finds this out before round 0. :func:`hanse.flower.strategy`
+can then refuse what no plain app can do. Where the app's evaluate function is enough, it asks for one line in the
+client app (:func:`hanse.flower.speaks`). The tables below list the built-in parts. A user's own part that asks
+questions is assumed to ask only what an app can answer.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Demand:
     """What one part asks of a plain app. Exactly one of ``never`` and ``question`` is given.
 
     Attributes:
-        never: a line that says what the part asks, if no plain app can do that.
-        question: a line that says what the part asks, if an app wrapped by :func:`hanse.flower.speaks` can answer.
+        never: a line that says what the part asks; given if no plain app can do that.
+        question: a line that says what the part asks; given if an app wrapped by :func:`hanse.flower.speaks` can
+            answer.
     """
 
     never: str | None = None
@@ -74,7 +75,7 @@ NOISED = (FirstOrderAtClients,)
 def refuse_private(mechanism: Mechanism) -> list[str]:
     """Return a line for each part that asks clients for something that a privacy account does not release.
 
-    A user's own part that does so is found only when it asks: clients refuse to answer.
+    A user's own part that does so is found only when it asks: the clients then refuse to answer.
     """
     lines = []
     for slot, outer in mechanism.parts().items():

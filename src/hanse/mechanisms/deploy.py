@@ -12,7 +12,7 @@ from hanse.core.part import Deployment, DeployPart, State, View
 
 @dataclass(frozen=True)
 class ServerModel(DeployPart):
-    """Every client holds the model that it would start from next: its home row. An empty slot does the same."""
+    """Every client holds its home row, the model from which it would start next. An empty slot does the same."""
 
     gives = frozenset({"sums"})
 

@@ -22,14 +22,14 @@ from hanse.mechanisms.weigh import BySamples
 
 @dataclass(frozen=True)
 class Ditto(TrainPart):
-    """Two seats for each client: one trains the shared model "server", the other the client's private model "own".
+    """Two seats (training tasks) per client: one trains the shared model "server", the other its private model "own".
 
     The private model minimises ``F_i + lam/2 |theta - w|^2``, where w is the shared model as it was sent this round. A
-    client's home row is the shared row that it trains, so a weigh part may split the shared model into clusters. Both
+    client's home row is the shared row that it trains. So a weigh part may split the shared model into clusters. Both
     seats do the full local work of the training recipe.
 
     Attributes:
-        lam: strength of the pull; with 0 the private models are trained without the others.
+        lam: strength of the pull. With 0 each private model is trained on its client's data alone.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -48,11 +48,14 @@ class Ditto(TrainPart):
         return Block("own", PER_CLIENT, private=True, held=True), Block("server")
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return the shared row for every client, ``[N]``. By default it would be a row of the first block, "own"."""
+        """Return the shared row for every client, ``[N]``.
+
+        The default would be a row of the first block, which is "own" here.
+        """
         return np.full(context.num_clients, table.row("server"))
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its shared row, and then one for each at its own row."""
+        """Return first a seat for each chosen client at its shared row, and then a seat for each at its own row."""
         shared = chosen_seats(view)
         # a client may be chosen for several shared rows, but has one private model
         clients, first = np.unique(shared.client, return_index=True)
@@ -67,10 +70,10 @@ class Ditto(TrainPart):
 
 
 def ditto(clients_per_round: Seated = None, lam: Weight = 1.0) -> Mechanism:
-    """Ditto (Li et al. 2021): FedAvg, and a private model for each client that is pulled towards the shared one.
+    """Ditto (Li et al. 2021): FedAvg, plus a private model for each client, which is pulled towards the shared model.
 
     Args:
-        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clients_per_round: how many clients, drawn at random, train in a round. None: all of them.
         lam: strength of the pull.
     """
     return Mechanism("ditto", who(clients_per_round), Ditto(lam), BySamples(), deploy=OwnModel())

@@ -1,11 +1,11 @@
 """FedAMP and HeurFedAMP (Huang et al. 2021): one model per client, pulled towards a mix of similar models.
 
-By eqs (3) to (6), client i trains its own model, the row "model", which is pulled by ``mu/2 |theta - u_i|^2`` towards
-its centre u_i, the row "centre". The centres mix all models by a matrix ``xi [m, m]`` that says how much each model
-counts for each client. FedAMP makes xi from distances (:func:`attention`), its heuristic form from cosines
-(:func:`heuristic_attention`). The server sees both kinds of rows.
+By eqs (3) to (6), client i trains its own model, the row "model". A term ``mu/2 |theta - u_i|^2`` pulls this model
+towards the client's centre u_i, the row "centre". The centres mix all models by a matrix ``xi [m, m]`` that says how
+much each model counts for each client. FedAMP makes xi from distances (:func:`attention`), its heuristic form from
+cosines (:func:`heuristic_attention`). The server sees both kinds of rows.
 
-:class:`TowardsCentres` is the train part, which works with any weigh part that fills the rows "centre".
+:class:`TowardsCentres` is the train part. It works with any weigh part that fills the rows "centre".
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hanse.mechanisms.weigh import mixed_centres, way_cosines
 
 
 def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
-    """Return FedAMP's weights ``[m, m]`` (Huang et al. 2021), ``alpha exp(-d_ij^2 / sigma) / sigma`` for others.
+    """Return FedAMP's weights ``[m, m]`` (Huang et al. 2021) of others' models, ``alpha exp(-d_ij^2 / sigma) / sigma``.
 
     These are the weights xi_ij for j other than i; a model's own weight is 1 minus their sum. The paper asks for an
-    alpha small enough for that. Here, rows whose other weights add up to more than 1 are scaled down to 1, so a centre
-    always lies between the models.
+    alpha small enough for that. Here, if the weights of others add up to more than 1, they are scaled down to sum to 1.
+    A centre then always lies between the models.
 
     Args:
         distance: Euclidean distances between models, ``[m, m]``.
@@ -53,14 +53,14 @@ def attention(distance: Floats, alpha: float, sigma: float) -> Floats:
 
 
 def heuristic_attention(cosine: Floats, self_weight: float, scale: float) -> Floats:
-    """Return HeurFedAMP's weights ``[m, m]`` (Huang et al. 2021): a fixed own weight, a softmax over the others.
+    """Return HeurFedAMP's weights ``[m, m]`` (Huang et al. 2021): a fixed own weight, and a softmax over the others.
 
     A single model has weight 1.
 
     Args:
         cosine: cosines between models, ``[m, m]``; the diagonal is not read.
         self_weight: each model's weight for itself, from 0 to 1.
-        scale: the factor of the cosines in the softmax; the larger, the more the most similar model counts.
+        scale: the factor of the cosines in the softmax. The larger it is, the more the most similar model counts.
     """
     m = len(cosine)
     if m == 1:
@@ -82,7 +82,7 @@ class TowardsCentres(TrainPart):
     Attributes:
         mu: strength of the pull.
         pull_from: the first round with the pull. In round 0 the centres are the initial model, and a pull towards it
-            holds the clients back; iPFL's comparison has ``pull_from = 1``.
+            would hold the clients back. iPFL's comparison has ``pull_from = 1``.
     """
 
     needs = frozenset({"clients", "penalty"})
@@ -139,7 +139,7 @@ class FedAMP(WeighPart):
 
 @dataclass(frozen=True)
 class HeurFedAMP(WeighPart):
-    """HeurFedAMP (Huang et al. 2021): weights by the cosines between the models' changes from the initial one.
+    """HeurFedAMP (Huang et al. 2021): weights by the cosines between the models' changes since the initial model.
 
     The defaults are those of the published comparisons of pFedGraph and iPFL.
 
@@ -162,7 +162,7 @@ class HeurFedAMP(WeighPart):
         """Return the new centres.
 
         Args:
-            view: the round; ``at`` and ``trained`` are read.
+            view: the round. The method reads ``at`` and ``trained``.
             state: as :meth:`init` makes it.
         """
         cosine = way_cosines(view, state["origin"])
@@ -172,13 +172,13 @@ class HeurFedAMP(WeighPart):
 def fedamp(
     clients_per_round: Seated = None, lam: Weight = 0.01, step: Rate | None = None, sigma: Rate | None = None
 ) -> Mechanism:
-    """FedAMP (Huang et al. 2021): one model per client, pulled towards a centre in which closer models count more.
+    """FedAMP (Huang et al. 2021): one model per client, pulled towards a centre in which similar models weigh more.
 
     Args:
-        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clients_per_round: how many clients, drawn at random, train in a round. None: all of them.
         lam: the paper's lambda. The strength of the pull is ``lam / step``, or ``lam`` if ``step`` is None.
-        step: the paper's alpha; None: chosen in each round (see :class:`FedAMP`).
-        sigma: the scale of squared distances; None: chosen in each round.
+        step: the paper's alpha. None: it is chosen in each round (see :class:`FedAMP`).
+        sigma: the scale of squared distances. None: it is chosen in each round.
     """
     mu = lam if step is None else lam / step
     weigh = FedAMP(step, sigma)
@@ -189,9 +189,9 @@ def heur_fedamp(clients_per_round: Seated = None, lam: Weight = 0.01, pull_from:
     """HeurFedAMP (Huang et al. 2021): FedAMP with weights by cosines.
 
     Args:
-        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clients_per_round: how many clients, drawn at random, train in a round. None: all of them.
         lam: strength of the pull.
-        pull_from: the first round with the pull; pFedGraph's and iPFL's comparisons have 1.
+        pull_from: the first round with the pull; it is 1 in the comparisons of pFedGraph and iPFL.
     """
     train = TowardsCentres(lam, pull_from)
     return Mechanism("heur_fedamp", who(clients_per_round), train, HeurFedAMP(), deploy=ServerModel())

@@ -1,8 +1,8 @@
-"""FedFomo (Zhang et al. 2021): each client mixes others' models by how much they improve on its own data.
+"""FedFomo (Zhang et al. 2021): each client mixes in others' models, by how much they improve on its own data.
 
-In each round a client trains its own model, receives some of the other updates, measures the loss of each on its own
-validation data, and moves towards those that lower its loss. :class:`FedFomo` does all this as one part for two slots;
-:func:`gains` and :func:`received_weights` are its formulas.
+In each round a client trains its own model and receives some of the other updates. It measures the loss of each on its
+own validation data, and moves towards those that lower its loss. :class:`FedFomo` does all this as one part that fills
+two slots; :func:`gains` and :func:`received_weights` are its formulas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hanse.mechanisms.weigh import Received
 def gains(loss_old: Floats, loss_received: Floats, distance: Floats) -> Floats:
     """Return what clients gain from models, ``(L_i(old_i) - L_i(theta_j)) / |theta_j - old_i|``, ``[m, n]``.
 
-    A gain is 0 where a model did not move, and where a loss is not finite.
+    A gain is 0 if the model did not move, or if a loss is not finite.
 
     Args:
         loss_old: loss ``[m]`` of each client's old model on its own data.
@@ -69,29 +69,31 @@ def received_weights(gain: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FedFomo(TrainPart, WeighPart):
-    """FedFomo, in the slots train and weigh: each client's row "model", which the server sees, mixes in others' models.
+    """FedFomo, in the slots train and weigh: the server sees a row "model" for each client, and mixes in others.
 
-    After training, a client receives up to ``models`` of the other clients' updates. It measures how much each of them,
-    and its own update, improves on the model that it started from, and mixes those that improve. This takes one
-    question per client. Its traffic includes the old model and the client's own update, although the client already has
-    both.
+    After training, a client receives up to ``models`` of the other clients' updates. It measures by how much each of
+    them, and its own update, improves on the model from which it started. It mixes those that improve. All this takes
+    one question per client. The counted traffic includes the old model and the client's own update, although the client
+    already has both.
 
     A client receives the updates of the clients with the largest sums of gains that it reported before. In round t,
     each place goes to a random client instead with probability ``exploration - decay t`` (at least 0).
 
-    The public code of iPFL's comparison differs; its differences are the options ``sent``, ``share`` and ``entry``.
+    The public code of iPFL's comparison differs from this. The options ``sent``, ``share`` and ``entry`` choose its
+    way.
 
     Attributes:
         models: how many updates a client receives at most.
         exploration: the probability in round 0 that a place goes to a random client.
         decay: by how much that probability falls with each round.
-        score_samples: on how many samples losses are measured at most; None: on all.
-        sent: "best" as above. "drawn": ``models`` of all updates, perhaps its own among them, are drawn without
-            replacement in proportion to 1 plus the weights that the client gave before, and it mixes only these.
-        share: the client's samples on which losses are measured: its "validation" share, or its "train" share.
-        entry: distances are ``|theta_i - theta_j + entry|`` from the client's own update, with this added to every
-            entry of the difference, which gives its own update a finite (and large) weight. None: distances from the
-            old model.
+        score_samples: the most samples on which losses are measured. None: all.
+        sent: "best" as above. "drawn": a client gets ``models`` of all updates, perhaps its own among them, and mixes
+            only these. They are drawn without replacement, in proportion to 1 plus the weights that the client gave
+            them before.
+        share: on which of the client's samples losses are measured: its "validation" share or its "train" share.
+        entry: a number that is added to every entry of the difference, in the distances ``|theta_i - theta_j + entry|``
+            from the client's own update. It gives the client's own update a finite (and large) weight. None: distances
+            from the old model.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -127,10 +129,10 @@ class FedFomo(TrainPart, WeighPart):
         return (Block("model", PER_CLIENT),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its own row.
+        """Return a seat (a training task) for each chosen client, which starts from the client's own row.
 
         Args:
-            view: the round; ``at``, ``home`` and ``choice`` are read.
+            view: the round. The method reads ``at``, ``home`` and ``choice``.
             state: as :meth:`init` makes it.
         """
         client = chosen_seats(view).client
@@ -140,7 +142,7 @@ class FedFomo(TrainPart, WeighPart):
         """Ask each client that trained for the losses of its old model, its update, and those it is sent.
 
         Args:
-            view: the round; ``stage``, ``table`` and ``trained`` are read.
+            view: the round. The method reads ``stage``, ``table`` and ``trained``.
             state: as :meth:`init` makes it.
         """
         if view.stage != "close" or "weigh" not in view.context.standing(self):
@@ -157,10 +159,11 @@ class FedFomo(TrainPart, WeighPart):
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the clients' mixes. A client that did not report its losses keeps its own update.
 
-        Recorded: the mean weight of a client's own update, how many kept their old model, and how many reported.
+        Three figures are recorded: the mean weight of a client's own update, how many kept their old model, and how
+        many reported.
 
         Args:
-            view: the round; ``answers``, ``table`` and ``trained`` are read.
+            view: the round. The method reads ``answers``, ``table`` and ``trained``.
             state: as :meth:`init` makes it.
         """
         updates, table = view.trained, view.table
@@ -258,12 +261,12 @@ def fedfomo(
     """FedFomo (Zhang et al. 2021): each client mixes what helps it most of up to ``models`` other clients' updates.
 
     Args:
-        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clients_per_round: how many clients, drawn at random, train in a round. None: all of them.
         models: see :class:`FedFomo`, as for the other options.
         sent: "best" or "drawn".
         share: "validation" or "train".
-        entry: added to every entry of a difference; None for the published distances.
-        score_samples: on how many samples losses are measured at most; None: on all.
+        entry: a number added to every entry of a difference. None: the distances are as published.
+        score_samples: the most samples on which losses are measured. None: all.
     """
     part = FedFomo(models, score_samples=score_samples, sent=sent, share=share, entry=entry)
     return Mechanism("fedfomo", who(clients_per_round), part, part, deploy=ServerModel())

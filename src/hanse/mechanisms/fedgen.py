@@ -2,7 +2,7 @@
 
 The generator makes *latents*, inputs of a classifier's last layer (its head), for given labels. The server trains it
 until the returned heads classify its latents correctly. The generator travels to the clients as a payload with the
-training tasks and adds two terms to their loss. :class:`FedGen` is the server's half; the generator, its training and
+training tasks and adds two terms to their loss. :class:`FedGen` is the server's half. The generator, its training and
 the clients' half are in :mod:`hanse.learning.generator`, which also says where the paper and its published code differ.
 """
 
@@ -30,17 +30,17 @@ from hanse.mechanisms.train import chosen_seats
 
 @dataclass(frozen=True)
 class FedGen(TrainPart):
-    """FedAvg whose clients also learn from a generator of latents, trained by the server on the heads of their models.
+    """FedAvg plus learning from a generator of latents, which the server trains on the heads of the clients' models.
 
     The server trains the generator after each round, on the heads of the accepted updates and on the counts of labels
     that the clients trained on. Clients get no extra terms before the generator has been trained for the first time.
     The defaults are the published settings for MNIST; for EMNIST ``generator_lr`` is 1e-4.
 
     Attributes:
-        generative_alpha: weight of the clients' first term, the cross-entropy of their heads on generated latents; it
-            is multiplied by ``generative_decay ** round``.
-        generative_beta: weight of the clients' second term, which pulls their outputs towards those for generated
-            latents of the same labels; it decays likewise.
+        generative_alpha: weight of the clients' first extra term, the cross-entropy of their heads on generated
+            latents. It is multiplied by ``generative_decay ** round``.
+        generative_beta: weight of the clients' second extra term. It pulls a client's outputs towards those for
+            generated latents of the same labels, and decays in the same way.
         generative_decay: factor per round of both weights and of the generator's learning rate.
         diversity: weight eta of the diversity loss in the generator's training.
         generator_lr: the learning rate of Adam.
@@ -50,8 +50,8 @@ class FedGen(TrainPart):
         generator_noise: number of noise inputs of the generator, besides the label.
         generator_hidden: width of the generator's hidden layer.
         latents: how many latents a client draws in each of its training steps.
-        labels: how labels are drawn for latents: by their share of all "counts" so far (as in the paper), or "uniform"
-            among those that ever occurred (as in the published code).
+        labels: how the labels of latents are drawn: "counts" by their shares of all labels counted so far (as in the
+            paper), or "uniform" among those that ever occurred (as in the published code).
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -94,10 +94,10 @@ class FedGen(TrainPart):
         }
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its home row.
+        """Return a seat (a training task) for each chosen client, which starts from the client's home row.
 
         Args:
-            view: the round; ``home`` and ``choice`` are read.
+            view: the round. The method reads ``home`` and ``choice``.
             state: as :meth:`init` makes it.
         """
         return chosen_seats(view), state
@@ -106,7 +106,7 @@ class FedGen(TrainPart):
         """Return the payload of this round: the generator, the labels' probabilities and the terms' weights.
 
         Args:
-            view: the round; ``round`` is read.
+            view: the round. The method reads ``round``.
             state: as :meth:`init` makes it.
         """
         fade = self.generative_decay**view.round if state["steps"] else 0.0
@@ -122,11 +122,11 @@ class FedGen(TrainPart):
     def learn(self, outcome: View, state: State) -> State:
         """Count the labels that were trained on, and train the generator on the heads that came back.
 
-        ``loss`` in the state is the mean loss over the steps. If a head's numbers are so large that the generator would
-        not stay finite, the generator is left as it was, and the loss is NaN.
+        ``loss`` in the state is the mean loss over the steps. A head's numbers may be so large that the generator would
+        not stay finite. Then the generator is left as it was, and the loss is NaN.
 
         Args:
-            outcome: the finished round; ``round``, ``trained`` and ``draw`` are read.
+            outcome: the finished round. The method reads ``round``, ``trained`` and ``draw``.
             state: as :meth:`init` makes it.
         """
         updates = outcome.trained

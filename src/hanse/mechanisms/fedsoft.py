@@ -1,4 +1,4 @@
-"""FedSoft (Ruan, Joe-Wong 2022): each client has its own model, pulled towards all cluster centres by importance.
+"""FedSoft (Ruan, Joe-Wong 2022): each client's model is pulled towards all cluster centres, weighted by importance.
 
 A client's data may be a mixture of several distributions, so it belongs to each cluster to some degree. These degrees,
 its *importances*, are estimated from how many of its samples each centre fits best. :class:`FedSoft` does everything in
@@ -37,7 +37,7 @@ def soft_shares(importance: Floats, num_samples: Floats) -> Floats:
         num_samples: reported samples ``[S]``.
 
     Examples:
-        Two clients with 10 and 30 samples; the first belongs to both clusters, the second to the second one alone:
+        Two clients have 10 and 30 samples. The first belongs to both clusters, the second only to the second cluster:
 
         >>> soft_shares(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([10.0, 30.0])).round(3)
         array([[1.   , 0.   ],
@@ -51,22 +51,22 @@ def soft_shares(importance: Floats, num_samples: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class FedSoft(TrainPart, WeighPart):
-    """FedSoft, in the slots train and weigh: a row "model" for each client, and rows "cluster" that all of them share.
+    """FedSoft, in the slots train and weigh: each client has a row "model", and all clients share the rows "cluster".
 
-    The importance ``u_ik`` is the share of client i's samples on which centre k has the lowest loss. Every present
-    client is asked for its importances every ``interval`` rounds.
+    The importance ``u_ik`` is the share of client i's samples for which centre k has the lowest loss of all centres.
+    Every present client is asked for its importances every ``interval`` rounds.
 
-    The clients' objective has the pulls ``sum_k u_ik lam/2 |theta - c_k|^2``. Since the u_ik sum to 1, this equals a
-    single pull towards ``sum_k u_ik c_k``, up to a constant; seats use that pull. For the new centres the paper draws
+    The clients' objective has the pulls ``sum_k u_ik lam/2 |theta - c_k|^2``. Since the u_ik sum to 1, this equals one
+    pull towards ``sum_k u_ik c_k``, up to a constant. Seats use that single pull. For the new centres the paper draws
     clients by importance times samples and averages them equally. Here each centre becomes the mean of all updates with
-    these weights, which is the expected value of that draw.
+    these weights. This is the expected value of the paper's random draw.
 
     Attributes:
         clusters: the number of centres, at least 2. They start from different initial models.
         lam: strength of the pull.
         smoothing: the paper's sigma, the least importance before normalisation.
-        interval: importances are estimated every so many rounds. score_samples: how many samples are used for that at
-            most; None: all.
+        interval: importances are estimated once in so many rounds. score_samples: the most samples used for that. None:
+            all.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -98,7 +98,7 @@ class FedSoft(TrainPart, WeighPart):
         loss.
 
         Args:
-            view: the round; ``stage``, ``round``, ``present`` and ``table`` are read.
+            view: the round. The method reads ``stage``, ``round``, ``present`` and ``table``.
             state: as :meth:`init` makes it.
         """
         if view.stage != "open" or view.round % self.interval:
@@ -107,10 +107,10 @@ class FedSoft(TrainPart, WeighPart):
         return [Request(int(c), (task,)) for c in view.present]
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its own row, pulled towards its mean of the centres.
+        """Return a seat for each chosen client at its own row, pulled towards its weighted mean of the cluster centres.
 
         Args:
-            view: the round; ``present``, ``answers``, ``table``, ``at``, ``home`` and ``choice`` are read.
+            view: the round. The method reads ``present``, ``answers``, ``table``, ``at``, ``home`` and ``choice``.
             state: as :meth:`init` makes it.
         """
         importance, client = self._importance(view, state), chosen_seats(view).client
@@ -123,7 +123,7 @@ class FedSoft(TrainPart, WeighPart):
         """Return the new centres; ``weigh/best_importance`` is the mean of the seats' largest importances.
 
         Args:
-            view: the round; ``at`` and ``trained`` are read.
+            view: the round. The method reads ``at`` and ``trained``.
             state: as :meth:`init` makes it.
         """
         updates = view.trained
@@ -149,12 +149,13 @@ def fedsoft(
     lam: Weight = 0.1,
     interval: Positive = 1,
 ) -> Mechanism:
-    """FedSoft (Ruan, Joe-Wong 2022): one model per client, pulled towards cluster centres by importance.
+    """FedSoft (Ruan, Joe-Wong 2022): one model per client, pulled towards all cluster centres, weighted by importance.
 
     Args:
-        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clients_per_round: how many clients, drawn at random, train in a round. None: all of them.
         clusters: the number of centres.
         lam: strength of the pull.
-        interval: importances are estimated every so many rounds."""
+        interval: importances are estimated every so many rounds.
+    """
     part = FedSoft(clusters, lam, interval=interval)
     return Mechanism("fedsoft", who(clients_per_round), part, part, deploy=ServerModel())

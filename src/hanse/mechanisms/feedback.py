@@ -1,8 +1,8 @@
 """Clients are told what their updates were worth, and may leave because of it (GreedyFed sec. VI leaves this open).
 
 :class:`Feedback` is a part that runs alongside those of any mechanism with values. A market that tells its clients more
-(:mod:`hanse.mechanisms.ipfl`) uses the functions here for the same purpose: :func:`no_news` makes the state,
-:func:`news` the questions, and :func:`gone` and :func:`with_worth` keep the state up to date.
+(:mod:`hanse.mechanisms.ipfl`) uses the functions below for the same purpose. :func:`no_news` makes the state and
+:func:`news` the questions; :func:`gone` and :func:`with_worth` keep the state up to date.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hanse.core.table import Floats, Ints
 def no_news(num_clients: int) -> dict[str, Any]:
     """Return the state before round 0, in which nobody has left and nobody has been valued.
 
-    Its keys are ``gone [N]`` (who has left), ``last [N]`` (the value in the last round, NaN if there was none), ``sum
-    [N]`` of all values, and ``times [N]``, how often each client was valued.
+    The state has four arrays: ``gone [N]`` says who has left; ``last [N]`` is each client's value in the last round,
+    NaN if it had none; ``sum [N]`` is the sum of its values; and ``times [N]`` how often it was valued.
     """
     return {
         "gone": np.zeros(num_clients, bool),
@@ -34,7 +34,7 @@ def no_news(num_clients: int) -> dict[str, Any]:
 
 
 def news(view: View, state: State, more: Callable[[int], Mapping[str, Any]] = lambda client: {}) -> list[Request]:
-    """Return a question for each present client that was valued in the last round: does it stay?
+    """Return a question for each present client that was valued in the last round: "do you stay?".
 
     The question tells the client its ``value`` in the last round, the ``mean`` so far, and how many ``times`` it was
     valued.
@@ -42,7 +42,7 @@ def news(view: View, state: State, more: Callable[[int], Mapping[str, Any]] = la
     Args:
         view: the round, before selection.
         state: a state with the keys of :func:`no_news`.
-        more: a function that returns what else a client (by its id) is told.
+        more: a function from a client's id to whatever else that client is told.
     """
     here = view.present[~state["gone"][view.present] & ~np.isnan(state["last"][view.present])]
 
@@ -66,7 +66,7 @@ def with_worth(state: State, clients: Ints, worth: Floats) -> dict[str, Any]:
     Args:
         state: a state with the keys of :func:`no_news`.
         clients: the ids ``[m]`` of the clients that were valued.
-        worth: these clients' values ``[m]``.
+        worth: the values of these clients, ``[m]``.
     """
     last, total, times = np.full(len(state["last"]), np.nan), state["sum"].copy(), state["times"].copy()
     last[clients] = worth
@@ -77,9 +77,10 @@ def with_worth(state: State, clients: Ints, worth: Floats) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Feedback(Part):
-    """Before each round, tells the clients valued in the last one what they were worth, and asks whether they stay.
+    """Before each round, tells each client valued in the last round what it was worth, and asks whether it stays.
 
-    A client that answers ``stay = False`` is gone for good. It is no longer present, so it causes no further traffic.
+    A client that answers ``stay = False`` is gone for good. A client that leaves is no longer present, so it causes no
+    further traffic.
     """
 
     needs = frozenset({"values"})
@@ -92,7 +93,7 @@ class Feedback(Part):
         """Ask the clients that were valued in the last round whether they stay.
 
         Args:
-            view: the round; ``stage`` and ``present`` are read.
+            view: the round. The method reads ``stage`` and ``present``.
             state: as :meth:`init` makes it.
         """
         return news(view, state) if view.stage == "open" else ()
@@ -101,7 +102,7 @@ class Feedback(Part):
         """Remember who has left and what this round's updates were worth.
 
         Args:
-            outcome: the finished round; ``leaving`` and ``values`` are read.
+            outcome: the finished round. The method reads ``leaving`` and ``values``.
             state: as :meth:`init` makes it.
         """
         clients, worth = np.zeros(0, np.int64), np.zeros(0)

@@ -29,8 +29,8 @@ def greedyfed(
 
     Args:
         clients_per_round: the paper's M.
-        averaging: how a client's values of different rounds are combined: "mean", or the weight that the old value
-            keeps in an exponential average.
+        averaging: how a client's values of several rounds are combined: "mean", or a number for an exponential average:
+            the weight that the old value keeps.
         eps: GTG-Shapley's truncation threshold, in units of the validation loss.
     """
     return Mechanism(

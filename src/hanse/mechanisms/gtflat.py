@@ -1,4 +1,4 @@
-"""GTFLAT (Mahini, Mousavi, Daneshtalab): averaging weights from a population game between the clients.
+"""GTFLAT (Mahini, Mousavi, Daneshtalab): averaging weights come from a population game between the clients.
 
 Each client is a population whose individuals choose among the other clients' models; the nearest model pays best. After
 some generations, a model's weight is the share of all individuals that choose it (:mod:`hanse.games.replicator`).
@@ -7,8 +7,8 @@ GTFLAT is an add-on: it replaces the weights of any mechanism that averages, as 
 weigh=GTFLAT())``. The published combinations are at the end of the module (:func:`gtfedavg`, :func:`gtfedprox`) and in
 ``fedgen.py``. :class:`ValidationGTFLAT` measures its payoffs, and :class:`GTFLATSelect` selects clients by the game.
 
-The weights depend on the unit of the distances. If models are far apart, the nearest neighbours get all the weight; if
-they are close, all weights are nearly equal (papers.md T10). ``scale = "mean"`` divides the distances by their mean.
+The weights depend on the unit of the distances. If the models are far apart, the nearest neighbours get all the weight.
+If they are close, all weights are nearly equal (papers.md T10). ``scale = "mean"`` divides the distances by their mean.
 The mean distance is always recorded.
 """
 
@@ -38,20 +38,20 @@ Scale = Literal["paper", "mean"]
 
 @dataclass(frozen=True)
 class GTFLAT(AggregatePart):
-    """GTFLAT: a model's weight is the share of all individuals that choose it, since near models pay best.
+    """GTFLAT: a model's weight is the share of all individuals in the game that choose it; near models pay most.
 
     Attributes:
         strength: the paper's w, how strongly a generation follows the payoffs.
         generations: how many generations are played.
-        population: individuals per client; None: shares of any size, as for an infinite population.
+        population: the number of individuals per client. None: any share is possible, as in an infinite population.
         scale: "paper" takes distances as they are, "mean" divides them by their mean.
         payoff: "distance" over all parameters, eq. (10); "cosine" of the changes that clients made; "layers": distances
             within each tensor, summed (with ``scale = "mean"`` every tensor counts the same).
         time: "discrete" generations, or "continuous" for the flow that they approximate.
-        start: what individuals choose at first: all models equally often ("equal"), or a random one each ("random", as
-            in the published code; needs a ``population``).
-        eps: added to every entry of the differences between models before their length is taken; 1e-6 in the published
-            code. Only with ``payoff = "distance"``.
+        start: what individuals choose at first. "equal": all models equally often. "random": each a random model, as in
+            the published code; this needs a ``population``.
+        eps: a number added to every entry of the difference between two models before its length is taken; the
+            published code has 1e-6. Only with ``payoff = "distance"``.
     """
 
     kind = "average"
@@ -75,7 +75,7 @@ class GTFLAT(AggregatePart):
             raise UserError(f'eps: {self.eps}: has no effect with payoff = {self.payoff!r}, only with "distance"')
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]`` of the game; a group of one seat has weight 1.
+        """Return the weights ``[m]`` that the game gives; the only seat of a group has weight 1.
 
         Recorded: see :func:`_play`.
         """
@@ -102,14 +102,14 @@ class GTFLAT(AggregatePart):
 
 @dataclass(frozen=True)
 class ValidationGTFLAT(AggregatePart):
-    """GTFLAT with measured payoffs: a player values another's model by the validation loss of their mean.
+    """GTFLAT with measured payoffs: the payoff of another's model is the validation loss of its mean with one's own.
 
     The server evaluates ``k (k - 1) / 2`` models for a group of k seats in each round.
 
     Attributes:
         strength: the paper's w, how strongly a generation follows the payoffs.
         generations: how many generations are played.
-        population: individuals per client; None: shares of any size.
+        population: the number of individuals per client. None: any share is possible.
         scale: "paper" takes payoffs as they are, "mean" divides them by their mean size.
     """
 
@@ -121,7 +121,7 @@ class ValidationGTFLAT(AggregatePart):
     scale: Scale = "paper"
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]`` of the game; a group of one seat has weight 1."""
+        """Return the weights ``[m]`` that the game gives; the only seat of a group has weight 1."""
         k = len(group)
         if k == 1:
             return Aggregate(np.ones(1))
@@ -136,7 +136,7 @@ class ValidationGTFLAT(AggregatePart):
 
 @dataclass(frozen=True)
 class GTFLATSelect(SelectPart):
-    """Selects clients by GTFLAT's game among all clients: those whose changes are near many others' train often.
+    """Selects clients by GTFLAT's game among all clients; it often selects those whose changes are near many others'.
 
     This is our reading of the paper's future work (section 6). The server remembers how each client changed the model
     when it last trained. Every client's population chooses among the others' changes; the nearest pays most (eq. 10). A
@@ -144,19 +144,19 @@ class GTFLATSelect(SelectPart):
     random order, clients are drawn by these chances without replacement. A client that is far from all others hardly
     ever trains.
 
-    A long change is kept as a *sketch*: each of its numbers is added, with a random sign, to a random place of a short
-    vector (Charikar et al. 2002). Distances between sketches are right on average, with a relative error of about
+    A long change is kept as a *sketch* (Charikar et al. 2002), a short vector: each number of the change gets a random
+    sign and is added at a random place. Distances between sketches are right on average, with a relative error of about
     ``sketch ** -0.5``. The state has ``N x sketch`` numbers.
 
-    Payoffs are divided by the number of players (eq. 12), so N clients need N/k times as many generations as k seats;
-    with too few generations the chances are nearly uniform.
+    Payoffs are divided by the number of players (eq. 12). So a game of all N clients needs N/k times as many
+    generations as one of the k seats; with too few, the chances are nearly uniform.
 
     Attributes:
         clients_per_round: how many clients train in a round.
         strength: the paper's w, how strongly a generation follows the payoffs.
         generations: how many generations are played.
         scale: "paper" takes distances as they are, "mean" divides them by their mean.
-        sketch: the length of a sketch; shorter changes are kept whole.
+        sketch: the length of a sketch. Changes shorter than that are kept whole.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -183,14 +183,13 @@ class GTFLATSelect(SelectPart):
         return {"sat": np.zeros(n, np.int64), "known": np.zeros(n, bool), "changes": np.zeros((n, width))}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next clients that never sat, or, once all have sat, clients drawn by the chances of the game.
+        """Return the next clients that have never trained, or, once all have, clients drawn by the chances of the game.
 
-        A client whose change is not known, because its updates were refused, is drawn only if no present client's
-        change is known. ``select/effective_clients`` records the effective number of clients that these chances choose
-        among.
+        If a client's updates were all refused, its change is not known. It is drawn only if no present client's change
+        is known. ``select/effective_clients`` records the effective number of clients that these chances choose among.
 
         Args:
-            view: the round; ``present`` and ``draw`` are read.
+            view: the round. The method reads ``present`` and ``draw``.
             state: as :meth:`init` makes it.
         """
         meeting = meet_all(view, state, self.clients_per_round)
@@ -210,10 +209,10 @@ class GTFLATSelect(SelectPart):
         return replicator.weights(replicator.equilibrium(played, self.generations, self.strength))
 
     def learn(self, outcome: View, state: State) -> State:
-        """Remember who sat, and a sketch of each change that was accepted.
+        """Remember who trained, and a sketch of each change that was accepted.
 
         Args:
-            outcome: the finished round; ``table``, ``choice`` and ``trained`` are read.
+            outcome: the finished round. The method reads ``table``, ``choice`` and ``trained``.
             state: as :meth:`init` makes it.
         """
         updates, parameters = outcome.trained, outcome.context.layout.num_parameters
@@ -233,7 +232,7 @@ def sketched(vectors: Floats, width: int, seed: int) -> Floats:
     vectors.
 
     Args:
-        vectors: ``[n, P]``; returned as they are if P is at most ``width``.
+        vectors: ``[n, P]``. They are returned as they are if P is at most ``width``.
         width: the length of a sketch.
         seed: the seed of the random map. Sketches are comparable only if they were made with the same seed.
     """
@@ -284,7 +283,7 @@ def gtfedavg(
     population: Positive | None = None,
     scale: Scale = "paper",
 ) -> Mechanism:
-    """GTFedAvg: FedAvg with GTFLAT's weights; the options are those of :class:`GTFLAT`.
+    """GTFedAvg: FedAvg with GTFLAT's weights. The options are those of :class:`GTFLAT`.
 
     Args:
         clients_per_round: how many clients train in a round, at random.
@@ -305,7 +304,7 @@ def gtfedprox(
     population: Positive | None = None,
     scale: Scale = "paper",
 ) -> Mechanism:
-    """GTFedProx: FedProx (with its ``mu``) and GTFLAT's weights; the other options are those of :class:`GTFLAT`.
+    """GTFedProx: FedProx (with its ``mu``) and GTFLAT's weights. The other options are those of :class:`GTFLAT`.
 
     Args:
         clients_per_round: how many clients train in a round, at random.

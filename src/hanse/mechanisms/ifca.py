@@ -28,12 +28,12 @@ Clusters = Annotated[int, Field(ge=2)]
 class IFCA(TrainPart, DeployPart):
     """IFCA, in the slots train and deploy: each client trains and holds the cluster model that fits it best.
 
-    Every present client is asked for the losses before selection, so it downloads all K models in every round even if
-    it is not chosen.
+    Every present client is asked for its losses before the selection. It therefore downloads all K models in every
+    round, even if it is not chosen.
 
     Attributes:
         clusters: the number of models, at least 2.
-        score_samples: how many training samples a client uses to measure the losses at most; None: all.
+        score_samples: the most training samples on which a client measures the losses. None: all.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -61,7 +61,7 @@ class IFCA(TrainPart, DeployPart):
         """Ask every present client for the loss of each model.
 
         Args:
-            view: the round; ``stage``, ``present`` and ``table`` are read.
+            view: the round. The method reads ``stage``, ``present`` and ``table``.
             state: as :meth:`init` makes it.
         """
         if view.stage != "open":
@@ -70,10 +70,10 @@ class IFCA(TrainPart, DeployPart):
         return [Request(int(c), (task,)) for c in view.present]
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at the model with the lowest loss.
+        """Return a seat for each chosen client at the shared model with the lowest loss on its data.
 
         Args:
-            view: the round; ``present``, ``answers``, ``at``, ``home`` and ``choice`` are read.
+            view: the round. The method reads ``present``, ``answers``, ``at``, ``home`` and ``choice``.
             state: as :meth:`init` makes it.
         """
         cluster, client = _lowest_loss(view, state), chosen_seats(view).client
@@ -83,7 +83,7 @@ class IFCA(TrainPart, DeployPart):
         """Return the row of each client's cluster; ``deploy/largest_cluster`` is the size of the largest cluster.
 
         Args:
-            view: the round; ``present``, ``answers`` and ``at`` are read.
+            view: the round. The method reads ``present``, ``answers`` and ``at``.
             state: as :meth:`init` makes it.
         """
         cluster = _lowest_loss(view, state)
@@ -107,10 +107,10 @@ def _lowest_loss(view: View, state: State) -> Ints:
 
 
 def ifca(clients_per_round: Seated = None, clusters: Clusters = 2) -> Mechanism:
-    """IFCA (Ghosh et al. 2020): several models, and each client trains the one that has the lowest loss on its data.
+    """IFCA (Ghosh et al. 2020): several shared models; each client trains the one with the lowest loss on its data.
 
     Args:
-        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clients_per_round: how many clients, drawn at random, train in a round. None: all of them.
         clusters: the number of models.
     """
     part = IFCA(clusters)

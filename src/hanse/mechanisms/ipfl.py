@@ -1,12 +1,12 @@
 """iPFL (Zhang et al. 2024): a market of models, in which clients buy models that help them and sell their own.
 
-In each round of Alg. 1 all clients train their own models, pulled towards a proximal centre (eq. 7). The server learns
-from declared costs and from distances between models who should import whom (Alg. 2), and bills the buyers (eq. 10). A
-client that pays gets its next centre (eq. 6). One that does not pay gets none, and trains the next round without the
-pull. A client may quit after any round, with its best model so far.
+In each round of Alg. 1 all clients train their own models, pulled towards a proximal centre (eq. 7). From declared
+costs and distances between models, the server learns who should import whose model (Alg. 2), and it bills the buyers
+(eq. 10). A client that pays gets its next centre (eq. 6). One that does not pay gets none, and trains the next round
+without the pull. A client may quit after any round, with its best model so far.
 
-The table has a row "model" and a row "centre" for each client, the client's private row "best" with its best model so
-far, and the row "initial".
+The table has three rows for each client: "model", "centre", and the private row "best" with its best model so far. One
+more row is "initial".
 
 :class:`IPFL` is the whole system as one part for four slots, and :func:`ipfl` the mechanism. :class:`Utilities`
 computes what other mechanisms would bring their clients in such a market without payments. The graph, the prices and
@@ -94,7 +94,7 @@ ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, t
 
 @dataclass(frozen=True)
 class Traits:
-    """What decides who trades with whom: declared by the clients, or true of them.
+    """What decides who trades with whom: either the values that clients declare or the true ones.
 
     Attributes:
         sizes: numbers of samples, ``[m]``.
@@ -132,12 +132,12 @@ class Trade:
     Attributes:
         clients: who was at the market, ``[m]``.
         market: what they declared, and the distances between their models.
-        graph: ``graph[i, j]`` is 1 if client i imports the model of j, ``[m, m]``; at posted prices the share of j's
-            size with which i imports it.
+        graph: ``[m, m]``; ``graph[i, j]`` is 1 if client i imports the model of j. At posted prices it is the share of
+            j's size with which i imports it.
         truth: the clients' true traits.
         claimed: the sizes before they were capped by evidence, ``[m]``.
-        caps: at most so many of each client's samples count, ``[m]``; infinite without evidence.
-        least: the least that each would sell for, ``[m]`` in tokens; 0 where prices go by size.
+        caps: ``[m]``, the most samples of each client that count; infinite without evidence of sizes.
+        least: ``[m]``, the lowest price in tokens at which each client would sell; 0 where prices go by size.
     """
 
     clients: Ints
@@ -151,10 +151,11 @@ class Trade:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Tells later parts a round's evidence of sizes, if any: it caps sizes from the next market on.
+    """Tells later parts a round's evidence of sizes, if any. From the next market on, it limits the sizes that count.
 
     Attributes:
-        losses: ``[N, N]``; ``[i, j]``: the loss of client j's first model on client i's data; NaN: not known.
+        losses: ``[N, N]``; entry ``[i, j]`` is the loss of client j's first model on client i's data, or NaN if not
+            known.
         sizes: ``[N]``, what clients claim.
     """
 
@@ -164,13 +165,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Offers:
-    """Keeps the offers from the question to the buyers until their purchases.
+    """Keeps the sellers' offers, from the moment when buyers are asked until they buy.
 
     Attributes:
         market: what clients declared or offer, and the distances between their models.
-        gram: the cosines and lengths that the centres need; None: they need none.
+        gram: the cosines and lengths from which centres are made. None: the centres do not need them.
         out: the reason for each that was left out, by its place.
-        least: the least that each would sell for, ``[m]`` in tokens; 0 where prices go by size.
+        least: ``[m]``, the lowest price in tokens at which each client would sell; 0 where prices go by size.
     """
 
     market: Market
@@ -186,7 +187,7 @@ class Bills:
     Attributes:
         clients: who was at the market, ``[m]``.
         units: what client i owes client j, ``[m, m]``.
-        authorised: the most that each client had agreed to pay, ``[m]`` in units; -1: any bill.
+        authorised: ``[m]``, the most units that each client had agreed to pay; -1 if it had agreed to any bill.
         paid: who paid, ``[m]``.
         utility: each client's utility in this round, eq. (1), ``[m]`` in tokens.
     """
@@ -202,24 +203,25 @@ class Bills:
 class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     """iPFL, in the slots select, train, weigh and settle: a market of models with prices.
 
-    SELECT: everyone who is present and has not left. After each market, a client is told how it went: its utility in
-    the last round (``value``), the ``mean`` so far and the number of ``times``; its ``bill``, what it had
-    ``authorised``, and its ``balance``, in units; and in how many rounds its centre was withheld (``unpaid``). It
-    answers whether it stays. Clients that leave cannot return.
+    SELECT: everyone who is present and has not left. After each market, a client is told how it went. It learns its
+    utility in the last round (``value``), the ``mean`` so far and the number of ``times``. It also learns its ``bill``,
+    what it had ``authorised`` and its ``balance``, in units, and in how many rounds its centre was withheld
+    (``unpaid``). The client answers whether it stays. Clients that leave cannot return.
 
     TRAIN: each client trains its own model, pulled towards its centre, eq. (7). A client that has not paid trains
     without the pull. So does a client that imports nothing: eq. (5) then has no such term, and the sellers in Table 5
     train as if alone (papers.md I19).
 
     WEIGH: the graph of imports and the centres, from what clients declare and how far apart their models are. A client
-    is left out of a round's market, and neither buys nor sells, if it declares a cost or an eagerness that is not a
-    number from 0 to 1e15 (a cost may be infinite), reports more than 2^53 samples, or sends a model longer than 1e9.
-    The record says why.
+    is left out of a round's market, where it then neither buys nor sells, in three cases: it declares a cost or an
+    eagerness that is not a number from 0 to 1e15 (a cost may be infinite); it reports more than 2^53 samples; or it
+    sends a model longer than 1e9. The record says why.
 
     SETTLE: each client pays for its imports, in one transaction. The price of each import is rounded down to the unit,
-    but a price above 0 is at least one unit. A buyer pays nothing, and its centre is withheld, if its bill exceeds what
-    it authorised with its training reply, if its account cannot pay the bill, or if its centre would not change anyway.
-    Its sellers share nothing with it, and all other payments stay unchanged. Amounts are Python integers throughout.
+    but a price above 0 is at least one unit. A buyer pays nothing, and its centre is withheld, in three cases: its bill
+    exceeds what it authorised with its training reply; its account cannot pay the bill; or its centre would not change
+    anyway. Its sellers then share nothing with it, and all other payments stay as they are. Amounts are Python integers
+    throughout.
 
     Attributes:
         lam: lambda, the weight of the distances between models in eqs (8) and (10).
@@ -228,34 +230,37 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         eagerness: for clients that declare none.
         distance: "cosine" (``1 - cos``) or "squared_l2" (half of the squared Euclidean distance; papers.md I15).
             Centres take the gradient of the same distance.
-        of: what is compared: the models' changes from the initial one ("travel"), the "models" themselves, the round's
-            "updates", or only the changes by each client's "own" gradients, without the pull to its centre, so that
-            buying from somebody does not bring a client closer to it. With "own", centres use "travel".
-        related: clients whose changes are no more alike than random ones do not trade: those with a cosine up to
-            ``related / sqrt(P)``, for P parameters (random directions have about ``1 / sqrt(P)``). The market takes
-            their distance as 1e9. None: all may trade. It needs distances by "cosine".
+        of: what is compared: the models' changes since the initial one ("travel"), the "models" themselves, the round's
+            "updates", or the changes that each client's "own" gradients made. The last leave out the pull to the
+            centre, so buying from somebody does not bring a client closer to the seller. With "own", centres use
+            "travel".
+        related: clients trade only if their changes are more alike than random ones: their cosine must exceed ``related
+            / sqrt(P)``, for P parameters (random directions have about ``1 / sqrt(P)``). The market takes their
+            distance as 1e9. None: all may trade. It needs distances by "cosine".
         bounded: centres stay within reach of the imported models (:func:`hanse.games.market_models.within_reach`).
             Otherwise the step of eq. (6) is taken as printed.
-        pricing: "marginal" is iPFL's eq. (10). "critical" is the highest cost at which the seller would still have been
-            imported, which leaves no reason to misreport the cost. "posted": the prices of a tariff
-            (:mod:`hanse.games.market_posted`). Clients then declare neither cost nor eagerness: each is told the price
+        pricing: "marginal" is iPFL's eq. (10). "critical" is the highest cost at which the seller's model would still
+            have been imported; a seller then has no reason to misreport its cost. "posted" takes the prices of a tariff
+            (:mod:`hanse.games.market_posted`). Clients then declare neither cost nor eagerness. Each is told the price
             of its model and decides whether to offer it, and each buyer chooses from the offers.
-        keep_best: whether a private row keeps each client's best model so far, for when it quits.
-        adapters: for LoRA adapters: distances between their "factors", as for any parameters, or between the "products"
-            B A, which do not depend on how a change is factored (:mod:`hanse.learning.adapters`). Centres always mix
-            factors, because a row of the table holds factors.
-        mu: strength of the pull of eq. (7); None: ``lam / eta``.
+        keep_best: whether a private row keeps each client's best model so far, which is the client's when it quits.
+        adapters: how distances between LoRA adapters are measured: between their "factors", as for any parameters, or
+            between the "products" B A. The products do not depend on how a change is factored
+            (:mod:`hanse.learning.adapters`). Centres always mix factors, because that is what the rows of the table
+            hold.
+        mu: strength of the pull of eq. (7). None: ``lam / eta``.
         flat: tokens for any model, at posted prices.
         per_thousand: tokens for each thousand samples, at posted prices.
-        by: of which samples: those that a model was trained on ("size"), or those with which its buyer imports it
-            ("weight"). By weight a seller also says the least that it sells for, which buyers are shown; and a model
-            moves the centre at most so far that the share of the way to it is that of its size that was bought.
-        evidence: a size counts at most as the number that the evidence suggests, times ``exp(evidence * error)``, with
-            the standard error of that number's logarithm (:mod:`hanse.games.market_evidence`). In the first round of a
-            client, in which it trains alone, all others score its model on their validation shares; what that says
-            holds from the next market on. None: no evidence.
-        start: what a client with imports trains from: its "own" model or its "centre". The minimum of eq. (7) is the
-            same.
+        by: which samples are paid for: those that a model was trained on ("size"), or those with which its buyer
+            imports it ("weight"). By weight, a seller also names the lowest price at which it sells, and buyers are
+            shown this. A buyer may also buy only a share of a model's size; the model then moves the centre at most
+            that share of the way towards itself.
+        evidence: a limit on the sizes that count. At most, a size counts as the number that the evidence suggests,
+            times ``exp(evidence * error)``. The error is the standard error of that number's logarithm
+            (:mod:`hanse.games.market_evidence`). In its first round a client trains alone, and all others score its
+            model on their validation shares. The resulting evidence holds from the next market on. None: no evidence.
+        start: what a client that imports models trains from: its "own" model or its "centre". The minimum of eq. (7) is
+            the same.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -301,7 +306,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
     @property
     def tariff(self) -> Tariff | None:
-        """The posted prices; None under another rule."""
+        """The posted prices, or None under another pricing rule."""
         return Tariff(self.flat, self.per_thousand, self.by) if self.pricing == "posted" else None
 
     def init(self, context: Context) -> State:
@@ -337,11 +342,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").
 
-        Only clients of the last market are asked whether they stay, and models are scored only if the best one is kept.
+        Only clients of the last market are asked whether they stay. Models are scored only if each client's best one is
+        kept.
 
         Args:
-            view: the round; ``stage``, ``round``, ``roster``, ``present``, ``table``, ``choice``, ``trained`` and
-                ``book`` are read.
+            view: the round. The method reads ``stage``, ``round``, ``roster``, ``present``, ``table``, ``choice``,
+                ``trained`` and ``book``.
             state: as :meth:`init` makes it.
         """
         here = view.context.standing(self)
@@ -441,7 +447,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Return the present clients that have not left.
 
         Args:
-            view: the round, with the answers to "stay"; ``present`` and ``leaving`` are read.
+            view: the round, with the answers to "stay". The method reads ``present`` and ``leaving``.
             state: has the mask ``gone`` ``[N]`` of those who left before, as :meth:`init` makes it.
         """
         left = gone(view, state)
@@ -459,11 +465,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT), *best, Block("initial")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each client. It starts from its own model or its centre, and is pulled to the centre if
-        others' models are in it.
+        """Return a seat for each client.
+
+        The seat starts from the client's own model or its centre. It is pulled to the centre if others' models are in
+        it.
 
         Args:
-            view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.
+            view: the round. The method reads ``table``, ``at``, ``home`` and ``choice``.
             state: as :meth:`init` makes it.
         """
         clients = chosen_seats(view).client
@@ -478,14 +486,14 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the models that are their client's best so far, and the new centres.
 
-        These are two :class:`hanse.core.table.Replace`: of the rows of clients whose model became better, which may be
-        none, and of all centres. The :class:`Trade` that the centres come from is handed on.
+        These are two :class:`hanse.core.table.Replace`. One is for the clients whose model became better (perhaps
+        none), and one for all centres. The :class:`Trade` that the centres come from is handed on.
 
         After the last training there is no market (papers.md I21).
 
         Args:
-            view: the round; ``round``, ``roster``, ``leaving``, ``answers``, ``said``, ``table``, ``at``, ``home``
-                and ``trained`` are read.
+            view: the round. The method reads ``round``, ``roster``, ``leaving``, ``answers``, ``said``, ``table``,
+                ``at``, ``home`` and ``trained``.
             state: as :meth:`init` makes it.
         """
         keeps, clients, home = "best" in view.table, view.trained.seats.client, view.home.copy()
@@ -711,11 +719,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     # SETTLE
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return the payments of those who can pay, and the centres withheld from the others.
+        """Return the payments of clients that can pay, and the centres that are withheld from the others.
 
         Args:
-            view: the round; ``stage``, ``round``, ``authorised``, ``table``, ``at``, ``mixed``, ``get(Trade)`` and
-                ``book`` are read.
+            view: the round. The method reads ``stage``, ``round``, ``authorised``, ``table``, ``at``, ``mixed``,
+                ``get(Trade)`` and ``book``.
             state: as :meth:`init` makes it.
         """
         trade = view.get(Trade)
@@ -757,7 +765,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Remember how the market went for each client, and whose centre was delivered.
 
         Args:
-            outcome: the finished round; ``get(Centres)`` and ``get(Bills)`` are read.
+            outcome: the finished round. The method reads ``get(Centres)`` and ``get(Bills)``.
             state: as :meth:`init` makes it.
         """
         n, nobody = len(state["gone"]), np.zeros(0, np.int64)
@@ -875,11 +883,11 @@ def _without_rows(rows: Tensor, out: Mapping[int, str]) -> Tensor:
 
 
 def pull_share(recipe: Recipe, round: int, mu: float, steps: int) -> float:
-    """Return the share of the distance to its centre that a model moves by the pull alone in a round of SGD.
+    """Return how far the pull alone moves a model in a round of SGD, as a share of the distance to its centre.
 
-    A step with the gradient g of the client's own loss is ``theta -= lr (g + mu (theta - centre))``. It is linear in
-    theta, so the movement of a round is the sum of that by the gradients and that by the pull; the latter is the same
-    recursion without gradients.
+    A step with the gradient g of the client's own loss is ``theta -= lr (g + mu (theta - centre))``. The pull is linear
+    in theta, so a round's movement is the sum of two: the one by the gradients and the one by the pull. The latter
+    follows the same recursion without gradients.
 
     Examples:
         >>> from hanse.core.recipe import Recipe
@@ -1080,9 +1088,12 @@ def _added(state: State, clients: Ints, utility: Floats, money: NDArray[np.int64
 
 @dataclass(frozen=True)
 class Utilities(SettlePart):
-    """Nobody pays; each client's utility is computed as iPFL does for its baselines, eq. (1) with p = 0.
+    """Nobody pays.
 
-    Client i imports the model of j if j's update is in any row that i trained from, was pulled to, or starts from next.
+    Each client's utility is computed in the way in which iPFL does it for its baselines, eq. (1) with p = 0.
+
+    Client i imports the model of j if j's update is in a row that matters to i: a row that i trained from, was pulled
+    to, or starts from next.
 
     Attributes:
         cost: in tokens, for clients whose profile has none.
@@ -1108,7 +1119,7 @@ class Utilities(SettlePart):
         """Return metrics and arrays, and no transactions.
 
         Args:
-            view: the round; ``stage``, ``round``, ``roster``, ``trained`` and ``mixed`` are read.
+            view: the round. The method reads ``stage``, ``round``, ``roster``, ``trained`` and ``mixed``.
             state: as :meth:`init` makes it.
         """
         if view.stage != "close":
@@ -1149,7 +1160,7 @@ class Utilities(SettlePart):
 
 
 def graph_of(view: View, clients: Ints) -> Graph:
-    """Return who got whose update in a round of any mechanism, as 0 or 1, ``[m, m]``.
+    """Return who got whose update in a round of any mechanism, as a matrix of 0 and 1, ``[m, m]``.
 
     Args:
         view: the round, once the mix is known.
@@ -1225,8 +1236,8 @@ def ipfl(
 ) -> Mechanism:
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness.
 
-    The gain of eq. (2) is ``sqrt(K/n)``, so the eagerness K should grow with the clients' numbers of samples n; 5e5 is
-    for 5,000 samples each.
+    The gain of eq. (2) is ``sqrt(K/n)``, so the eagerness K should grow with the clients' numbers of samples n. The
+    value 5e5 is meant for 5,000 samples each.
 
     Args:
         lam: see :class:`IPFL`, as for all options.
@@ -1236,10 +1247,10 @@ def ipfl(
         distance: "cosine" or "squared_l2".
         of: "travel", "models", "updates" or "own".
         bounded: whether centres stay within reach of the imported models.
-        pricing: "marginal" or "critical"; posted prices are :func:`ipfl_posted`'s.
+        pricing: "marginal" or "critical". For posted prices, use :func:`ipfl_posted`.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        related: how much two clients' changes must have in common for them to trade; "none", as published: nothing.
+        related: how much two clients' changes must have in common for them to trade. "none", as in the paper: nothing.
         start: whether a client with imports trains from its "own" model or from its "centre".
     """
     part = IPFL(
@@ -1276,15 +1287,16 @@ def ipfl_posted(
     start: Start = "centre",
     by: By = "weight",
 ) -> Mechanism:
-    """iPFL's market at posted prices: nobody gains by what it says of its cost or its eagerness.
+    """iPFL's market at posted prices: nobody gains by misreporting its cost or its eagerness.
 
     The operator posts what a model of n samples costs. A client is asked whether it sells at that price, and each buyer
     chooses from the offers itself (:mod:`hanse.games.market_posted`). Clients whose models have nothing in common do
-    not trade. Trading brings nobody closer, because distances compare only what each client's own gradients changed.
-    Everything else is as in :func:`ipfl`.
+    not trade. Trading does not bring clients closer to each other, because distances compare only what each client's
+    own gradients changed. Everything else is as in :func:`ipfl`.
 
     Args:
-        flat: tokens for any model; best the least that sharing a model costs anybody.
+        flat: the price of any model, in tokens, before its size counts. The best choice is the lowest cost that sharing
+            a model has for anybody.
         per_thousand: tokens for each thousand samples.
         lam: see :class:`IPFL`, as for all further options.
         eta: the step with which centres are made.
@@ -1295,12 +1307,12 @@ def ipfl_posted(
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        related: how much two clients' changes must have in common for them to trade; "none": nothing.
-        evidence: by how many standard errors a size may exceed what others' losses suggest; only this much counts.
-            "none": losses do not matter.
+        related: how much two clients' changes must have in common for them to trade. "none": nothing.
+        evidence: by how many standard errors a size may exceed what others' losses suggest. Samples beyond that do not
+            count. "none": losses do not matter.
         start: whether a client with imports trains from its "own" model or from its "centre".
-        by: which samples ``per_thousand`` counts: the owner's ("size"), or the weight that the buyer gives the model
-            ("weight").
+        by: which samples ``per_thousand`` counts: all samples of the model's owner ("size"), or only as many as the
+            buyer's weight for the model stands for ("weight").
     """
     part = IPFL(
         lam,

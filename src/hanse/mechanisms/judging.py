@@ -1,4 +1,4 @@
-"""Who judges contributions if a mechanism leaves it open, and what a run says about it."""
+"""Decides who judges contributions if a mechanism leaves it open, and says so for the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
 
 
 def judged(table: Mapping[str, Any], mechanism: Mechanism, validation: Sized | None) -> dict[str, Any] | None:
-    """Return a ``[mechanism]`` table that says who judges contributions; None if the given table already does.
+    """Return a ``[mechanism]`` table that says who judges contributions, or None if the given table already does.
 
     A mechanism's own part "first_order_clients" becomes "first_order" where the server has a validation set. If the
     table names that part or gives it other options, it stays at the clients, with ``judges = "others"``.
@@ -18,7 +18,7 @@ def judged(table: Mapping[str, Any], mechanism: Mechanism, validation: Sized | N
     Args:
         table: the table as it was given.
         mechanism: the mechanism that was made from the table.
-        validation: the server's validation samples; None: it has none.
+        validation: the server's validation samples, or None if it has none.
     """
     value, said = mechanism.value, table.get("value", {})
     if not isinstance(value, FirstOrderAtClients) or value.judges != "auto":
@@ -31,7 +31,7 @@ def judged(table: Mapping[str, Any], mechanism: Mechanism, validation: Sized | N
 
 
 def who_judges(asked: Mechanism, mechanism: Mechanism) -> list[str]:
-    """Return who judges contributions that are paid for, and a warning if clients judge their own.
+    """Return who judges the contributions that are paid for, with a warning if clients judge their own.
 
     Args:
         asked: the mechanism as it was asked for.

@@ -1,8 +1,8 @@
 """Writes a mechanism that was put together in Python as an experiment's ``[mechanism]`` table.
 
-With that table in ``config.toml``, its run can be resumed and repeated like one that came from a file. The table names
-the published mechanism that this one was made from (or the nearest one), its options, and the parts that differ. A part
-is given by name or, if it is the user's own, by import path. :func:`table_of` is the inverse of
+With that table in ``config.toml``, the mechanism's run can be resumed and repeated like one that came from a file. The
+table names the published mechanism from which this one was made (or else the nearest one), its options, and the parts
+that differ. A part is given by name or, if it is the user's own, by import path. :func:`table_of` is the inverse of
 :func:`hanse.mechanisms.registry.build_mechanism`.
 """
 

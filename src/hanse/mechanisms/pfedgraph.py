@@ -1,9 +1,9 @@
 """pFedGraph (Ye et al. 2023): every client starts from its own mix of models, by a graph of who helps whom.
 
-In each round client i starts from its row "centre" a_i, with the term ``-lam cos(theta, a_i)`` in its loss. The trained
-model becomes its row "own", which it holds. The server then makes the next centres from the collaboration graph. Row i
-of the graph minimises ``sum_j w_j d_ij + alpha |w - p|^2`` on the probability simplex, where ``d_ij`` is minus the
-cosine between the changes of models i and j from the initial one, and p are the sample shares.
+In each round client i starts from its row "centre" a_i, with the term ``-lam cos(theta, a_i)`` in its loss. After
+training, this model becomes the client's row "own", which it holds. The server then makes the next centres from the
+collaboration graph. Row i of the graph minimises ``sum_j w_j d_ij + alpha |w - p|^2`` on the probability simplex. Here
+p are the sample shares, and ``d_ij`` is minus the cosine between the changes of models i and j since the initial model.
 
 :class:`FromCentres` is the train part, :class:`PFedGraph` the weigh part, and :func:`collaboration` the graph.
 """
@@ -30,7 +30,7 @@ Sign = Literal["attract", "repel"]
 
 
 def onto_simplex(points: Floats) -> Floats:
-    """Return the nearest point (Euclidean) of the probability simplex to each row of ``points [r, m]``.
+    """Return, for each row of ``points [r, m]``, the nearest point (Euclidean) of the probability simplex.
 
     The threshold of each row comes from one sort (Held, Wolfe, Crowder 1974).
 
@@ -64,18 +64,18 @@ def collaboration(shares: Floats, difference: Floats, alpha: float) -> Floats:
 
 @dataclass(frozen=True)
 class FromCentres(TrainPart):
-    """pFedGraph (Ye et al. 2023): clients start from their centres, with ``-lam cos(theta, a_i)`` in the loss.
+    """pFedGraph (Ye et al. 2023): clients start from their centres a_i, with ``-lam cos(theta, a_i)`` in the loss.
 
-    A seat's loss cannot have a cosine, so it has a pull that agrees with the cosine to second order. Near a_i the
+    A seat's loss cannot have a cosine. Instead it has a pull that agrees with the cosine to second order. Near a_i the
     cosine is ``1 - |d|^2 / (2 |a_i|^2)``, where d is the part of ``theta - a_i`` that is orthogonal to a_i. So the term
     acts as the pull ``mu/2 |theta - a_i|^2`` with ``mu = lam / |a_i|^2``, except that the pull also opposes changes of
     length.
 
     Attributes:
         cosine: the paper's lam, the weight of the term.
-        sign: "attract" as in the paper; "repel" for the term ``+lam cos(theta, a_i)``, a push with ``-mu``, as in the
-            public code of pFedGraph and of iPFL's comparison.
-        term_from: the first round with the term; 1 in the public code.
+        sign: "attract" as in the paper, or "repel" for the opposite term ``+lam cos(theta, a_i)``: a push with ``-mu``,
+            as in the public code of pFedGraph and of iPFL's comparison.
+        term_from: the first round with the term. It is 1 in the public code.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -100,7 +100,10 @@ class FromCentres(TrainPart):
         return table.at("centre")
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client that starts from its centre and whose update becomes its own row."""
+        """Return a seat for each chosen client.
+
+        It starts from the client's centre, and its update becomes the client's own row.
+        """
         client = chosen_seats(view).client
         start, own = view.at("centre", client), view.at("own", client)
         width = view.context.layout.num_parameters
@@ -115,11 +118,11 @@ class FromCentres(TrainPart):
 
 @dataclass(frozen=True)
 class PFedGraph(WeighPart):
-    """pFedGraph (Ye et al. 2023): centres by a graph made from sample shares and cosines of the models' changes.
+    """pFedGraph (Ye et al. 2023): centres by a graph made from sample shares and cosines between the models' changes.
 
     Attributes:
         alpha: how strongly the weights are held at the sample shares.
-        snap: cosines above this count as 1 (0.9 in the authors' code); None: cosines are used as they are.
+        snap: cosines above this count as 1 (0.9 in the authors' code). None: cosines are used as they are.
     """
 
     needs = frozenset({"clients"})
@@ -136,7 +139,7 @@ class PFedGraph(WeighPart):
         """Return the new centres; ``weigh/edges`` counts the pairs of different models with a weight above 0.
 
         Args:
-            view: the round; ``at`` and ``trained`` are read.
+            view: the round. The method reads ``at`` and ``trained``.
             state: as :meth:`init` makes it.
         """
         cosine = way_cosines(view, state["origin"])
@@ -157,7 +160,7 @@ def pfedgraph(
     """pFedGraph (Ye et al. 2023): start models by a graph of who helps whom; each client holds the model it trained.
 
     Args:
-        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clients_per_round: how many clients, drawn at random, train in a round. None: all of them.
         lam: weight of the cosine term.
         alpha: how strongly the graph is held at the sample shares.
         sign: "attract" or "repel"; see :class:`FromCentres`.

@@ -1,4 +1,4 @@
-"""PI-FL (Khan et al. 2023), in which clients bid tokens for tiers that suit their data; and TIFF.
+"""PI-FL (Khan et al. 2023), in which clients bid tokens for tiers (groups of clients with one model), and TIFF.
 
 A round of PI-FL: every client bids for tiers by its importance weights (Alg. 1, eq. 3). The round before is settled
 (eqs 6-14). Each tier trains the bidders that were worth most to it and a few clients at random (Alg. 3), and its model
@@ -7,10 +7,10 @@ mixes the tiers' models for itself. Our readings of the paper: docs/papers.md, P
 
 TIFF (Han et al. 2022), which PI-FL extends, has the same tokens on a single model.
 
-The parts, in the order of a round, are :class:`Tokens` (the auction and the settlement), :class:`Tiers` (the scheduler,
-or :class:`PretrainedTiers`), :class:`TierModels` and :class:`OneShot`. The auction hands on :class:`Bids`, and the
-settlement of the previous round a :class:`SettledRound`. They are separate parts because TIFF, and any other mechanism
-with values, can use the tokens without the tiers.
+In the order of a round, the parts are :class:`Tokens` (the auction and the settlement), :class:`Tiers` or
+:class:`PretrainedTiers` (the scheduler), :class:`TierModels` and :class:`OneShot`. The auction hands on :class:`Bids`,
+and the settlement of the previous round a :class:`SettledRound`. They are separate parts because TIFF, and any other
+mechanism with values, can use the tokens without the tiers.
 """
 
 from __future__ import annotations
@@ -141,16 +141,19 @@ class TierModels(TrainPart):
         return [f"mechanism.tiers: {self.tiers}: more than the {size.clients} clients"]
 
     def home(self, table: Table, context: Context) -> Ints:
-        """Return a random tier's row for each client, ``[N]``; all tiers get equally many, as far as possible."""
+        """Return a random tier's row for each client, ``[N]``.
+
+        The tiers get equal numbers of clients, as far as possible.
+        """
         places = stream(context.seed, "first homes").permutation(context.num_clients)
         return table.at("tier")[places % self.tiers]
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at the tier that was chosen for it, or at its home row.
+        """Return a seat for each chosen client: at the row of the tier chosen for it, or at its home row.
 
         Args:
-            view: the round; ``home`` and ``choice`` are read.
-            state: the part's state, always ``{}``: it keeps none.
+            view: the round. The method reads ``home`` and ``choice``.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         return chosen_seats(view), state
 
@@ -160,8 +163,7 @@ class TierModels(TrainPart):
 
 @dataclass(frozen=True)
 class Tiers(SelectPart):
-    """PI-FL's scheduler (Alg. 3): each tier is trained by the bidders that were worth most to it, and some random
-    clients.
+    """PI-FL's scheduler (Alg. 3): each tier is trained by the bidders of most value to it, and by some random clients.
 
     Clients that are drawn without a bid are invited and pay nothing (papers.md P7-P9). If a tier has at most as many
     bidders as seats, all of them train, which is recorded. A tier that nobody bids for keeps its model. In round 0 the
@@ -169,9 +171,9 @@ class Tiers(SelectPart):
 
     Attributes:
         by_contribution: how many bidders of a tier train it because of their past contributions, N_p.
-        at_random: how many of the other present clients, drawn at random, train it, N_r.
-        contribution: what a client was worth to a tier: its "last" value there, or the "mean" of all its values there;
-            0 before the first (the values of PI-FL eq. 2 sum to 0).
+        at_random: N_r, how many of the other present clients train the tier; they are drawn at random.
+        contribution: how a client's value to a tier is read: its "last" value there, or the "mean" of all its values
+            there. It is 0 before the first (the values of PI-FL eq. 2 sum to 0).
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -195,7 +197,7 @@ class Tiers(SelectPart):
         """Return who trains which tier.
 
         Args:
-            view: the round; ``round``, ``present``, ``table``, ``get(Bids)`` and ``draw`` are read.
+            view: the round. The method reads ``round``, ``present``, ``table``, ``get(Bids)`` and ``draw``.
             state: as :meth:`init` makes it.
         """
         if view.round == 0:
@@ -203,12 +205,12 @@ class Tiers(SelectPart):
         return self._scheduled(view, state), state
 
     def dealt(self, view: View, label: Ints | None = None, start: int | None = None) -> Choice:
-        """Return a first choice without bids: clients in random order, each in one tier.
+        """Return a first choice without bids: clients in random order, each assigned to one tier.
 
         Args:
             view: the round.
-            label: the tier of each client, ``[N]``; None: in turn.
-            start: the row from which all of them train; None: their tier's row.
+            label: the tier of each client, ``[N]``. None: the tiers take turns.
+            start: the row from which all clients train. None: each starts from its tier's row.
         """
         rows = view.table.shared
         order = view.draw("first tiers").permutation(view.present)
@@ -242,7 +244,7 @@ class Tiers(SelectPart):
         """Remember what the seats were worth to the tiers that they trained.
 
         Args:
-            outcome: the finished round; ``table``, ``trained`` and ``values`` are read.
+            outcome: the finished round. The method reads ``table``, ``trained`` and ``values``.
             state: as :meth:`init` makes it.
         """
         if outcome.values is None:
@@ -257,7 +259,7 @@ class Tiers(SelectPart):
 
 
 def tier_choice(rows: Ints, groups: Sequence[Ints], metrics: dict[str, float]) -> Choice:
-    """Return the choice of ``groups`` of clients; each group starts from and trains one of ``rows``."""
+    """Return the choice of ``groups`` of clients. Each group starts from one of ``rows`` and trains it."""
     clients = np.concatenate([*groups, np.zeros(0, np.int64)]).astype(np.int64)
     tier = np.repeat(rows, [len(g) for g in groups])
     order = np.lexsort((tier, clients))  # seats by client, as everywhere
@@ -266,7 +268,7 @@ def tier_choice(rows: Ints, groups: Sequence[Ints], metrics: dict[str, float]) -
 
 @dataclass(frozen=True)
 class PretrainedTiers(SelectPart):
-    """Like "tiers", after rounds of pre-training from which the first tiers are formed (PI-FL sec. 3.1, eq. 5).
+    """Like "tiers", but after rounds of pre-training, from which the first tiers are formed (PI-FL sec. 3.1, eq. 5).
 
     In pre-training, everybody who is present trains one model. Then clients whose local models are alike form a tier.
     K-means finds these tiers from the models' F1 scores on the server's validation set, for the ``rho`` classes in
@@ -274,7 +276,7 @@ class PretrainedTiers(SelectPart):
 
     Attributes:
         rounds: how many rounds of pre-training.
-        rho: by how many classes models are compared; None: half of the classes.
+        rho: how many classes are used to compare models. None: half of the classes.
         by_contribution: see :class:`Tiers`, as for the other options.
         at_random: how many other clients train a tier.
         contribution: "last" or "mean".
@@ -293,14 +295,14 @@ class PretrainedTiers(SelectPart):
         return Tiers(self.by_contribution, self.at_random, self.contribution)
 
     def init(self, context: Context) -> State:
-        """Return the scheduler's state, and labels of -1, which mean unknown, for all clients."""
+        """Return the scheduler's state, and a label of -1, which means unknown, for each client."""
         return {**self.then.init(context), "label": np.full(context.num_clients, -1, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return everybody for the first tier's row; then the first tiers; and from then on the choice by bids.
+        """Return everybody at the first tier's row (pre-training), later the first tiers, and then the choice by bids.
 
         Args:
-            view: the round; ``round``, ``present``, ``table``, ``get(Bids)`` and ``draw`` are read.
+            view: the round. The method reads ``round``, ``present``, ``table``, ``get(Bids)`` and ``draw``.
             state: as :meth:`init` makes it.
         """
         first = view.table.shared[0]
@@ -314,8 +316,8 @@ class PretrainedTiers(SelectPart):
         """Form the first tiers at the end of pre-training, and remember contributions after it.
 
         Args:
-            outcome: the finished round; ``round``, ``table``, ``judge``, ``trained``, ``values`` and ``draw`` are
-                read.
+            outcome: the finished round. The method reads ``round``, ``table``, ``judge``, ``trained``, ``values`` and
+                ``draw``.
             state: as :meth:`init` makes it.
         """
         label = state["label"]
@@ -352,33 +354,34 @@ _STEPS = {
 
 @dataclass(frozen=True)
 class TokenManager(SettlePart):
-    """The auction and the settlement of PI-FL and TIFF, which differ in where a tier's accuracy comes from.
+    """The auction and the settlement of PI-FL and TIFF; these two differ in where a tier's accuracy comes from.
 
     A bid puts ``price`` tokens into escrow. Selected bidders pay these tokens into their tier's pool. Up to the share
-    ``eta`` of the pool is returned to them: the more the tier improved, the less (nothing from a relative improvement
-    of ``gamma`` on). The rest is shared by the clients that trained, by their ranks in contribution and participation.
-    All other bids are returned.
+    ``eta`` of the pool is returned to them. The more the tier improved, the less is returned, and nothing from a
+    relative improvement of ``gamma`` on. The rest is shared by the clients that trained, by their ranks in contribution
+    and participation. All other bids are returned.
 
     Bidders are told what each tier has paid them per seat so far; see ``tell``.
 
-    The state holds the seats of the last round, which is still to be settled: ``client``, ``tier``, ``bidder`` (it bid
-    and paid), ``worked`` (its update was mixed) and ``worth``, each ``[S]``. Over all rounds it holds how often each
-    client ``sat [N, K]``, what each tier has ``paid [N, K]`` each client (in units, as ``tell`` says), and each tier's
-    ``best [K]`` accuracy.
+    The state holds the seats of the last round, which is still to be settled. The arrays are ``[S]``: ``client``,
+    ``tier``, ``bidder`` (the client bid and paid), ``worked`` (its update was mixed) and ``worth``. Three more arrays
+    cover all rounds: ``sat [N, K]``, how often each client trained each tier; ``paid [N, K]``, what each tier paid each
+    client (in units, as ``tell`` says); and ``best [K]``, each tier's best accuracy.
 
     Attributes:
         price: the price of a seat, in tokens, from 1e-6 to 1e9.
-        eta: the most that is returned, as a share of the pool; eq. (9).
-        gamma: the relative improvement from which nothing is returned; eq. (9).
-        score_samples: on how many samples clients score models for bids and for eq. (8), at most; None: on all.
+        eta: the largest share of the pool that is returned; eq. (9).
+        gamma: the relative improvement at or above which nothing is returned; eq. (9).
+        score_samples: on how many samples clients score models for bids and for eq. (8), at most. None: all.
         first: the round of the first auction. Earlier models are untrained, and the clients that train are invited.
-        score_on: the share of their data on which clients score models.
-        tell: what clients are told that tiers paid them. "net": what a client got minus the prices that it paid; a tier
-            that only invited a client, which then never paid, looks better than it is. "rewards": only the rewards of
-            eqs (12)-(14) (PI-FL sec. 3.1 speaks of "received rewards").
-        invited: whether clients that train without a bid share in what the bidders paid: "earn", as published, which
-            makes never bidding the best strategy, or "unpaid". Then a client's rewards of a round are also divided by
-            the number of seats that it paid for, since bidding for all tiers would pay; the rest stays in the pools.
+        score_on: on which share of their data clients score models.
+        tell: which payments of the tiers clients are told about. "net": what a client got from a tier minus the prices
+            that it paid. A tier that only ever invited a client looks better than it is, because the client never paid.
+            "rewards": only the rewards of eqs (12)-(14) (PI-FL sec. 3.1 speaks of "received rewards").
+        invited: whether clients that train without a bid share in what the bidders paid. "earn" is as published, and
+            makes never bidding the best strategy; the alternative is "unpaid". Then a client's rewards of a round are
+            also divided by the number of seats that it paid for, since it would otherwise pay to bid for all tiers. The
+            rest stays in the pools.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -409,14 +412,14 @@ class TokenManager(SettlePart):
         return round(self.price * TOKEN)
 
     def providers(self, clients: Sequence[int], worked: Iterable[bool], bidder: Iterable[bool]) -> list[int]:
-        """Return which ``clients`` of a tier's seats share in its pool: those that trained and, if the invited are not
-        paid, that also bid.
-        """
+        """Return the ``clients`` of a tier that share in its pool: those that trained, if entitled (``invited``)."""
         all_earn = self.invited == "earn"
         return [c for c, did, bid in zip(clients, worked, bidder, strict=True) if did and (bid or all_earn)]
 
     def shared(self, moved: Iterable[tokens.Movement], seats: Mapping[str, NDArray[Any]]) -> list[tokens.Movement]:
-        """Return a tier's movements; if the invited go unpaid, each reward (eq. 14) divided by its client's paid seats.
+        """Return a tier's payments.
+
+        If the invited go unpaid, each reward (eq. 14) is divided by its client's paid seats.
 
         Args:
             moved: the tier's movements by eqs (6)-(14).
@@ -446,7 +449,7 @@ class TokenManager(SettlePart):
         """Ask every present client for bids. A client is told the price, its balance, and what tiers have paid it.
 
         Args:
-            view: the round; ``stage``, ``round``, ``present``, ``table`` and ``book`` are read.
+            view: the round. The method reads ``stage``, ``round``, ``present``, ``table`` and ``book``.
             state: as :meth:`init` makes it.
         """
         if view.stage != "open" or view.round < self.first:
@@ -466,14 +469,14 @@ class TokenManager(SettlePart):
         return [Request(c, (Ask("bid", told(c), models, share, limit),)) for c in view.present.tolist()]
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return the transactions of one of three moments in a round.
+        """Return the transactions that are due at one of three moments of a round.
 
         At "open" the previous round is settled and the bids are taken. At "close" the bids that won no seat are
         returned. At "end", the last round is settled.
 
         Args:
-            view: the round; ``stage``, ``round``, ``present``, ``answers``, ``said``, ``table``, ``judge``,
-                ``seats``, ``trained``, ``values``, ``get(Bids)``, ``get(SettledRound)`` and ``book`` are read.
+            view: the round. The method reads ``stage``, ``round``, ``present``, ``answers``, ``said``, ``table``,
+                ``judge``, ``seats``, ``trained``, ``values``, ``get(Bids)``, ``get(SettledRound)`` and ``book``.
             state: as :meth:`init` makes it.
         """
         if view.stage == "close":
@@ -543,11 +546,11 @@ class TokenManager(SettlePart):
         return Settlement(frozenset(), tuple(back), metrics, arrays, (replace(bids, escrowed=bids.escrowed & kept),))
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep this round's seats for their settlement, and the best accuracies so far.
+        """Keep this round's seats, which are still to be settled, and the best accuracies so far.
 
         Args:
-            outcome: the finished round; ``table``, ``seats``, ``trained``, ``values`` and ``get(SettledRound)`` are
-                read.
+            outcome: the finished round. The method reads ``table``, ``seats``, ``trained``, ``values`` and
+                ``get(SettledRound)``.
             state: as :meth:`init` makes it.
         """
         size, settled = outcome.table.size, outcome.get(SettledRound)
@@ -604,7 +607,7 @@ class TokenManager(SettlePart):
         )  # fmt: skip
 
     def terms(self, joining: Joining) -> Terms:
-        """Return what bids cost a client that considers joining, and what seats may earn it."""
+        """Return what bids cost a client that considers joining, and what it may earn by training."""
         auctions = max(0, joining.rounds - self.first)
         train, select = joining.parts.get("train"), joining.parts.get("select")
         # parts of the user's own need not have these options: then the sentences about them are left out
@@ -648,15 +651,15 @@ class TokenManager(SettlePart):
 class Tokens(TokenManager):
     """PI-FL's token manager (eqs 6-14; papers.md P7-P17): an auction for the seats of each tier, in every round.
 
-    A tier's accuracy (eq. 8) is the accuracy of its model on the data of the clients that trained it. These report it
-    with their next bids, so a round is settled in the next one, and the last round after a final exchange.
+    A tier's accuracy (eq. 8) is the accuracy of its model on the data of the clients that trained it. These clients
+    report it with their next bids. So a round is settled in the next one, and the last round after a final exchange.
     """
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients that trained in the last round for the tiers' accuracies, and every client for bids.
 
         Args:
-            view: the round; ``stage``, ``round``, ``present``, ``table`` and ``book`` are read.
+            view: the round. The method reads ``stage``, ``round``, ``present``, ``table`` and ``book``.
             state: as :meth:`init` makes it.
         """
         if view.stage not in ("open", "end"):
@@ -666,7 +669,7 @@ class Tokens(TokenManager):
         return [*(Request(c, (score,)) for c in asked), *super().asks(view, state)]
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
-        """Return each tier's accuracy on the data of the clients that trained it; 0 if none of them answers.
+        """Return each tier's accuracy on the data of the clients that trained it; 0 if none of these answers.
 
         The accuracy is the mean over these clients, weighted by their numbers of samples.
         """
@@ -724,7 +727,7 @@ def _bids(view: View, book: Book, price: int) -> Bids:
 
 
 def moved_bids(bids: NDArray[np.bool_], price: int, kind: Literal["bid", "return"]) -> list[Transaction]:
-    """Return the transactions that move bids ``[N, K]`` into escrow ("bid") or back ("return"): one for each tier.
+    """Return one transaction per tier, which moves bids ``[N, K]`` into escrow ("bid") or back ("return").
 
     ``price`` is what each bid moves, in units.
     """
@@ -808,17 +811,17 @@ def _pairs(seats: Seats) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class OneShot(DeployPart):
-    """PI-FL's personal models: each client mixes the tiers' models by its own importance weights, once (eqs 3, 4).
+    """PI-FL's personal models: each client mixes the tiers' models once, by its own importance weights (eqs 3, 4).
 
     The client computes the weights and never sends them. Besides the mix, it holds the model of the tier that it bids
     for first.
 
     Attributes:
-        share: which share of its data a client uses to weigh the tiers. "validation" is drawn like its test data; a
-            client without one uses its train share. With "train", a client whose test data differ from its training
-            data mixes in the wrong tier (papers.md P23). With "test", as in the authors' code, the personal model is
-            fitted to its test data.
-        normalised: whether weights are scaled to sum to 1; otherwise they are as printed (papers.md P4).
+        share: which share of its data a client uses to weigh the tiers. The "validation" share is drawn like the test
+            data; a client without one uses its train share. With "train", a client whose test data differ from its
+            training data mixes in the wrong tier (papers.md P23). With "test", as in the authors' code, the personal
+            model is fitted to its test data.
+        normalised: whether the weights are scaled to sum to 1. If not, they are as printed (papers.md P4).
     """
 
     reads = frozenset({"tier"})
@@ -826,13 +829,13 @@ class OneShot(DeployPart):
     normalised: bool = True
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
-        """Return for each client the row of the tier that it bids for first, or its home row if its bid names no tier.
+        """Return each client's row: that of the tier it bids for first, or its home row if its bid names no tier.
 
         The decision also tells each client to mix the tiers' models.
 
         Args:
-            view: the round; ``table``, ``mixed`` and ``get(Bids)`` are read.
-            state: the part's state, always ``{}``: it keeps none.
+            view: the round. The method reads ``table``, ``mixed`` and ``get(Bids)``.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         rows, held, bids = view.table.shared, view.mixed.home.copy(), view.get(Bids)
         for c, wanted in ({} if bids is None else bids.wanted).items():
@@ -859,7 +862,7 @@ def pifl(
 
     The option ``judges`` of the value part says who judges contributions. With "all", as in the paper, clients judge
     their own. By default the server's validation samples judge or, if there are none, "others"
-    (:class:`hanse.mechanisms.value.FirstOrderAtClients`). Only clients that paid for their seats are paid; otherwise
+    (:class:`hanse.mechanisms.value.FirstOrderAtClients`). Only clients that paid for their seats are paid. Otherwise
     never bidding would be the best strategy.
 
     Args:
@@ -868,12 +871,12 @@ def pifl(
         at_random: how many more train it, drawn at random, N_r.
         price: the price of a bid, in tokens.
         eta: the largest share returned to those who paid; eq. (9).
-        gamma: the relative improvement from which nothing is returned; eq. (9).
-        score_samples: on how many samples clients score models and compute gradients, at most; None: on all.
-        personal_from: the share of its data on which a client weighs the tiers for its personal model.
+        gamma: the relative improvement at or above which nothing is returned; eq. (9).
+        score_samples: the most samples on which clients score models and compute gradients. None: all.
+        personal_from: on which share of its data a client weighs the tiers for its personal model.
         pretraining: rounds of pre-training before the first tiers.
-        invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid"; then
-            several seats in a round also earn a client no more than one.
+        invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid". With
+            "unpaid", several seats in a round also earn a client no more than one.
     """
     chosen = PretrainedTiers(pretraining, None, by_contribution, at_random) if pretraining else None
     return Mechanism(
@@ -903,7 +906,7 @@ def tiff(
         price: the price of a bid, in tokens.
         eta: the largest share returned to those who paid.
         gamma: the relative improvement from which nothing is returned.
-        score_samples: on how many samples clients score models for their bids, at most; None: on all.
+        score_samples: the most samples on which clients score models for their bids. None: all.
     """
     return Mechanism(
         name="tiff",

@@ -206,7 +206,7 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     part that fills several slots.
 
     Raises:
-        UserError: keys are wrong; with a line for each.
+        UserError: keys are wrong. There is a line for each.
 
     Examples:
         GreedyFed with another rule for the average, and a table with two mistakes:
@@ -417,7 +417,7 @@ class Unmet:
     Attributes:
         slot: the slot.
         part: the name of the part's class.
-        reason: what the part needs, in words that follow "... needs".
+        reason: what the part needs, in words that complete the sentence "The part needs ...".
     """
 
     slot: str
@@ -433,9 +433,9 @@ class Unmet:
 def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
     """Return what the parts of a mechanism need and do not get.
 
-    These are needs that neither the experiment nor another part gives; rows that a part reads or fills and that the
-    train part does not lay out; rows that the train part reads and nobody fills; and a value part that cannot judge the
-    rule in weigh.
+    There are four kinds: needs that neither the experiment nor another part meets; rows that a part reads or fills and
+    that the train part does not lay out; rows that the train part reads and no part fills; and a value part that cannot
+    judge the rule in the weigh slot.
 
     Args:
         mechanism: the mechanism.
@@ -488,8 +488,9 @@ def _not_taken(mechanism: Mechanism) -> list[Unmet]:
 def refuse_late(mechanism: Mechanism) -> list[str]:
     """Return a line for each part that cannot take updates of earlier rounds.
 
-    These are parts that pay for updates, systems that compute rows from what they sent in the same round, and weights
-    by this round's drawing probabilities, which late clients do not have. A part that ``gives`` "late" is not refused.
+    Three kinds of parts cannot: parts that pay for updates, systems that compute rows from what they sent in the same
+    round, and weights by this round's drawing probabilities, which late clients do not have. A part that ``gives``
+    "late" is not refused.
     """
     found = []
     for slot, part in mechanism.parts().items():
@@ -505,7 +506,7 @@ def refuse_late(mechanism: Mechanism) -> list[str]:
 
 
 def refuse_sums(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that needs single updates, where the server sees only sums of groups of them.
+    """Return a line for each part that needs single updates although the server sees only sums of groups of them.
 
     A part that does not need single updates ``gives`` "sums".
     """

@@ -1,12 +1,12 @@
-"""WEIGH, robust rules: they limit the harm that clients can do by sending arbitrary updates.
+"""WEIGH, robust rules: they limit the harm that a client can do by sending an arbitrary update.
 
 To use one, name it in the slot weigh (``weigh = "median"``), or replace the part in Python:
 ``dataclasses.replace(fedavg(), weigh=Krum(f=2))``. :class:`Clipped` shortens updates before another rule averages them.
 
-All rules are of the kind "again": they are applied again to the updates of each coalition whose value is estimated.
-Their docstrings therefore say what a rule does with few members. All updates count equally, because numbers of samples
-are only reported (:class:`GeometricMedian` may use them). Distances use only the parameters. Rules that work column by
-column also change buffers.
+All rules are of the kind "again": to estimate the value of a coalition, the rule is applied again to the coalition's
+updates. Their docstrings therefore say what a rule does with few updates. All updates count equally, because numbers of
+samples are only reported (:class:`GeometricMedian` may use them). Distances use only the parameters. Rules that work
+column by column also change buffers.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def by_column(group: Group, middle: Callable[[Tensor], Tensor]) -> Tensor:
 def sorted_columns(rows: Tensor) -> Tensor:
     """Return ``rows [m, n]`` with every column in ascending order.
 
-    Up to 64 rows are sorted by odd-even transposition: neighbouring rows are compared m times, for all columns at once.
-    For such short columns this is much faster than sorting each.
+    Up to 64 rows are sorted by odd-even transposition: m times, neighbouring rows are compared, for all columns at
+    once. For such short columns this is much faster than sorting each.
 
     Examples:
         >>> sorted_columns(torch.tensor([[3.0, 1.0], [1.0, 2.0], [2.0, 0.0]])).tolist()
@@ -72,9 +72,9 @@ def sorted_columns(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Median(AggregatePart):
-    """The coordinate-wise median (Yin et al. 2018): each number is the middle one of the group's updates.
+    """The coordinate-wise median (Yin et al. 2018): each number is the median of that number over the group's updates.
 
-    With an even number of updates, it is the mean of the middle two; with a single update, that update.
+    With an even number of updates, this is the mean of the middle two; a single update is returned as it is.
     """
 
     kind = "again"
@@ -93,7 +93,8 @@ class TrimmedMean(AggregatePart):
     With fewer than ``1 / share`` members nothing is cut off, and the result is the plain mean.
 
     Attributes:
-        share: the share of the group that is cut off at each end, rounded down; at least 0 and below 0.5.
+        share: the share of the group that is cut off at each end, rounded down to whole updates. It is at least 0 and
+            below 0.5.
     """
 
     kind = "again"
@@ -101,7 +102,7 @@ class TrimmedMean(AggregatePart):
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the row of trimmed means; ``weigh/trimmed`` records how many updates were cut off at each end."""
+        """Return the row of trimmed means. ``weigh/trimmed`` records how many updates were cut off at each end."""
         cut = int(self.share * len(group) + 1e-9)  # against rounding: 0.2 of 5 is 1
         row = by_column(group, lambda rows: rows[cut : len(rows) - cut].mean(dim=0, dtype=torch.float64).float())
         return Aggregate(row=row, metrics={"weigh/trimmed": float(cut)})
@@ -116,7 +117,8 @@ class GeometricMedian(AggregatePart):
     result is their mean, for a single member its update.
 
     Attributes:
-        by: how updates count: "uniform" for all equally, "samples" in proportion to their reported samples.
+        by: how updates count: "uniform" for all equally, or "samples" in proportion to the numbers of samples that
+            clients report.
         steps: the most steps to take.
     """
 
@@ -151,7 +153,7 @@ def krum_scores(squared: Floats, attackers: int) -> Floats:
         attackers: how many bad updates to withstand.
 
     Examples:
-        Updates at 0, 1, 2 and 10 on a line; one may be bad, and the last one scores worst:
+        Updates lie at 0, 1, 2 and 10 on a line, and one of them may be bad. The last one has the worst score:
 
         >>> at = np.array([0.0, 1.0, 2.0, 10.0])
         >>> krum_scores(np.square(at[:, None] - at), attackers=1)
@@ -162,10 +164,10 @@ def krum_scores(squared: Floats, attackers: int) -> Floats:
 
 
 def tolerated(members: int, f: int | None) -> int:
-    """Return how many bad updates Krum is asked to withstand among ``members``.
+    """Return how many bad updates Krum is asked to withstand among so many ``members``.
 
-    The number is ``f``, or as many as possible if ``f`` is None. To withstand f bad updates takes 2f + 3 members; with
-    fewer members, the number is smaller.
+    The number is ``f``, or as many as possible if ``f`` is None. Withstanding f bad updates takes 2f + 3 members. With
+    fewer members, the number returned is smaller.
     """
     most = max(0, (members - 3) // 2)
     return most if f is None else min(f, most)
@@ -173,14 +175,14 @@ def tolerated(members: int, f: int | None) -> int:
 
 @dataclass(frozen=True)
 class Krum(AggregatePart):
-    """Krum (Blanchard et al. 2017): the single update that is nearest to its neighbours; among equals, the first.
+    """Krum (Blanchard et al. 2017): takes the one update that is nearest to its neighbours; in a tie, the first.
 
     Its neighbours are the nearest ``m - f - 2`` of m updates. A group needs ``2f + 3`` members to withstand ``f`` bad
-    ones. With fewer members, as in a coalition, the rule withstands as many as they allow; with two or one it is the
-    plain mean.
+    ones. A group with fewer members, such as a coalition, withstands as many bad updates as its size allows. With two
+    members or one, the rule is the plain mean.
 
     Attributes:
-        f: how many bad updates to withstand; None: as many as the members allow.
+        f: how many bad updates to withstand. None: as many as the number of members allows.
     """
 
     kind = "again"
@@ -205,13 +207,13 @@ class Krum(AggregatePart):
 
 @dataclass(frozen=True)
 class MultiKrum(Krum):
-    """Multi-Krum (Blanchard et al. 2017): the plain mean of the ``keep`` updates with the best scores of Krum.
+    """Multi-Krum (Blanchard et al. 2017): the plain mean of the ``keep`` updates with the best Krum scores.
 
     The rule needs as many members as Krum does.
 
     Attributes:
-        f: how many bad updates to withstand; None: as many as the members allow.
-        keep: how many updates to average; None: all but ``f``.
+        f: how many bad updates to withstand. None: as many as the number of members allows.
+        keep: how many updates to average. None: all but ``f``.
     """
 
     keep: Positive | None = None
@@ -245,10 +247,10 @@ def _nearest(group: Group, attackers: int, keep: int) -> Aggregate:
 
 
 def borrowed(part: AggregatePart, of: AggregatePart) -> None:
-    """Add the needs of the rule ``of`` to those of ``part``, which wraps it.
+    """Give ``part``, which wraps the rule ``of``, the needs of that rule in addition to its own.
 
     Raises:
-        UserError: ``of`` does not make an aggregate, or has state or rows of its own, which nothing would keep.
+        UserError: ``of`` does not make an aggregate, or it has state or rows of its own, which nothing would keep.
     """
     name = type(of).__name__
     if not callable(getattr(of, "aggregate", None)):
@@ -262,13 +264,13 @@ def borrowed(part: AggregatePart, of: AggregatePart) -> None:
 
 @dataclass(frozen=True)
 class Clipped(AggregatePart):
-    """Applies another rule to updates whose change is clipped to the length ``norm`` (Sun et al. 2019).
+    """Applies another rule to clipped updates: changes longer than ``norm`` are shortened to it (Sun et al. 2019).
 
-    Lengths are measured over the parameters; clipping shortens the change in all columns, buffers included.
+    Lengths are measured over the parameters. Clipping shortens the change in all columns, buffers included.
 
     Attributes:
         of: the rule that averages the clipped updates.
-        norm: the longest allowed change; None: the group's median length, computed anew for each coalition.
+        norm: the longest allowed change. None: the median length in the group, computed anew for each coalition.
     """
 
     kind = "again"
@@ -287,8 +289,9 @@ class Clipped(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the other rule's decision on the clipped updates.
 
-        The rule's weights are converted to the unclipped updates: a clipped update is partly the old row, which gets
-        the rest of the weight. Recorded: ``weigh/clipped``, the share of updates that were clipped, and ``weigh/norm``.
+        A clipped update is partly the old row. So the rule's weights are converted into weights on the unclipped
+        updates, and the old row gets the rest. Recorded: ``weigh/clipped``, the share of updates that were clipped, and
+        ``weigh/norm``.
         """
         length = lengths(group)
         norm = float(np.median(length)) if self.norm is None else self.norm
@@ -321,12 +324,13 @@ def lengths(group: Group, along: Tensor | None = None) -> Floats:
 
 @dataclass(frozen=True)
 class FLTrust(AggregatePart):
-    """FLTrust (Cao et al. 2021): the server trains on a root set, and trusts updates that go in the same direction.
+    """FLTrust (Cao et al. 2021): the server trains on a root set, and trusts updates that go in its own direction.
 
-    The server trains the old row on its root set (``data.root``). Its trust in an update is ``TS_k = max(0, cos)``,
-    from the cosine between the update's change and the server's own change. Every change is scaled to the length of the
-    server's: ``w' = w + sum_k TS_k |g_0| / |g_k| g_k / sum_k TS_k`` (eqs 2 to 4). If no update is trusted, the row
-    stays. If only one is trusted, the row makes that update's change, at the server's length.
+    The server trains the old row on its root set (``data.root``). The server's trust in an update is ``TS_k = max(0,
+    cos)``, where cos is the cosine between the update's change and the server's own change. Every change is scaled to
+    the length of the server's: ``w' = w + sum_k TS_k |g_0| / |g_k| g_k / sum_k TS_k`` (eqs 2 to 4). If no update is
+    trusted, the row stays. If only one update is trusted, the row changes in that update's direction, by the length of
+    the server's change.
     """
 
     kind = "again"
@@ -335,7 +339,7 @@ class FLTrust(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights on the updates and the old row.
 
-        Recorded: ``weigh/trust``, the mean trust, and ``weigh/norm``, how far the server went.
+        Two figures are recorded: ``weigh/trust``, the mean trust, and ``weigh/norm``, how far the server went.
         """
         view = group.view
         root = view.judge.trained(group.old, view.round, group.row) - group.old

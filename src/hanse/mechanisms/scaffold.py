@@ -1,9 +1,9 @@
-"""SCAFFOLD (Karimireddy et al. 2020): one shared model, with client drift corrected by control variates.
+"""SCAFFOLD (Karimireddy et al. 2020): one shared model; control variates correct the drift of the clients.
 
 In Alg. 1 every client trains from x with steps along ``g_i(y) - c_i + c`` (line 10). By option II of line 12 its next
 variate is ``c_i+ = c_i - c + (x - y_i) / (K eta_l)``. The server then takes ``x + eta_g mean(y_i - x)`` and ``c + 1/N
-sum (c_i+ - c_i)`` (lines 16 and 17). Here x is the row "server", c is the row "control", and the c_i are the private
-rows "own_control".
+sum (c_i+ - c_i)`` (lines 16 and 17). In the table, x is the row "server", c is the row "control", and the c_i are the
+private rows "own_control".
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ VARIATES = frozenset({"control", "own_control"})
 
 @dataclass(frozen=True)
 class Scaffold(TrainPart, AggregatePart, WeighPart):
-    """SCAFFOLD, in the slots train and weigh: steps corrected by control variates, which are rows of the table.
+    """SCAFFOLD, in the slots train and weigh: rows of the table are control variates, which correct the training steps.
 
-    A client's next variate follows from the update that it sends, so the variate need not be sent as well: a client
+    A client's next variate follows from the update that it sends, so the variate need not be sent as well. A client
     sends P numbers, and receives x and ``c - c_i``. With momentum, the divisor K counts how much each gradient moved
-    the model (:func:`step_sum`). Another part may take the slot weigh and aggregate the model; the variates work in the
-    same way.
+    the model (:func:`step_sum`). Another part may take the slot weigh and aggregate the model. The variates then work
+    in the same way.
 
     Attributes:
         global_lr: the server's learning rate, eta_g.
@@ -86,7 +86,7 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         """Return a seat for each chosen client at the model, its gradients tilted by ``c - c_i`` (Alg. 1 line 10).
 
         Args:
-            view: the round; ``table``, ``at``, ``home`` and ``choice`` are read.
+            view: the round. The method reads ``table``, ``at``, ``home`` and ``choice``.
             state: as :meth:`init` makes it.
         """
         seats = chosen_seats(view)
@@ -99,7 +99,7 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         """Return the weights of ``x + global_lr mean_s (U_s - x)`` (Alg. 1 lines 16, 17).
 
         Args:
-            group: the seats of a row; not used.
+            group: the seats that train a row. It is not used.
             state: as :meth:`init` makes it.
         """
         return Aggregate(np.full(len(group), self.global_lr / len(group)), old=1.0 - self.global_lr)
@@ -111,7 +111,7 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         step lengths. Both are linear in updates and rows, so they are given as weights.
 
         Args:
-            view: the round; ``round``, ``table``, ``at`` and ``trained`` are read.
+            view: the round. The method reads ``round``, ``table``, ``at`` and ``trained``.
             state: as :meth:`init` makes it.
         """
         updates, recipe, n = view.trained, view.context.recipe, view.context.num_clients
@@ -157,10 +157,10 @@ def step_sum(steps: Ints, momentum: float) -> Floats:
 
 
 def scaffold(clients_per_round: Seated = None, global_lr: Rate = 1.0) -> Mechanism:
-    """SCAFFOLD (Karimireddy et al. 2020): one shared model, with client drift corrected by control variates.
+    """SCAFFOLD (Karimireddy et al. 2020): one shared model; control variates correct the drift of the clients.
 
     Args:
-        clients_per_round: how many clients train in a round, at random; None: everyone.
+        clients_per_round: how many clients, drawn at random, train in a round. None: all of them.
         global_lr: the server's learning rate.
     """
     part = Scaffold(global_lr)

@@ -1,8 +1,8 @@
 """SELECT: which clients train in a round.
 
-There are four groups of selectors: those that use no values (everyone, uniform, round-robin); those by cumulative
-Shapley value (:class:`Greedy`, :class:`UCB`); one that draws by values (:class:`SFedAvg`); and those by clients' losses
-(:class:`PowerOfChoice` asks for losses, :class:`Oort` remembers reported ones).
+There are four groups of selectors. Some use no values: everyone, uniform, round-robin. Some rank clients by cumulative
+Shapley value (:class:`Greedy`, :class:`UCB`). One draws by values (:class:`SFedAvg`). Some go by clients' losses:
+:class:`PowerOfChoice` asks for losses, :class:`Oort` remembers reported ones.
 
 To write your own selector by value, subclass :class:`ByValue` and rank the clients in ``ranked``. The functions are the
 published formulas; ``set_aware.py``, ``gtflat.py`` and ``pifl.py`` have further selectors.
@@ -31,7 +31,7 @@ SUMS = frozenset({"sums"})  # selectors that read no update, nor what one client
 
 
 def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
-    """Return the next block of ``m`` clients: those still waiting, in order, filled up from the start of the order.
+    """Return the next block of ``m`` clients: those still waiting, in order, and then more from the start of the order.
 
     Filling up keeps every block at size m (papers.md G1). If there are fewer than m clients, the block is all of them.
 
@@ -41,7 +41,7 @@ def round_robin(order: Ints, waiting: np.ndarray, m: int) -> Ints:
         m: how many clients a block has.
 
     Examples:
-        Five clients in blocks of two; the last block is filled from the start of the order:
+        Five clients come in blocks of two. The last block is filled from the start of the order:
 
         >>> order = np.array([3, 0, 4, 1, 2])
         >>> round_robin(order, np.array([False, True, True, False, True]), 2)
@@ -142,7 +142,7 @@ class RoundRobin(SelectPart):
         """Return the next block of the clients that have trained least often.
 
         Args:
-            view: the round; ``present`` is read.
+            view: the round. The method reads ``present``.
             state: as :meth:`init` makes it.
         """
         order = run_order(view)
@@ -153,7 +153,7 @@ class RoundRobin(SelectPart):
         """Count the clients of this round.
 
         Args:
-            outcome: the finished round; ``choice`` is read.
+            outcome: the finished round. The method reads ``choice``.
             state: as :meth:`init` makes it.
         """
         return {"sat": count_sat(outcome, state["sat"])}
@@ -221,17 +221,17 @@ Order = Literal["random", "id", "never"]
 
 
 def no_values(context: Context) -> State:
-    """Return the state of a selector by cumulative values before round 0.
+    """Return the state before round 0 of a selector that goes by cumulative values.
 
-    Its keys are ``sat [N]``, how often each client was seated, ``counts [N]``, how often it was valued, and
-    ``cumulative [N]``, its value so far.
+    The state has three arrays: ``sat [N]``, how often each client was chosen; ``counts [N]``, how often it was valued;
+    and ``cumulative [N]``, its value so far.
     """
     n = context.num_clients
     return {"sat": np.zeros(n, np.int64), "counts": np.zeros(n, np.int64), "cumulative": np.zeros(n)}
 
 
 def meet_all(view: View, state: State, m: int, order: Order = "random") -> Choice | None:
-    """Return the next block of the first phase, in which every client trains once; None after that phase.
+    """Return the next block of the first phase, in which every client trains once, or None after that phase.
 
     This is the phase of GreedyFed Alg. 1 lines 2 and 3. It lasts as long as a present client has never trained.
 
@@ -275,13 +275,14 @@ def average_in(outcome: View, state: State, averaging: Averaging, start: Start) 
 
 @dataclass(frozen=True)
 class ByValue(SelectPart):
-    """Every client once in random order, then the ``clients_per_round`` clients that rank first; subclasses define the
-    ranking.
+    """Every client once in random order, then the ``clients_per_round`` clients that rank first.
+
+    Subclasses define the ranking.
 
     Attributes:
         clients_per_round: how many clients train in a round.
-        averaging: how a client's values of several rounds are combined: "mean" (GreedyFed Alg. 1 line 12), or the alpha
-            of line 13, the weight of the past, at least 0 and below 1.
+        averaging: how a client's values of several rounds are combined: "mean" (GreedyFed Alg. 1 line 12), or a number:
+            the alpha of line 13, which is the weight of the past, at least 0 and below 1.
         start: whether an exponential average uses the first value unchanged ("first", papers.md G7) or averages it with
             zero, as printed ("zero").
         meets: in which order every client trains once at first (:func:`meet_all`). With "never" there is no such phase,
@@ -324,7 +325,7 @@ class ByValue(SelectPart):
         """Return the next block of the first phase, and after it the clients that rank first.
 
         Args:
-            view: the round; ``round`` and ``present`` are read.
+            view: the round. The method reads ``round`` and ``present``.
             state: as :meth:`init` makes it.
         """
         meeting = meet_all(view, state, self.clients_per_round, self.meets)
@@ -336,7 +337,7 @@ class ByValue(SelectPart):
         """Average this round's values in.
 
         Args:
-            outcome: the finished round; ``choice``, ``trained`` and ``values`` are read.
+            outcome: the finished round. The method reads ``choice``, ``trained`` and ``values``.
             state: as :meth:`init` makes it.
         """
         return average_in(outcome, state, self.averaging, self.start)
@@ -348,7 +349,7 @@ class ByValue(SelectPart):
 
 @dataclass(frozen=True)
 class Greedy(ByValue):
-    """GreedyFed Alg. 1: the clients with the largest cumulative Shapley values.
+    """GreedyFed Alg. 1: selects the clients with the largest cumulative Shapley values.
 
     A client that trained but was never valued, because its updates were refused, ranks last.
     """
@@ -363,10 +364,9 @@ class Greedy(ByValue):
 
 @dataclass(frozen=True)
 class UCB(ByValue):
-    """Like GreedyFed, with a bonus for clients that rarely trained: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al.
-    2023).
+    """GreedyFed with a bonus for clients that rarely trained: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al. 2023).
 
-    A client that has never trained ranks first, because its bonus is infinite; this matters only if ``meets`` is
+    A client that has never trained ranks first, because its bonus is infinite. This matters only if ``meets`` is
     "never". A client that trained but was never valued ranks last.
 
     Attributes:
@@ -406,9 +406,9 @@ class SFedAvg(SelectPart):
         clients_per_round: how many clients train in a round.
         alpha: weight of the old phi.
         beta: weight of the new value.
-        temperature: the softmax's temperature, above 0; the lower, the more the best clients are preferred.
-        start: phi before the first value; None: 1/N.
-        averages: what is used as SV_k: "round", the client's value in the round, or "mean", its mean value so far
+        temperature: the temperature of the softmax, above 0. The lower it is, the more the best clients are preferred.
+        start: phi before the first value. None: 1/N.
+        averages: what is used as SV_k. "round": the client's value in the round. "mean": its mean value so far
             (GreedyFed section III-A: "of the cumulative Shapley Values").
 
     Examples:
@@ -440,7 +440,7 @@ class SFedAvg(SelectPart):
         """Return clients drawn without replacement, and hand on their probabilities.
 
         Args:
-            view: the round; ``present`` and ``draw`` are read.
+            view: the round. The method reads ``present`` and ``draw``.
             state: as :meth:`init` makes it.
         """
         probabilities = softmax(state["phi"][view.present], self.temperature)
@@ -453,7 +453,7 @@ class SFedAvg(SelectPart):
         """Update phi of the clients that were valued.
 
         Args:
-            outcome: the finished round; ``trained`` and ``values`` are read.
+            outcome: the finished round. The method reads ``trained`` and ``values``.
             state: as :meth:`init` makes it.
         """
         phi, means = state["phi"].copy(), {name: state[name] for name in state if name != "phi"}
@@ -470,7 +470,7 @@ QUESTION = "power-of-choice"
 
 
 def next_query_size(size: int, m: int, decay: float) -> int:
-    """Return how many clients Power-of-Choice asks next: the last number decayed, but at least m.
+    """Return how many clients Power-of-Choice asks next: the last number, decayed, but at least m.
 
     Our reading of the rule: papers.md G9.
 
@@ -493,7 +493,7 @@ class PowerOfChoice(SelectPart):
     Attributes:
         clients_per_round: M, how many clients train in a round.
         decay: the factor by which the number of clients asked shrinks per round.
-        score_samples: how many training samples a client uses to measure the loss at most; None: all.
+        score_samples: the most training samples on which a client measures the loss. None: all.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -509,14 +509,14 @@ class PowerOfChoice(SelectPart):
     score_samples: Positive | None = None
 
     def init(self, context: Context) -> State:
-        """Return the number of all clients, from which the number of clients asked decays."""
+        """Return the number of all clients, with which the number of clients asked begins before it decays."""
         return {"size": context.num_clients}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask this round's candidates for the loss of the model that they would start from.
 
         Args:
-            view: the round; ``stage``, ``roster``, ``present``, ``table``, ``home`` and ``draw`` are read.
+            view: the round. The method reads ``stage``, ``roster``, ``present``, ``table``, ``home`` and ``draw``.
             state: as :meth:`init` makes it.
         """
         if view.stage != "open":
@@ -527,11 +527,13 @@ class PowerOfChoice(SelectPart):
         ]
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the candidates with the largest losses, without those that did not answer or have just left.
+        """Return the candidates with the largest losses.
+
+        Those that did not answer or have just left are not among them.
 
         Args:
-            view: the round, whose ``answers`` have a :class:`hanse.core.port.Scored` by ``(client, QUESTION)`` for each
-                candidate that answered; ``present`` is read too.
+            view: the round. The method reads ``present`` and ``answers``, which have a :class:`hanse.core.port.Scored`
+                by ``(client, QUESTION)`` for each candidate that answered.
             state: not read here.
         """
         found = {c: r for (c, question), r in view.answers.items() if question == QUESTION and isinstance(r, Scored)}
@@ -543,7 +545,7 @@ class PowerOfChoice(SelectPart):
         """Let the number of clients asked decay.
 
         Args:
-            outcome: the finished round; nothing of it is read.
+            outcome: the finished round. The method reads nothing of it.
             state: as :meth:`init` makes it.
         """
         return {"size": next_query_size(state["size"], self.clients_per_round, self.decay)}
@@ -561,17 +563,18 @@ class Oort(SelectPart):
     """Oort's selection (Lai et al. 2021, sec. 4): clients with high statistical utility, and some new ones.
 
     The utility is ``n_k loss_k + sqrt(0.1 ln t / t_k)``, where t_k is the round in which client k last trained. The
-    first term is clipped at the 95th percentile and divided by its largest value. A share of the seats goes to clients
+    first term is clipped at the 95th percentile and divided by its largest value. A share of the places goes to clients
     that have never trained. The other seats are drawn by utility from the clients within ``cutoff`` of the last client
     in the top M.
 
-    Two differences from the paper: there is no term for system speed, because hanse's clients report no durations, and
-    the loss is the reported mean, not a root mean square.
+    Two things differ from the paper. There is no term for system speed, because hanse's clients report no durations.
+    And the loss is the reported mean, not a root mean square.
 
     Attributes:
         clients_per_round: how many clients train in a round.
-        exploration: the share of exploring seats in round 0; it is multiplied by 0.98 each round, down to 0.2.
-        cutoff: a client is in the pool if its utility is at least this share of that of the last client in the top M.
+        exploration: the share of places for exploration in round 0. It is multiplied by 0.98 each round, down to 0.2.
+        cutoff: which clients are in the pool: those whose utility is at least this share of the utility of the last
+            client in the top M.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -595,7 +598,7 @@ class Oort(SelectPart):
         """Return exploring and exploiting clients together, in ascending order.
 
         Args:
-            view: the round; ``round``, ``present`` and ``draw`` are read.
+            view: the round. The method reads ``round``, ``present`` and ``draw``.
             state: as :meth:`init` makes it.
         """
         present, draw = view.present, view.draw("select")
@@ -631,7 +634,7 @@ class Oort(SelectPart):
         """Remember what each client reported, and when it trained.
 
         Args:
-            outcome: the finished round; ``round``, ``choice`` and ``trained`` are read.
+            outcome: the finished round. The method reads ``round``, ``choice`` and ``trained``.
             state: as :meth:`init` makes it.
         """
         updates = outcome.trained

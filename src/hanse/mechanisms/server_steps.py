@@ -1,9 +1,9 @@
-"""WEIGH, server optimisers: the server takes its own step from the old row towards the clients' result.
+"""WEIGH, server optimisers: the server takes its own step from the old row towards the result of the clients.
 
 :class:`FedNova` and :class:`QFedAvg` are affine: weights on the updates, with the rest on the old row. The others are
-subclasses of :class:`ServerStep`; subclass it for your own server optimiser. They are of the kind "again" and keep
-moments for each server row. Valued coalitions use the moments from before the round; ``learn`` keeps new moments once
-the row is final.
+subclasses of :class:`ServerStep`. Write a subclass of it for your own server optimiser. All are of the kind "again"
+(:class:`hanse.core.part.AggregatePart`), and keep moments for each server row. Valued coalitions use the moments from
+before the round. ``learn`` keeps new moments once the row is final.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class ServerStep(AggregatePart):
-    """A step of the server along the change that another rule makes; subclasses define the step.
+    """A server step along the change that another rule makes. Subclasses define the step.
 
-    The step changes the parameters; buffers come from the other rule. A subclass remembers what it needs about a row,
-    such as a velocity, in named moments, which ``first`` makes and ``step`` updates. When a row splits, its moments are
-    copied.
+    The step changes only the parameters. Buffers come from the other rule. What a subclass remembers about a row, such
+    as a velocity, is kept in named moments: ``first`` makes them and ``step`` updates them. When a row splits, its
+    moments are copied.
 
     Attributes:
-        of: the rule whose change the step follows; it must have no state.
+        of: the rule along whose change the step goes. It must have no state.
 
     Examples:
         A server that moves every parameter by the same small amount, in the direction of the averaged change:
@@ -69,7 +69,7 @@ class ServerStep(AggregatePart):
         )
 
     def first(self, size: int) -> Mapping[str, Tensor]:
-        """Return the moments ``[size]`` of a row that has not moved yet, by name; {} if there are none."""
+        """Return the moments ``[size]``, by name, of a row that has not moved yet; {} if there are none."""
         raise NotImplementedError
 
     def step(self, change: Tensor, moments: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -94,7 +94,7 @@ class ServerStep(AggregatePart):
         raise NotImplementedError
 
     def init(self, context: Context) -> State:
-        """Return the state in which no row has moved.
+        """Return the state in which no row has moved yet.
 
         ``rows [R]`` are the rows that have moved, and each moment is ``[R, parameters]``.
         """
@@ -105,16 +105,16 @@ class ServerStep(AggregatePart):
         """Ask what the other rule wants to know.
 
         Args:
-            view: the round; nothing of it is read.
+            view: the round. The method reads nothing of it.
             state: as :meth:`init` makes it.
         """
         return self.of.asks(view, {})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the row after the step, and the moments to keep if it stands.
+        """Return the row after the step, and the moments to keep if this row becomes final.
 
         Args:
-            group: the seats of a row; ``old``, ``num_parameters``, ``num_samples`` and ``made`` are read.
+            group: the seats of a row. The method reads ``old``, ``num_parameters``, ``num_samples`` and ``made``.
             state: as :meth:`init` makes it.
         """
         said, width = self.of.aggregate(group, {}), group.num_parameters
@@ -132,10 +132,10 @@ class ServerStep(AggregatePart):
         return Aggregate(row=row, metrics=said.metrics, keeps=after, along=along)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Keep the moments of final rows, and give each new row the moments of the row that it comes from.
+        """Keep the moments of final rows, and give each new row the moments of the row from which it comes.
 
         Args:
-            outcome: the finished round; ``table``, ``mixed``, ``settlement`` and ``get(Aggregated)`` are read.
+            outcome: the finished round. The method reads ``table``, ``mixed``, ``settlement`` and ``get(Aggregated)``.
             state: as :meth:`init` makes it.
         """
         told = outcome.get(Aggregated)
@@ -198,13 +198,13 @@ class FedAvgM(ServerStep):
 class Adaptive(ServerStep):
     """Adaptive server optimisers (Reddi et al. 2021, Alg. 2): the row moves by ``lr m / (sqrt(v) + tau)``.
 
-    The first moment is ``m = beta1 m + (1 - beta1) change``. Subclasses say how ``v`` follows the squared change; ``v``
+    The first moment is ``m = beta1 m + (1 - beta1) change``. Subclasses say how ``v`` follows the squared change. It
     starts as ``tau^2``. There is no bias correction.
 
     Attributes:
         lr: the server's learning rate, above 0.
         beta1: decay of the first moment, at least 0 and below 1.
-        tau: a number of at least 1e-12 that bounds the step where v is small.
+        tau: bounds the step where v is small; at least 1e-12.
     """
 
     lr: Rate = 0.03
@@ -238,7 +238,7 @@ class FedAdam(Adaptive):
     """FedAdam (Reddi et al. 2021): steps of ``lr m / (sqrt(v) + tau)`` with ``v = beta2 v + (1 - beta2) change^2``.
 
     Attributes:
-        beta2: decay of the second moment, at least 0 and below 1; the other options are those of :class:`Adaptive`.
+        beta2: decay of the second moment, at least 0 and below 1. The other options are those of :class:`Adaptive`.
     """
 
     beta2: Decay = 0.99
@@ -253,7 +253,8 @@ class FedYogi(Adaptive):
     """FedYogi (Reddi et al. 2021): like FedAdam, with ``v = v - (1 - beta2) change^2 sign(v - change^2)``.
 
     Attributes:
-        beta2: decay of the second moment, at least 0 and below 1: v changes by at most ``1 - beta2`` of the square.
+        beta2: decay of the second moment, at least 0 and below 1. In a step, v changes by at most ``1 - beta2`` of the
+            square.
     """
 
     beta2: Decay = 0.99
@@ -283,7 +284,7 @@ class FedNova(AggregatePart):
     """FedNova (Wang et al. 2020): each client's change is divided by its number of steps before it is averaged.
 
     ``d_k = (w - U_k) / a_k`` and ``w' = w - (sum_k p_k a_k) sum_k p_k d_k``, where p are the sample shares. Without
-    momentum a_k is the number of client k's steps; with it, a_k is how much its gradients count in total
+    momentum, a_k is the number of client k's steps. With momentum, it is how much the client's gradients count in total
     (:func:`hanse.mechanisms.scaffold.step_sum`).
     """
 
@@ -307,8 +308,8 @@ class QFedAvg(AggregatePart):
     their training. If a client does not answer with a finite number, its training loss is used.
 
     Attributes:
-        q: how much more large losses count; with 0 the result is the plain mean.
-        lipschitz: L; None: 1 divided by the clients' learning rate.
+        q: how much more large losses count. With 0, the result is the plain mean.
+        lipschitz: the paper's L. None: 1 divided by the clients' learning rate.
     """
 
     needs = GROUPED | {"sgd"}
@@ -316,7 +317,7 @@ class QFedAvg(AggregatePart):
     lipschitz: Rate | None = None
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask the clients that train a group's row for the loss of the model that they start from."""
+        """Ask the clients that train a group's row for the loss of the model from which they start."""
         if view.stage != "train" or view.seats is None:
             return ()
         seats = view.seats

@@ -1,18 +1,18 @@
 """hanse's own selector: it chooses the best combination of clients, not the best individuals.
 
 If every client holds a single class, no client is valuable alone, and greedy choice by value fails. (If some clients
-hold all classes, choice by value finds them.) This selector estimates what data each client has, and chooses clients
-whose data *together* are what the model lacks.
+hold all classes, choice by value finds them.) This selector therefore estimates what data each client has. It chooses
+clients whose data *together* are what the model lacks.
 
 The estimate works as follows (:func:`mixtures`). A client's update is nearly a combination of the directions in which
 the loss of each class falls. The server knows these directions: they are gradients on its validation set, class by
 class. The non-negative combination nearest to the update estimates what the client holds. Unlike a gradient, this
-mixture stays valid when the model changes, so only a few numbers per client are kept.
+mixture stays valid when the model changes. So only a few numbers per client are kept.
 
-The part of an update that no class explains is either the detail of the client's own samples, which is short, or noise.
-Noise may be longer than anything learnt in a round, and then the best combination of mixtures is useless. So noise
-counts as a distance (:func:`noise_of`), and an update that does not move, such as a free rider's, does not count as a
-mixture. :func:`best_set` makes the choice, and :class:`SetAware` is the part.
+Some part of an update is explained by no class. It is either noise or the detail of the client's own samples; the
+detail is short. Noise may be longer than anything learnt in a round, and then the best combination of mixtures is
+useless. So noise counts as a distance (:func:`noise_of`). And an update that does not move, such as a free rider's,
+does not count as a mixture. :func:`best_set` makes the choice, and :class:`SetAware` is the part.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
     """Return what clients hold, estimated from their updates.
 
     ``p >= 0`` minimises ``|moves + p (gradients, scaled to length 1)|``. A client's mixture is ``p`` divided by its
-    sum, and that sum is how far the client went. A move along which no class's loss falls counts as an even mixture
-    that went nowhere.
+    sum, and that sum is how far the client went. If no class's loss falls along a move, the move counts as an even
+    mixture that went nowhere.
 
     Args:
         moves: the change of the model by each update, ``[S, P]``.
         gradients: the loss gradient of each class, ``[G, P]``.
 
     Returns:
-        The mixtures ``[S, G]`` with rows summing to 1, how far each client went ``[S]``, and the squared length of the
-        part of its move that no class explains ``[S]``.
+        Three arrays: the mixtures ``[S, G]``, with rows that sum to 1; how far each client went, ``[S]``; and the
+        squared length of the part of its move that no class explains, ``[S]``.
 
     Examples:
         Two classes with orthogonal gradients. The first client descends for both, the second does nothing:
@@ -84,8 +84,7 @@ def mixtures(moves: Tensor, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
 
 
 def noise_of(unexplained: Floats, went: Floats) -> Floats:
-    """Return the squared length of the noise in clients' updates, ``[n]``, in units of the median client's squared
-    distance.
+    """Return the squared length of noise in updates, ``[n]``, in units of the median client's squared distance.
 
     An honest client's own detail stays below one such unit, so only the excess counts as noise.
 
@@ -158,12 +157,13 @@ class SetAware(SelectPart):
 
     Attributes:
         clients_per_round: how many clients train in a round.
-        emphasis: with 0 all classes count equally; the larger, the more the classes with large losses count.
-        rest: the bonus of a client that has not trained for N / M rounds; less for a client that trained more recently.
-        worth: the bonus for a large cumulative Shapley value, and the penalty for a small one, which excludes clients
-            that send noise.
+        emphasis: with 0, all classes count equally. The larger it is, the more the classes with large losses count.
+        rest: the bonus of a client that has not trained for N / M rounds. A client that trained more recently gets
+            less.
+        worth: the bonus for a large cumulative Shapley value, and the penalty for a small one. The penalty keeps out
+            clients that send noise.
         memory: the weight of the old estimate when a client trains again, below 1.
-        caution: weight of the noise; 0: noise does not count.
+        caution: the weight of the noise. With 0, noise does not count.
         class_samples: the most validation samples of a class that are used to compute its direction.
 
     Examples:
@@ -188,10 +188,10 @@ class SetAware(SelectPart):
         return too_short(size)
 
     def init(self, context: Context) -> State:
-        """Return the state in which nothing is known of any client.
+        """Return the state in which nothing is known of any client yet.
 
-        ``went``, ``unexplained`` and ``samples`` are ``[N]``, ``mixture [N, G]`` gets its width with the first update,
-        and ``last [N]`` is the round in which each client last sat (-1: never).
+        ``went``, ``unexplained`` and ``samples`` are ``[N]``. ``mixture [N, G]`` gets its width with the first update.
+        ``last [N]`` is the last round in which each client trained (-1: never).
         """
         n = context.num_clients
         return {
@@ -204,12 +204,12 @@ class SetAware(SelectPart):
         }
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the next block of the first phase, in which everyone sits once, and after it the best set.
+        """Return the next block of the first phase, in which everyone trains once, and after that phase the best set.
 
         ``select/distance`` records the squared distance between the set's mixture and the target.
 
         Args:
-            view: the round; ``round``, ``present``, ``table``, ``home`` and ``judge`` are read.
+            view: the round. The method reads ``round``, ``present``, ``table``, ``home`` and ``judge``.
             state: as :meth:`init` makes it.
         """
         meeting = meet_all(view, state, self.clients_per_round)
@@ -250,11 +250,11 @@ class SetAware(SelectPart):
         return np.asarray(self.rest * np.minimum(away, 1.0) + self.worth * value)
 
     def learn(self, outcome: View, state: State) -> State:
-        """Average this round's values in, and estimate what the clients that sat hold.
+        """Include this round's values in the averages, and estimate what data the clients hold that trained.
 
         Args:
-            outcome: the finished round; ``round``, ``table``, ``judge``, ``choice``, ``trained`` and ``values`` are
-                read.
+            outcome: the finished round. The method reads ``round``, ``table``, ``judge``, ``choice``, ``trained`` and
+                ``values``.
             state: as :meth:`init` makes it.
         """
         after = {**state, **average_in(outcome, state, "mean", "first")}

@@ -19,7 +19,7 @@ from hanse.mechanisms.weigh import GROUPED
 
 @dataclass(frozen=True)
 class ByStaleness(AggregatePart):
-    """The row moves by ``rate`` times the mean change; the later an update, the more its change shrinks.
+    """The row moves by ``rate`` times the mean change. The later an update, the more its change shrinks.
 
     With m updates of staleness tau (in rounds) the new row is ``M' = M + rate / m sum_s s(tau_s) (U_s - M)``. Late
     updates are rebased: their change is applied to the present row.
@@ -36,7 +36,7 @@ class ByStaleness(AggregatePart):
             1)``.
         rate: the server's learning rate (FedAsync's alpha).
         a: the constant a of "polynomial" and "hinge", above 0.
-        b: the constant b of "hinge": the staleness in rounds up to which an update counts in full.
+        b: the constant b of "hinge": an update counts in full up to this staleness, in rounds.
     """
 
     needs = GROUPED

@@ -2,7 +2,7 @@
 
 Train parts for one shared model (:class:`SharedModel`, :class:`Proximal`) and for one private model per client
 (:class:`OwnModels`). Systems with other rows have their train part in their own module. A new train part usually needs
-:func:`chosen_seats`, the seats as chosen, and :func:`units`, the rows that they are pulled to.
+two functions: :func:`chosen_seats` makes the seats as chosen, and :func:`units` the rows to which they are pulled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def chosen_seats(view: View) -> Seats:
     """Return a seat for each chosen client, without pulls or tilts.
 
     A seat starts at the row that the choice names, or at the client's home row. Its update goes to the row that the
-    choice names, or to the one where it starts.
+    choice names, or else to the row where it started.
 
     Raises:
         RuntimeError: no clients were chosen yet.
@@ -35,7 +35,7 @@ def chosen_seats(view: View) -> Seats:
 
 
 def units(rows: Ints, size: int) -> Floats:
-    """Return unit rows ``[S, size]``, each with a 1 in one column: each pulls to, or tilts by, one row of the table.
+    """Return unit rows ``[S, size]``: each has a single 1, for the table row by which its seat is pulled or tilted.
 
     Args:
         rows: the column of the 1 in each row, ``[S]``.
@@ -48,7 +48,7 @@ def units(rows: Ints, size: int) -> Floats:
 
 @dataclass(frozen=True)
 class SharedModel(TrainPart):
-    """FedAvg: one row "server", from which every client starts, minimising its own loss."""
+    """FedAvg: there is one row "server". Every client starts from it and minimises its own loss."""
 
     gives = frozenset({"groups", "sums"})
 
@@ -57,7 +57,7 @@ class SharedModel(TrainPart):
         return (Block("server"),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its home row."""
+        """Return a seat (a training task) for each chosen client, which starts from the client's home row."""
         return chosen_seats(view), state
 
 
@@ -73,7 +73,7 @@ class Proximal(SharedModel):
     mu: Weight = 0.1
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its home row, pulled towards that row."""
+        """Return a seat for each chosen client, which starts from the client's home row and is pulled towards it."""
         seats = chosen_seats(view)
         mu = np.full(len(seats), self.mu)
         return Seats(seats.client, seats.start, seats.target, R=units(seats.start, view.table.size), mu=mu), state
@@ -81,7 +81,7 @@ class Proximal(SharedModel):
 
 @dataclass(frozen=True)
 class OwnModels(TrainPart):
-    """Local training: a private row "own" for each client; all start from the same initial model."""
+    """Local training: each client has a private row "own"; all of them start from the same initial model."""
 
     needs = frozenset({"clients"})
 
@@ -90,5 +90,5 @@ class OwnModels(TrainPart):
         return (Block("own", PER_CLIENT, private=True),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client at its own row."""
+        """Return a seat (a training task) for each chosen client, which starts from the client's own row."""
         return chosen_seats(view), state

@@ -1,15 +1,16 @@
 """VALUE: what each update was worth to the row that it trained.
 
-Each group of seats with one target row plays its own cooperative game, whose players are the seats. A coalition's worth
-is the server's validation utility of its members' model: the round's mix restricted to them, with their weights scaled
-up to the sum of all weights; the old row keeps its weight. The empty coalition's model is the old row. A weigh rule of
-the kind "again" is instead applied to the members' updates, with its state from before the round.
+The seats with the same target row form a group, and each group plays its own cooperative game. The players are the
+seats. A coalition's worth is the server's validation utility of its members' model. That model is the round's mix
+restricted to the members, with their weights scaled up to the sum of all weights; the old row keeps its weight. The
+empty coalition's model is the old row. A weigh rule of the kind "again" is instead applied to the members' updates,
+with its state from before the round.
 
-:class:`GameValue` sets up these games. Its subclasses solve them: :class:`GTG`, :class:`Mixture` and
-:class:`MonteCarlo` estimate Shapley values, :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute exact
-values. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game; they use a gradient, at the server or at the
-clients. :class:`Path` follows the gradient along the whole step of the row; :class:`GroupPath` does so if the server
-sees only sums of updates.
+:class:`GameValue` sets up these games. Its subclasses solve them. :class:`GTG`, :class:`Mixture` and
+:class:`MonteCarlo` estimate Shapley values. :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute exact
+values. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game. They use a gradient, at the server or at the
+clients. :class:`Path` follows the gradient along the whole step of the row. :class:`GroupPath` does the same if the
+server sees only sums of updates.
 """
 
 from __future__ import annotations
@@ -140,13 +141,13 @@ GROUP_PATH = Measure(
 
 @dataclass(frozen=True)
 class GameValue(ValuePart):
-    """Sets up each group's game in units of ``utility``; subclasses solve it in ``solve``.
+    """Sets up each group's game in units of ``utility``. Subclasses solve it in ``solve``.
 
     Attributes:
-        utility: what models are judged by: "loss" (its fall), "accuracy", "balanced" accuracy, or a metric by name or
-            import path.
-        game: a coalition's model: the "average" of its members' updates, or, in the "increment" game, the old row plus
-            only its members' weighted steps.
+        utility: how models are judged: "loss" (by how much it falls), "accuracy", "balanced" accuracy, or another
+            metric, given by its name or import path.
+        game: how a coalition's model is made. "average": the average of its members' updates. "increment": the old row
+            plus the weighted steps of only its members.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -189,7 +190,7 @@ class GameValue(ValuePart):
         raise NotImplementedError
 
     def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
-        """Return the standard errors ``[m]`` of a group's values due to noise in updates; NaN: not known.
+        """Return the standard errors ``[m]`` of a group's values due to noise in updates; NaN if not known.
 
         Args:
             view: the round.
@@ -200,15 +201,15 @@ class GameValue(ValuePart):
         return np.full(len(group), np.nan)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return the value of every seat, ``[S]``; metrics are summed over the groups.
+        """Return the value of every seat, ``[S]``. Metrics are summed over the groups.
 
         If the utility is the cross-entropy, ``value/worse_than_guessing`` counts the evaluated models whose loss is
         above ln C, with C classes. ``value/not_averages`` counts the groups whose new row is not just a weighted
-        average, so the game, which averages their updates, is only an approximation.
+        average. For these the game is only an approximation, because it averages the updates.
 
         Args:
-            view: the round; ``table``, ``judge``, ``trained``, ``mixed``, ``get`` and ``draw`` are read.
-            state: the part's state, always ``{}``: it keeps none.
+            view: the round. The method reads ``table``, ``judge``, ``trained``, ``mixed``, ``get`` and ``draw``.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         updates = view.trained
         per_seat = np.zeros(len(updates))
@@ -334,7 +335,7 @@ class GTG(GameValue):
         eps: the truncation threshold in units of the utility. If a round changes the utility by less, all values are 0
             and nothing is sampled. A permutation ends once its coalition's utility is within ``eps`` of the utility of
             all seats.
-        max_permutations: the most permutations to draw; None: 50 for each seat (papers.md G4).
+        max_permutations: the most permutations to draw. None: 50 for each seat (papers.md G4).
         check: also compute the exact values, for groups of at most 8 seats.
         stop: sampling ends when "every" seat's estimate has converged, or only their "mean", as in the authors' code
             (after about 20 permutations).
@@ -389,26 +390,28 @@ _SURE = 40  # models for each seat at most, where the ranking is to be sure and 
 
 @dataclass(frozen=True)
 class Mixture(GameValue):
-    """Semivalues from a surrogate of the utility as a function of the mixture of updates (:mod:`hanse.games.mixture`).
+    """Semivalues from a function fitted to the utilities of mixtures of updates (:mod:`hanse.games.mixture`).
 
-    A smooth function is fitted to the utilities of ``budget`` models, and its semivalues are computed. Seats whose own
-    model has no finite loss leave the game first; each gets the value of such a model to the whole group.
+    A smooth function is fitted to the utilities of ``budget`` models, and its semivalues are computed. A seat whose own
+    model has no finite loss leaves the game before it starts. It gets the value that such a model has for the whole
+    group.
 
     Attributes:
-        budget: how many models of a group are evaluated at most; None: 10 for each seat, 40 with ``sure``. If all
-            coalitions fit, the values are exact. A budget that is too small for the number of seats is raised to the
+        budget: the most models of a group that are evaluated. None: 10 for each seat, or 40 with ``sure``. If all
+            coalitions fit, the values are exact. If a budget is too small for the number of seats, it is raised to the
             least that works.
         semivalue: "shapley", "banzhaf", or "beta" (beta-Shapley).
-        alpha: the beta-Shapley value's alpha; None: 4.
-        beta: the beta-Shapley value's beta; None: 1.
+        alpha: the parameter alpha of the beta-Shapley value. None: 4.
+        beta: the parameter beta of the beta-Shapley value. None: 1.
         stop: "budget" uses all models. "top" stops early, when the intervals separate the ``top`` best seats from the
             others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
-        top: for ``stop = "top"``, how many best seats to find; None: 1.
-        precision: for ``stop = "payout"``, the precision of the intervals; None: 0.01.
-        sure: stop as soon as the ranking of the seats is right with this probability, such as 0.95; None: as ``stop``
-            says. Seats that differ by less than a hundredth of the sum of the positive values need not be ranked.
-        interactions: record which seats complement each other and which duplicate each other.
-        also: smaller budgets; the values that they would have given are recorded, too, without evaluating more models.
+        top: how many best seats to find with ``stop = "top"``. None: 1.
+        precision: the precision of the intervals with ``stop = "payout"``. None: 0.01.
+        sure: evaluation stops as soon as the ranking of the seats is right with this probability, such as 0.95. None:
+            it stops as ``stop`` says. Seats that differ by less than a hundredth of the sum of the positive values need
+            not be ranked.
+        interactions: whether to record which seats complement each other and which duplicate each other.
+        also: smaller budgets. The values that these would have given are recorded too, without evaluating more models.
             For n seats a budget below 2 n + 2 (or 2 to the n, if that is less) records nothing.
         check: also compute the exact values, for groups of at most 8 seats.
     """
@@ -527,10 +530,10 @@ class Mixture(GameValue):
 
 @dataclass(frozen=True)
 class MonteCarlo(GameValue):
-    """Shapley values as mean marginal utilities over random permutations.
+    """Shapley values, as mean marginal utilities over random permutations.
 
     Attributes:
-        permutations: how many to draw; each evaluates at most as many models as there are seats.
+        permutations: how many permutations to draw. Each evaluates at most as many models as there are seats.
     """
 
     permutations: Positive = 100
@@ -565,7 +568,7 @@ class Exact(GameValue):
 
 @dataclass(frozen=True)
 class LeaveOneOut(GameValue):
-    """The leave-one-out value: what the group loses without the seat. Takes m + 1 evaluated models."""
+    """The leave-one-out value of a seat: what its group loses without it. Takes m + 1 evaluated models."""
 
     def measure(self) -> Measure:
         """Return what a leave-one-out value is."""
@@ -583,7 +586,7 @@ class LeaveOneOut(GameValue):
         return Solved(values, _by_block(lambda worth: worth[0] - worth[1:], game))
 
     def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
-        """Return the errors ``[m]`` by the loss's slope at the row before and after; NaN for another utility."""
+        """Return the errors ``[m]`` from the loss's slope at the row before and after; NaN for any other utility."""
         if self.utility != "loss" or row in view.mixed.made:
             return super().noise_errors(view, row, group, noise)
         weights, P = view.mixed.W[row, group], view.context.layout.num_parameters
@@ -641,13 +644,13 @@ class FirstOrder(ValuePart):
         return Telling(measures=FIRST_ORDER)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return first-order values ``[S]``, over the parameters only, since buffers have no gradient.
+        """Return first-order values ``[S]``. They cover only the parameters, since buffers have no gradient.
 
         Values are 0 in a group whose mixed model has no finite gradient.
 
         Args:
-            view: the round; ``judge``, ``trained`` and ``mixed`` are read.
-            state: the part's state, always ``{}``: it keeps none.
+            view: the round. The method reads ``judge``, ``trained`` and ``mixed``.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, without_block = np.zeros(len(updates)), np.zeros((len(updates), 0))
@@ -672,19 +675,19 @@ class FirstOrderAtClients(ValuePart):
     """PI-FL's first-order Shapley values (Alg. 2) on the data of the clients that trained.
 
     Each client sends the loss gradient of its group's mean update on its own data. The gradient of a group is the mean
-    over its clients, weighted by samples. It is taken at the sample-weighted mean of the updates, which is the new
-    model itself unless the mechanism averages in another way.
+    over its clients, weighted by samples. The gradient is taken at the sample-weighted mean of the updates. This is the
+    new model itself, unless the mechanism averages in another way.
 
     Attributes:
         normalised: True for eq. (2), False for eq. (1).
-        share: the share of their data on which clients compute the gradient.
-        samples: the most samples to compute it on; None: all of that share.
+        share: on which share of their data clients compute the gradient.
+        samples: the most samples on which the gradient is computed. None: all of that share.
         judges: the clients whose gradients determine a client's value. "all", as in the paper: all clients in its
             group, including itself. Clients are believed, so one that sends a false gradient can get the highest value.
-            "others": the clients of a group are divided at random into two halves in each round, and each half is
-            judged by the other. A value is then a rank (:func:`hanse.games.impartial.impartial_places`), and nothing
-            that a client sends about others changes its own. No gradient counts as longer than the median of its half.
-            "auto" is "others", unless this part is the mechanism's own and the server has a validation set: then
+            "others": in each round the clients of a group are divided at random into two halves, and each half judges
+            the other. A value is then a rank (:func:`hanse.games.impartial.impartial_places`), and nothing that a
+            client sends about others changes its own. No gradient counts as longer than the median of its half. "auto"
+            means "others", with one exception. If this part is the mechanism's own and the server has a validation set,
             "first_order" replaces it before the run, and ``config.toml`` records that.
     """
 
@@ -696,9 +699,7 @@ class FirstOrderAtClients(ValuePart):
     judges: Literal["auto", "others", "all"] = "auto"
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the part's description, with what a value is, and what is wrong with values that clients compute
-        themselves.
-        """
+        """Return the part's description: what a value is, and what is wrong with values that clients compute."""
         if self.judges != "all":
             return Telling(measures=PLACE)
         return Telling(warning=SELF_JUDGED, measures=FIRST_ORDER)
@@ -707,8 +708,8 @@ class FirstOrderAtClients(ValuePart):
         """Ask the clients of each group for the gradient of the group's mean update.
 
         Args:
-            view: the round; ``stage`` and ``trained`` are read.
-            state: the part's state, always ``{}``: it keeps none.
+            view: the round. The method reads ``stage`` and ``trained``.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         if view.stage != "close":
             return ()
@@ -722,13 +723,13 @@ class FirstOrderAtClients(ValuePart):
         return found
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
-        """Return first-order values or places, ``[S]``.
+        """Return first-order values, or ranks, ``[S]``.
 
-        If no judge sends a gradient, values are 0 and ranks are drawn at random; ``value/unjudged`` counts such seats.
+        If no judge sends a gradient, values are 0 and ranks are drawn at random. ``value/unjudged`` counts such seats.
 
         Args:
-            view: the round; ``answers``, ``trained``, ``mixed`` and ``draw`` are read.
-            state: the part's state, always ``{}``: it keeps none.
+            view: the round. The method reads ``answers``, ``trained``, ``mixed`` and ``draw``.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard, unjudged = np.zeros(len(updates)), 0, 0
@@ -848,26 +849,28 @@ def _scaled(gradients: Tensor, view: View, row: int, group: Ints) -> tuple[Tenso
 class Path(ValuePart):
     """Path values: the fall of the validation loss along each row's step, divided among the updates.
 
-    The Aumann-Shapley value of the increment game (:mod:`hanse.games.path`): update i is worth the integral of the
-    loss's slope from the old row w to the new one, in the direction of its weighted step ``W_i (U_i - w_i)``, where w_i
-    is the row that it started from (w, except in pFedGraph). This takes ``points`` gradients, however many updates
-    there are. With a server optimiser, an update's part is its weighted step as scaled by the optimiser in this round.
+    They are the Aumann-Shapley value of the increment game (:mod:`hanse.games.path`). Update i is worth the integral of
+    the loss's slope in the direction of its weighted step ``W_i (U_i - w_i)``, taken from the old row w to the new one.
+    Here w_i is the row from which the update started (w, except in pFedGraph). Their computation takes ``points``
+    gradients, however many updates there are. With a server optimiser, an update's part is its weighted step as scaled
+    by the optimiser in this round.
 
-    Whatever else changes the loss belongs to nobody and is recorded as ``value/residual``: the round's gain,
-    ``value/gain``, minus the sum of the values, ``value/sum``, over ``value/rows`` rows. Of this, ``value/carried``
-    comes from the part of the step that is in no update (momentum, other rows mixed in) or, with ``novel``, is not new.
-    The remainder is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
-    PyTorch's batch norms).
+    Whatever else changes the loss belongs to nobody and is recorded as ``value/residual``. This is the round's gain,
+    ``value/gain``, minus the sum of the values, ``value/sum``, over ``value/rows`` rows. Of this residual,
+    ``value/carried`` comes from the part of the step that is in no update (momentum, other rows mixed in) or, with
+    ``novel``, from the part that is not new. The remainder is the error of the integral, and the effect of buffers
+    without a gradient (all but the statistics of PyTorch's batch norms).
 
     A value is linear in the update. So declared noise (``[federation] private``) moves the value by a known standard
-    deviation: the weight times the noise times the length of the mean gradient. What noise costs by making the path
-    itself worse is estimated, and the standard error contains both (:mod:`hanse.mechanisms.value_noise`).
+    deviation: the product of the update's weight, the noise, and the length of the mean gradient. What noise costs by
+    making the path itself worse is estimated, and the standard error contains both
+    (:mod:`hanse.mechanisms.value_noise`).
 
     Attributes:
-        points: Gauss-Legendre points on the path, 1 to 24; doubled while the integral differs from the gain by more
-            than 1 %.
-        novel: value only what is orthogonal to the steps of the previous round, so repeating one's own or copying
-            another's earns nothing. The values then sum to less than the gain.
+        points: the number of Gauss-Legendre points on the path, 1 to 24. It is doubled while the integral differs from
+            the gain by more than 1 %.
+        novel: whether only what is orthogonal to the steps of the previous round has a value. Repeating one's own
+            update, or copying another's, then earns nothing. The values then sum to less than the gain.
         utility: "loss".
     """
 
@@ -892,11 +895,11 @@ class Path(ValuePart):
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return path values ``[S]``.
 
-        A group whose path has no finite gradient, or ends at a loss that is not finite, is worth 0;
-        ``value/not_finite`` counts such groups.
+        A group is worth 0 if its path has no finite gradient or ends at a loss that is not finite. ``value/not_finite``
+        counts such groups.
 
         Args:
-            view: the round; ``table``, ``judge``, ``trained``, ``mixed`` and ``context`` are read.
+            view: the round. The method reads ``table``, ``judge``, ``trained``, ``mixed`` and ``context``.
             state: as :meth:`init` makes it.
         """
         updates, shares = view.trained, view.judge.block_shares
@@ -966,7 +969,7 @@ class Path(ValuePart):
         """Return the state with this round's steps, for ``novel``.
 
         Args:
-            outcome: the finished round; ``trained``, ``table`` and ``context`` are read.
+            outcome: the finished round. The method reads ``trained``, ``table`` and ``context``.
             state: as :meth:`init` makes it.
         """
         updates = outcome.trained
@@ -980,13 +983,13 @@ class Path(ValuePart):
 class GroupPath(ValuePart):
     """Path values for members whose updates the server sees only in sums (``[federation] secure``).
 
-    A path value is linear in the update, so the value of a group's sum is the sum of its members' values. These are
-    estimated by least squares over the rounds so far, in which groups change (:mod:`hanse.games.group_sums`). In every
-    round the values of a group's members sum to the group's value. The squares of the standard errors can be added over
-    rounds (:func:`hanse.games.group_sums.shares`).
+    A path value is linear in the update, so the value of a group's sum is the sum of its members' values. The members'
+    values are estimated by least squares over the rounds so far, in which groups change
+    (:mod:`hanse.games.group_sums`). In every round the values of a group's members sum to the group's value. The
+    squares of the standard errors can be added over rounds (:func:`hanse.games.group_sums.shares`).
 
-    Recorded besides what :class:`Path` records: ``value/sums``, how many sums were seen so far, and ``value/noise``,
-    how much a member's value changes from round to round (a standard deviation).
+    Two figures are recorded besides those of :class:`Path`: ``value/sums``, how many sums were seen so far, and
+    ``value/noise``, how much a member's value changes from round to round (a standard deviation).
 
     Attributes:
         points: as for :class:`Path`.
@@ -1029,7 +1032,7 @@ class GroupPath(ValuePart):
         """Return the values of the members whose groups were summed, ``[S]``.
 
         Args:
-            view: the round; ``context.sums``, ``seats`` and what :meth:`Path.value` reads are read.
+            view: the round. The method reads ``context.sums``, ``seats`` and what :meth:`Path.value` reads.
             state: as :meth:`init` makes it.
         """
         seen, _ = Path(self.points).value(view, {})

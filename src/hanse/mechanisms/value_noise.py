@@ -1,9 +1,9 @@
-"""What the noise in updates does to values, so that their intervals contain it (``[federation] private``).
+"""What the noise in updates does to values, so that the intervals of values include it (``[federation] private``).
 
-Noise moves a value by chance: to first order by the slope of the loss times the noise. And it makes models worse: noise
-of the variance V at each number of a model raises the loss by about ``c V``, with ``c = tr(H) / 2`` and the loss's
-Hessian H, in every round and always upwards. A value's error contains both (:func:`together`), so nobody is said to
-have clearly done harm, or good, by noise alone.
+Noise moves a value by chance: to first order by the slope of the loss times the noise. And it makes models worse. Noise
+of the variance V at each number of a model raises the loss by about ``c V``, with ``c = tr(H) / 2`` and H the Hessian
+of the loss. It does so in every round, and always upwards. A value's error includes both effects (:func:`together`). So
+nobody is said to have clearly done harm, or good, because of noise alone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hanse.federation.privacy import NOISE
 
 
 def noise_of(updates: Updates) -> Floats:
-    """Return the standard deviation of the noise at each number of each update, ``[S]``, as clients say; 0: none."""
+    """Return the standard deviation of the noise at each number of each update, ``[S]``, as declared; 0 for none."""
     said = updates.metrics or [{}] * len(updates)
     return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
 
 
 def unknown_without(values: Values, updates: Updates) -> Values:
-    """Return values whose errors are not known (NaN) where updates have noise and the part said no errors."""
+    """Return values without known errors (NaN) for updates with noise, if the value part gave no errors."""
     if values.standard_errors is not None or not noise_of(updates).any():
         return values
     return replace(values, standard_errors=np.full(len(updates), np.nan))
@@ -38,7 +38,7 @@ class Curved:
     """How much noise raises the loss of a row that a round moved.
 
     Attributes:
-        beyond: by how much the loss rose along the step beyond what the slope at its start says; at least 0.
+        beyond: how much more the loss rose along the step than the slope at its start predicts; at least 0.
         squared: the step's squared length.
     """
 
@@ -64,11 +64,11 @@ class Curved:
 
 
 def together(chance: Floats, worse: Floats, round: int) -> Floats:
-    """Return standard errors ``[m]`` that contain the noise, for values that are summed over rounds.
+    """Return standard errors ``[m]`` that include the noise, for values that are summed over rounds.
 
     Over t rounds chance adds up as sqrt(t) and harm as t. With ``e_r^2 = chance^2 + (2 r + 1) worse^2`` the errors of
-    the rounds 0 to t - 1 add up to ``e^2 = t chance^2 + t^2 worse^2``, and ``1.96 e`` is at least ``t worse + 1.645
-    sqrt(t) chance`` (Cauchy-Schwarz): at most 5 % of sums of noise alone are clearly below 0.
+    the rounds 0 to t - 1 add up to ``e^2 = t chance^2 + t^2 worse^2``. Then ``1.96 e`` is at least ``t worse + 1.645
+    sqrt(t) chance`` (Cauchy-Schwarz). So of all sums of noise alone, at most 5 % are clearly below 0.
 
     Args:
         chance: the standard deviation of each value by noise, to first order.
@@ -79,7 +79,7 @@ def together(chance: Floats, worse: Floats, round: int) -> Floats:
 
 
 def left_out(weights: Floats, noise: Floats, total: float, slope: float, size: int) -> tuple[Floats, Floats]:
-    """Return the squared lengths of noise in a mean with, and without each member, and how far it moves the difference.
+    """Return the squared noise in a mean, with all members and without each, and how far noise moves the difference.
 
     Args:
         weights: ``[m]``, of the members; they sum to 1.
@@ -89,8 +89,9 @@ def left_out(weights: Floats, noise: Floats, total: float, slope: float, size: i
         size: P.
 
     Returns:
-        By how much each member raises the squared length, ``[m]`` (below 0: its noise averages that of others away),
-        and the standard deviation ``[m]`` of the loss's difference, to first order.
+        Two arrays ``[m]``. The first is by how much each member raises the squared length; it is below 0 if the
+        member's noise averages away that of others. The second is the standard deviation of the loss's difference, to
+        first order.
     """
     squares = np.square(weights * noise)
     rest = squares.sum() - squares

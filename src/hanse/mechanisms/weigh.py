@@ -1,11 +1,11 @@
-"""WEIGH: how the updates of a group of seats become the server row that they train, or rows for single clients.
+"""WEIGH: how the updates of a group of seats become the server row that they train, or rows of single clients.
 
 This module has the averages: by samples, uniform, by inverse distance. Robust rules are in ``robust.py``, server
 optimisers in ``server_steps.py``.
 
 Several personalised systems give each client a *centre*, a row "centre" that mixes the models of others.
-:func:`mixed_centres` returns such rows. A part that fills these rows hands on :class:`Centres`, which says whose centre
-is new; :class:`Received` says which models were sent to whom.
+:func:`mixed_centres` returns such rows. A part that fills these rows passes on :class:`Centres`, which says whose
+centre is new. :class:`Received` says which models were sent to whom.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def addable(num_samples: Floats) -> Floats:
 
 
 def sample_shares(num_samples: Floats) -> Floats:
-    """Return the shares ``n_k / sum n``, ``[S]``; they are uniform if all sizes are 0.
+    """Return the shares ``n_k / sum n``, ``[S]``. They are uniform if all sizes are 0.
 
     Args:
         num_samples: finite numbers from 0 on, ``[S]``.
@@ -109,7 +109,7 @@ class Centres:
 
 @dataclass(frozen=True)
 class Received:
-    """Tells later parts which clients were sent which clients' models in this round.
+    """Tells later parts whose models each client was sent in this round.
 
     Attributes:
         clients: the clients, ``[m]``.
@@ -133,11 +133,11 @@ class Received:
 
 
 def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:
-    """Return the decision that gives each seat's client a new centre, mixed from all updates.
+    """Return the decision that gives each client a new centre, mixed from all updates.
 
     Args:
         view: the round, after training.
-        A: the weights ``[S, S]``; row s makes the centre of seat s's client.
+        A: the weights ``[S, S]``. Row s makes the centre of the client in seat s.
         metrics: numbers to record along with ``weigh/self_weight``, the mean weight of a client's own update.
     """
     client = view.trained.seats.client
@@ -166,7 +166,7 @@ class InverseDistance(AggregatePart):
 
     Attributes:
         norm: "l2" or "l1", over the parameters.
-        epsilon: added to the distances, in units of their mean, which keeps an update that equals the mean from getting
+        epsilon: added to the distances, in units of their mean. Without it, an update that equals the mean would get
             all the weight. The weights do not depend on the scale of the models.
     """
 
@@ -192,13 +192,14 @@ class InverseDistance(AggregatePart):
 class InverseVariance(AggregatePart):
     """Weights in proportion to ``1 / (T tau^2 / n_k + s_k^2)``: the more noise an update has, the less it counts.
 
-    s_k is the noise on each number of the update, n_k its samples, and tau^2 the variance that one sample makes. It is
-    estimated from how much the updates differ beyond their noise, as random effects are in meta-analysis, by the method
-    of moments (DerSimonian, Laird 1986). A client's own difference persists, while noise is drawn anew each time: over
-    the T rounds in which a client trains, the variance of the first grows as T^2, that of the noise as T.
+    s_k is the noise on each number of the update, n_k its samples, and tau^2 the variance that one sample makes. The
+    variance tau^2 is estimated from how much the updates differ beyond their noise. This is the method of moments for
+    random effects, known from meta-analysis (DerSimonian, Laird 1986). A client's own difference persists, while its
+    noise is drawn anew each time. Over the T rounds in which a client trains, the variance of its own difference
+    therefore grows as T^2, and that of the noise as T.
 
-    Where noise is all there is, these are Robust-HDP's weights ``1 / s_k^2`` (Malekmohammadi, Yu, Cao 2024), which
-    leave the least noise in the mean; where there is little, the sample shares. The noise is what clients with a
+    If there is only noise, these are Robust-HDP's weights ``1 / s_k^2`` (Malekmohammadi, Yu, Cao 2024), which leave the
+    least noise in the mean. If there is little noise, they are the sample shares. The noise is what clients with a
     privacy account state, as far as the server believes it (:class:`hanse.federation.privacy.Believed`).
     """
 

@@ -1,8 +1,8 @@
 """Fitted estimators of scikit-learn as arrays that can be averaged, and averages as estimators again.
 
 Averaged are the fitted coefficients of linear models (``coef_``, ``intercept_``) and of multi-layer perceptrons
-(``coefs_``, ``intercepts_``). Trees, neighbours and pipelines have no average; to value them, models are trained anew
-(``hanse.shapley``). scikit-learn itself is not imported here, so any object with these attributes will do.
+(``coefs_``, ``intercepts_``). Trees, neighbours and pipelines have no average. To value them, models are trained anew
+(``hanse.shapley``). scikit-learn itself is not imported here, so any object with these attributes works.
 """
 
 from __future__ import annotations

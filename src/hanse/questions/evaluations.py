@@ -32,16 +32,16 @@ class Evaluations:
 
     Args:
         ask: yields a question for each coalition, in their order.
-        cache: the answers of earlier calls by cache key; None: no cache.
-        told: called after each evaluation, with the number done, the number expected, and a text.
-        function: what messages call the user's function.
+        cache: the answers of earlier calls by cache key. None: no cache.
+        told: a function that is called after each evaluation, with the number done, the number expected, and a text.
+        function: the name of the user's function in messages.
 
     Attributes:
         evaluated: number of calls of the user's function.
         seconds: the time that these calls took.
-        expected: the largest possible number of evaluations; None: not known.
-        samples: how many numbers the user's function returns, one for each test sample; 0: only their mean, or another
-            worth.
+        expected: the largest possible number of evaluations. None: not known.
+        samples: how many numbers the user's function returns, one for each test sample. 0: it returns only their mean,
+            or another worth.
         raised: the exception of the user's function, to distinguish it from the caller's mistakes.
     """
 
@@ -132,7 +132,7 @@ class Limit:
     """The number of evaluations that fit into the user's time limit.
 
     Attributes:
-        seconds: the total time; None: no limit.
+        seconds: the total time. None: no limit.
         spent: the time already used.
         each: the time of one evaluation.
     """
@@ -143,13 +143,13 @@ class Limit:
 
     @property
     def most(self) -> float:
-        """How many more evaluations fit; infinite if there is no limit."""
+        """How many more evaluations fit in the time; infinite if there is no limit."""
         if self.seconds is None or not self.each:
             return math.inf
         return max(0.0, self.seconds - self.spent) / self.each
 
     def fits(self, least: float, what: str) -> None:
-        """Raise UserError if fewer than ``least`` more evaluations fit; ``what`` is the method that needs so many."""
+        """Raise UserError if fewer than ``least`` more evaluations fit. ``what`` is the method that needs so many."""
         if self.most < least:
             need = self.spent + least * self.each
             raise UserError(
@@ -172,7 +172,8 @@ def progress(wanted: bool | None, label: str) -> Iterator[Told]:
     """Show a bar on standard error, and yield the function that updates it.
 
     Args:
-        wanted: True: at once. None: after 2 seconds, in a terminal or a notebook. False: never.
+        wanted: whether to show the bar. True: at once. None: after 2 seconds, in a terminal or a notebook. False:
+            never.
         label: the label before the bar.
 
     Raises:

@@ -1,6 +1,6 @@
 """Converts models in users' forms to rows that can be averaged, and averages back to these forms.
 
-Forms are state dicts, arrays, Flower's lists of arrays, rows of one array, and fitted scikit-learn estimators
+The forms are state dicts, arrays, Flower's lists of arrays, rows of one array, and fitted scikit-learn estimators
 (:mod:`hanse.questions.estimators`), each in a list or by name.
 """
 
@@ -40,7 +40,7 @@ class Form:
         """Return an update as a row ``[P]`` float64.
 
         Raises:
-            UserError: the update does not have this form, or contains numbers that are not finite; the message begins
+            UserError: the update does not have this form, or contains numbers that are not finite. The message begins
                 with ``where``.
         """
         parts = parts_of(update, where)
@@ -69,8 +69,9 @@ class Form:
         return b"".join(part.cpu().numpy().tobytes() for name, part in parts.items() if name not in self.names)
 
     def gradient(self, given: Any) -> Tensor:
-        """Return a gradient in this form as a row ``[P]`` float64. Missing entries of a state dict, and None, are 0;
-        entries of integers, which are not averaged, are ignored.
+        """Return a gradient in this form as a row ``[P]`` float64.
+
+        Missing entries of a state dict, and None, are 0. Entries of integers, which are not averaged, are ignored.
 
         Raises:
             UserError: the gradient does not have this form.
@@ -155,8 +156,8 @@ class Given:
     """The given updates.
 
     Attributes:
-        names: ``[n]``, the updates' names: the dictionary's keys, or 0, 1, ...
-        keys: ``[n]``, the keys themselves; None: the updates were given as a list.
+        names: ``[n]``, the updates' names: the keys of the dictionary, or 0, 1, ...
+        keys: ``[n]``, the keys themselves. None: the updates were given as a list.
         updates: ``[n]``, each as a state dict, list, array or tensor.
         form: the form of the updates.
         rows: ``[n, P]`` float64 on the CPU, one model per row.
@@ -178,7 +179,7 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
 
     Args:
         updates: as in :func:`hanse.questions.valuing.value`.
-        parameters: how to read a model's arrays and put them back; None: unchanged, or scikit-learn's.
+        parameters: how to read a model's arrays and put them back. None: unchanged, or scikit-learn's.
 
     Raises:
         UserError: no updates, or updates that do not fit each other.

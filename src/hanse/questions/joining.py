@@ -1,5 +1,4 @@
-"""Who gains by joining a federation: compares each client's model with the one that it trains alone, on its own test
-rows.
+"""Who gains by joining a federation: compares each client's model, on its own test rows, with one trained alone.
 
 :func:`who_gains` (``hanse.who_gains``) plays several mechanisms, and every client alone, on the same data, and returns
 :class:`Joining`. Its verdict on a client is that of the client's statement
@@ -60,10 +59,10 @@ class Gain:
         mechanism: the mechanism's name.
         joined: the metric of the client's model after joining, on its own test rows.
         alone: the metric of the model that the client trained alone.
-        gain: the improvement by joining; NaN: not known.
-        low: the lower end of the 95 % interval of ``gain``; NaN: not known.
+        gain: the improvement by joining. NaN: not known.
+        low: the lower end of the 95 % interval of ``gain``. NaN: not known.
         high: the upper end of that interval.
-        samples: how many test rows the client has; None: not recorded.
+        samples: how many test rows the client has. None: not recorded.
     """
 
     client: str
@@ -78,7 +77,7 @@ class Gain:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Joining(Shown):
-    """Who gains by joining, by mechanism. Prints as a table; a notebook also shows its picture.
+    """Who gains by joining, by mechanism. The answer prints as a table, and a notebook also shows its picture.
 
     Attributes:
         gains: a :class:`Gain` for each mechanism and client.
@@ -120,7 +119,7 @@ class Joining(Shown):
         return gains
 
     def sentences(self) -> Sequence[str]:
-        """Return which mechanism is best, and for each mechanism who gains, who loses, and for whom that is open."""
+        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear."""
         counts = {name: [sum(self.sign(g) == s for g in self.of(name)) for s in (1, -1, 0)] for name in self.mechanisms}
         mean = {name: float(np.nanmean([g.gain for g in self.of(name)])) for name in self.mechanisms}
         best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]))
@@ -213,42 +212,43 @@ def who_gains(
 ) -> Joining:
     """Return who gains by joining a federation: how much better each client's model is than one that it trains alone.
 
-    Every client holds out a share of its rows for tests. Each mechanism, and every client alone, trains on the same
-    rows, and both models of a client are tested on its own test rows. Whatever is not given here is as in
-    :func:`hanse.run`, except for the shares of rows: nobody needs a server's test set for this question, so the
-    clients keep these rows (unless a mechanism judges updates on them).
+    Every client keeps a share of its rows for tests. Each mechanism trains on the same rows as every client alone. Both
+    models of a client are tested on the client's own test rows. Whatever is not given here is as in :func:`hanse.run`,
+    with one exception. Nobody needs a server's test set for this question, so the clients keep these rows (unless a
+    mechanism judges updates on them).
 
     Args:
         data: whatever :func:`hanse.run` takes, such as a pandas DataFrame.
         target: the column to be predicted, if the data are a table.
         client: the column that names the client of each row, if the data are a table.
-        features: the columns of features, if the data are a table; None: all other columns.
+        features: the columns of features, if the data are a table. None: all other columns.
         model: a module or a function that makes one, as for :func:`hanse.run`, or the name of a model of hanse.
             None: the default of ``[model]``.
-        mechanisms: names, tables with options, or mechanisms put together in Python; a dictionary names them. "local",
-            every client alone, is always played.
-        metric: the metric of the tests, such as "accuracy", "auc" or "rmse" (``[eval] metrics``). None: accuracy, or,
-            for regression, the loss.
+        mechanisms: names, tables with options, or mechanisms put together in Python. A dictionary gives them names.
+            "local", every client alone, is always played.
+        metric: the metric of the tests, such as "accuracy", "auc" or "rmse" (``[eval] metrics``). None: accuracy, or
+            the loss for regression.
         train: settings of ``[train]`` for all, such as ``{"lr": 0.05, "epochs": 2}``.
         alone: settings of ``[train]`` that differ for clients that train alone. Without its own weight decay a small
             client may overfit, and joining looks better than it is.
-        rounds: how many rounds are played; None: the default of ``[run]``.
+        rounds: how many rounds are played. None: the default of ``[run]``.
         test: the share of each client's rows that is kept for tests, above 0 and below 1.
         splits: how often to repeat everything with different test rows. Gains and interval ends are averaged over the
-            splits; since these reuse the same rows, the intervals do not get narrower.
-        seed: the seed of the first split, from which those of the others follow.
-        prepare: how a table's columns become numbers: "auto" fills gaps, scales numbers and makes columns of words and
-            dates; or a scikit-learn transformer such as a ``ColumnTransformer``. None: the columns are numbers already.
-        statistics: the rows on which ``prepare`` is fitted: each client's "own", or those of all clients, "pooled".
-        out: a folder for the runs, for :func:`hanse.load` and ``hanse report``; None: they are not kept.
-        progress: show a bar on standard error; None: after 2 seconds, in a terminal or notebook.
+            splits. The splits reuse the same rows, so the intervals do not get narrower.
+        seed: the seed of the first split. The seeds of the other splits follow from it.
+        prepare: how a table's columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
+            dates. The alternative is a scikit-learn transformer such as a ``ColumnTransformer``. None: the columns are
+            numbers already.
+        statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
+        out: a folder for the runs, for :func:`hanse.load` and ``hanse report``. None: they are not kept.
+        progress: whether to show a bar on standard error. None: after 2 seconds, in a terminal or notebook.
 
     Returns:
         The gains by client and mechanism.
 
     Raises:
-        UserError: the errors of :func:`hanse.run`, ``test`` or ``splits`` out of range, or data that do not say which
-            client each row belongs to (asking whether joining pays made-up clients is meaningless).
+        UserError: for the reasons of :func:`hanse.run`; if ``test`` or ``splits`` is out of range; or if the data do
+            not say to which client each row belongs (it is meaningless to ask whether joining pays made-up clients).
 
     Examples:
         Three shops. Bremen has few customers, and Kiel's are the opposite of the others':

@@ -1,8 +1,9 @@
-"""A run that answers: :class:`Run` is what ``hanse.run``, ``hanse.resume`` and ``hanse.load`` return.
+"""A run that answers questions: :class:`Run` is what ``hanse.run``, ``hanse.resume`` and ``hanse.load`` return.
 
-It adds to the run of :mod:`hanse.runs.run` answers to the usual questions: who contributed (:meth:`Run.values`), who
-gained by joining (:meth:`Run.joining`), how does it compare (:meth:`Run.compare`), what does a participant's statement
-say (:meth:`Run.statement`). The numbers are those of the report and the statements, from the same functions.
+It adds answers to the usual questions to the run of :mod:`hanse.runs.run`: who contributed (:meth:`Run.values`), who
+gained by joining (:meth:`Run.joining`), how the run compares with others (:meth:`Run.compare`), and what a
+participant's statement says (:meth:`Run.statement`). The numbers are those of the report and the statements, from the
+same functions.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Run(PlainRun, Shown):
 
     @cached_property
     def record(self) -> RunRecord:
-        """The run as reports read it: from its directory, or, without one, from memory."""
+        """The run as reports read it: from its directory or, if there is none, from memory."""
         return _InMemory.of(self) if self.path is None else load_run(self.path)
 
     def values(self) -> Contributions:
@@ -132,7 +133,8 @@ class Run(PlainRun, Shown):
         """Return who gained by joining: each client's model compared with one trained alone, with 95 % intervals.
 
         Args:
-            alone: the run of :meth:`alone`; None: the one in the run directory's folder ``alone``, or next to it.
+            alone: the run that :meth:`alone` returns. None: the run in the folder ``alone`` of the run directory, or
+                next to it.
 
         Raises:
             UserError: a run has no directory, or there is no run alone.
@@ -159,7 +161,7 @@ class Run(PlainRun, Shown):
         """Compare this run with others: results, costs and curves.
 
         Args:
-            others: the other runs, one at least.
+            others: the other runs, at least one.
 
         Raises:
             UserError: no other run is given, or one is not a run.
@@ -192,7 +194,7 @@ class Run(PlainRun, Shown):
         """Write the report, one HTML page with all figures, and return it.
 
         Args:
-            out: the folder; None: the run directory.
+            out: the folder for the page. None: the run directory.
 
         Raises:
             UserError: the run has no directory, or ``out`` cannot be written.
@@ -208,8 +210,8 @@ class Run(PlainRun, Shown):
     def sentences(self) -> Sequence[str]:
         """Return the result in plain English, one paragraph per entry.
 
-        The first has the doubts and the model's quality; warnings, whether the run was stopped, and what is to be said
-        of the values follow.
+        The first has the doubts and the model's quality. Warnings, whether the run was stopped, and what there is to
+        say about the values follow.
         """
         from hanse.runs.observers import mostly_refused  # here: it loads what draws in a terminal
 
@@ -229,7 +231,7 @@ class Run(PlainRun, Shown):
         return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the table of :meth:`values`; an empty one if no updates were valued."""
+        """Return the table of :meth:`values`, or an empty one if no updates were valued."""
         return ((), ()) if self._valued is None else self._valued.shown_table()
 
     def plot(self) -> Picture:
@@ -259,7 +261,8 @@ class Contributions(Worths):
 
     Attributes:
         values: ``[n]``, the sums over the rounds, the highest first.
-        standard_errors: ``[n]``, from the sampling of coalitions and the draw of the validation samples; NaN: unknown.
+        standard_errors: ``[n]``, from both the sampling of coalitions and the draw of the validation samples. NaN: not
+            known.
         names: ``[n]``, the clients' names.
         updates: ``[n]``, how many of each client's updates were valued.
         standings: the sums for clients with more than one update, for comparing them.
@@ -283,7 +286,7 @@ class Contributions(Worths):
         return [i for i in self.order if self.updates[i] > 1]
 
     def sentences(self) -> Sequence[str]:
-        """Return who was worth most and least of those that can be ranked, as a report does."""
+        """Return who was worth most and least among those that can be ranked, as a report says it."""
         from hanse.reports.contributions import TOO_FEW
 
         first, *rest = super().sentences() if len(self.ranked) > 1 else [TOO_FEW, *self.notes()]
@@ -357,9 +360,9 @@ class Page:
     Attributes:
         headline: the page's first sentence.
         lines: further sentences.
-        text: the page (HTML); None: it is at ``path``.
+        text: the page (HTML). None: it is at ``path``.
         statement: the figures of a statement.
-        path: the page's file; None: :meth:`save` writes it.
+        path: the file of the page. None: :meth:`save` writes it.
     """
 
     headline: str

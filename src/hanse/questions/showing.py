@@ -1,7 +1,7 @@
-"""Displays answers in notebooks and terminals: :class:`Picture` is a chart, :class:`Shown` the base of all answers.
+"""Displays answers in notebooks and terminals. :class:`Picture` is a chart, and :class:`Shown` the base of all answers.
 
-A notebook gets HTML with the sentences, the picture and the table, and the Vega-Lite specification; a
-terminal gets the sentences and the table. Names that come from data are escaped everywhere.
+A notebook gets HTML with the sentences, the picture and the table, and the Vega-Lite specification. A terminal gets the
+sentences and the table. Names that come from data are escaped everywhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_ROWS = 40  # of a table in a notebook or a terminal; pandas has the rest
 
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """A chart that a notebook displays, and that can be saved.
+    """A chart that a notebook displays and that can be saved.
 
     Attributes:
         chart: the chart's description.
@@ -98,11 +98,11 @@ class Shown:
     """An answer that displays itself. Subclasses implement the four methods below that raise NotImplementedError."""
 
     def sentences(self) -> Sequence[str]:
-        """Return the answer in sentences; the first must make sense on its own."""
+        """Return the answer in sentences. The first must make sense on its own."""
         raise NotImplementedError
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the headings and the rows of the answer's table, as texts; the first column is a name."""
+        """Return the headings and the rows of the answer's table, as texts. The first column is a name."""
         raise NotImplementedError
 
     def plot(self) -> Picture:

@@ -1,9 +1,9 @@
 """Values of contributions in one call, outside any run, by :mod:`hanse.games`.
 
-:func:`value` (``hanse.value``) takes several clients' models and a function that evaluates a model, and solves the game
-in which a coalition's model is the weighted average of its members' models. :func:`shapley` (``hanse.shapley``) takes
-any function of a set of names, for models that cannot be averaged: for example, one that trains a model on the members'
-data. Both return a :class:`Valuation`, and need no client or run of hanse.
+:func:`value` (``hanse.value``) takes several clients' models and a function that evaluates a model. It solves the game
+in which a coalition's model is the weighted average of its members' models. :func:`shapley` (``hanse.shapley``) is for
+models that cannot be averaged. It takes any function of a set of names, for example one that trains a model on the
+members' data. Both return a :class:`Valuation`, and need no client or run of hanse.
 """
 
 from __future__ import annotations
@@ -47,26 +47,28 @@ _SHARED = 1 << 22  # numbers of all updates from which several threads average t
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Valuation(Worths):
-    """The values of contributions. Prints as a table; a notebook also shows its picture.
+    """The values of contributions. The answer prints as a table, and a notebook also shows its picture.
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, of ``sampling`` and ``drawn`` together; 0 if the values are exact, NaN if not known.
-            They do not say what other training, with other seeds, would give.
-        names: ``[n]``, what they are called: the dictionary's keys, or 0, 1, ...
+        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact. NaN: not known.
+            They do not say what another training, with other seeds, would give.
+        names: ``[n]``, how the contributors are called: the keys of the dictionary, or 0, 1, ...
         method: the method used.
         evaluated: how many different coalitions were used.
         all_together: the worth of all updates together.
         nothing: the worth of no update: that of ``start``, or 0.
-        residual: for path values, the change of the worth minus the sum of the values: the error of the integral, and
-            any other change (buffers without a gradient, or a ``gradient`` that is not that of ``evaluate``). Else 0.
-        calls: how often ``evaluate`` was called; fewer than ``evaluated`` if a cache had the rest.
+        residual: for path values, the change of the worth minus the sum of the values. It has the error of the
+            integral, and any other change (buffers without a gradient, or a ``gradient`` that is not that of
+            ``evaluate``). Else 0.
+        calls: how often ``evaluate`` was called. This is less than ``evaluated`` if a cache had the rest.
         seconds: how long it took.
-        hints: sentences on what the values mean where that is easily missed.
-        sampling: ``[n]``, the standard errors due to coalitions that were not evaluated; 0 if all relevant ones were,
-            NaN if not known.
-        drawn: ``[n]``, those due to the draw of the test samples; NaN unless ``evaluate`` returns one number a sample.
-        samples: how many test samples these are; 0: not known.
+        hints: sentences on what the values mean, if that is easily missed.
+        sampling: ``[n]``, the standard errors due to coalitions that were not evaluated. 0: all relevant ones were
+            evaluated. NaN: not known.
+        drawn: ``[n]``, the standard errors due to the draw of the test samples. NaN unless ``evaluate`` returns one
+            number for each sample.
+        samples: how many test samples there are. 0: not known.
     """
 
     method: str
@@ -126,40 +128,44 @@ def value(
 ) -> Valuation:
     """Return the value of each of n updates (clients' trained models) to their average.
 
-    Integers in state dicts and lists (counters) are not averaged: a coalition's model takes those of its first update.
+    Integers in state dicts and lists (counters) are not averaged. A coalition's model takes those of its first update.
 
     Args:
         updates: n models by name, ``{"Hope": ..., "St Mary": ...}``, or a list of them. They are state dicts of one
             architecture, arrays or tensors of one shape, Flower's lists of arrays, or fitted scikit-learn estimators
-            with ``coef_`` or ``coefs_``; or one array or tensor ``[n, P]``, one model per row.
-        evaluate: takes the average of some updates, in the form of one update (state dicts have the first one's types
-            and devices, estimators are copies of the first one), and returns its worth (higher is better), such as an
-            accuracy or a negative loss: one number, or an array ``[m]`` of one number for each test sample, whose mean
-            is the worth. With the array, intervals also cover the draw of the test samples.
-        weights: ``[n]``, or by name: each update's weight in the average, such as its number of samples; None: equal
+            with ``coef_`` or ``coefs_``. They may also be one array or tensor ``[n, P]``, with one model per row.
+        evaluate: a function that takes the average of some updates and returns its worth (higher is better), such as an
+            accuracy or a negative loss. The average has the form of one update (state dicts have the first one's types
+            and devices, estimators are copies of the first one). The worth is one number, or an array ``[m]`` with one
+            number for each test sample, of which the mean is taken. With the array, intervals also cover the draw of
+            the test samples.
+        weights: ``[n]``, or by name: each update's weight in the average, such as its number of samples. None: equal
             weights.
         method: "mixture" (the Shapley value from few evaluations, 10 per update), "exact" (from all 2^n averages),
-            "gtg" or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n); see
+            "gtg" or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n averages). See
             ``docs/mechanisms/values.md``. "path" follows ``gradient`` along the step from ``start`` to the average.
             None: "path" if there is a ``gradient``, else "mixture".
-        start: the model before the updates, in the form of one update, whose worth is that of the empty coalition; or
-            that worth as a number. None: 0. Shapley values sum to the worth of all updates minus that of none.
-        gradient: for "path", takes a model in the form of one update and returns the gradient of ``evaluate`` in the
-            same form: ``jax.grad(worth)``, or ``torch.func.grad(worth)`` of a ``worth(state)`` that uses
-            ``torch.func.functional_call``. Missing entries, such as buffers, have gradient 0.
-        game: a coalition's model: the "average" of its updates (default), or, in the "increment" game, ``start`` plus
-            its updates' weighted steps, so an update equal to ``start`` is worth nothing. Not for "path", which is a
-            value of the increment game.
-        budget: for "mixture", the most averages to evaluate, including the empty one; None: 10 per update.
-        permutations: for "monte_carlo" and "gtg", the most orders to draw; None: 100 for "monte_carlo", and for "gtg"
-            50 per update.
+        start: the model before the updates, in the form of one update. Its worth is that of the empty coalition. You
+            can also give this worth as a number. None: 0. Shapley values sum to the worth of all updates minus that of
+            none.
+        gradient: for "path": a function that takes a model in the form of one update, and returns the gradient of
+            ``evaluate`` in the same form. Examples are ``jax.grad(worth)``, or ``torch.func.grad(worth)`` of a
+            ``worth(state)`` that uses ``torch.func.functional_call``. Missing entries, such as buffers, have gradient
+            0.
+        game: what a coalition's model is. "average" (default): the average of its updates. "increment": ``start`` plus
+            the weighted steps of its updates, so that an update equal to ``start`` is worth nothing. Not for "path",
+            which is a value of the increment game.
+        budget: for "mixture": the most averages to evaluate, including the empty one. None: 10 per update.
+        permutations: for "monte_carlo" and "gtg": the most orders to draw. None: 100 for "monte_carlo", and 50 per
+            update for "gtg".
         seed: all random draws follow from it.
-        parameters: for any other kind of model, two functions: ``get(model)`` returns a model's arrays (an array, a
-            list or a dictionary), and ``put(model, arrays)`` puts such arrays into a copy of the first model, in place
-            or by returning a model.
-        seconds: approximate time limit: if evaluations are slow, fewer averages or orders are used, so values depend on
-            the speed of the machine. None: no limit.
-        progress: show a bar on standard error; None: where it takes longer than 2 seconds, in a terminal or a notebook.
+        parameters: for any other kind of model: two functions. ``get(model)`` returns a model's arrays (an array, a
+            list or a dictionary). ``put(model, arrays)`` puts such arrays into a copy of the first model, in place or
+            by returning a model.
+        seconds: an approximate time limit. If evaluations are slow, fewer averages or orders are used, so values depend
+            on the speed of the machine. None: no limit.
+        progress: whether to show a bar on standard error. None: if it takes longer than 2 seconds, in a terminal or a
+            notebook.
         cache: your own dictionary for caching the worths of averages, by content, across calls with the same
             ``evaluate``.
         names: ``[n]``, all different, what the updates of a list or an array are called. None: 0, 1, ...
@@ -168,8 +174,9 @@ def value(
         The values with their standard errors, and how they were found.
 
     Raises:
-        UserError: inconsistent updates, numbers that are not finite, wrong weights, an option of another method, too
-            many updates or too little time for the method, or a worth that is not a finite number.
+        UserError: updates are inconsistent, numbers are not finite, weights are wrong, an option belongs to another
+            method, there are too many updates or there is too little time for the method, or a worth is not a finite
+            number.
 
     Examples:
         Three clients trained a model of two numbers, which should both be 2. The third one's update is harmful:
@@ -260,22 +267,22 @@ def shapley(
             None: "exact" up to seven names, else "monte_carlo".
         nothing: the worth of the empty set, such as that of guessing, if ``worth`` cannot compute it. None: ``worth``
             is called.
-        permutations: for "monte_carlo" and "gtg", the most orders to draw; None: 100 for "monte_carlo", and for "gtg"
-            50 per player.
+        permutations: for "monte_carlo" and "gtg": the most orders to draw. None: 100 for "monte_carlo", and 50 per
+            player for "gtg".
         seed: all random draws follow from it.
         seconds: as in :func:`value`.
         progress: as in :func:`value`.
-        cache: as in :func:`value`, with names as keys; use one cache for one ``worth`` only.
+        cache: as in :func:`value`, with names as keys. Use one cache only for one ``worth``.
 
     Returns:
         The values with their standard errors, and how they were found.
 
     Raises:
-        UserError: repeated names, an option of another method, too many names or too little time for the method, or a
-            worth that is not a finite number.
+        UserError: names are repeated, an option belongs to another method, there are too many names or there is too
+            little time for the method, or a worth is not a finite number.
 
     Examples:
-        A pair of gloves needs a left and a right one; since there is only one right glove, it is worth most:
+        A pair of gloves needs a left and a right one. There is only one right glove, so it is worth most:
 
         >>> found = shapley(lambda have: float("right" in have and len(have) > 1), ["left", "right", "other left"])
         >>> {name: round(v, 3) for name, v in zip(found.names, found.values.tolist())}

@@ -1,5 +1,6 @@
-"""Values by name with their uncertainty (:class:`Worths`): the common base of values outside a run and of a run's
-contributions.
+"""Values by name with their uncertainty (:class:`Worths`).
+
+This is the common base of values outside a run and of a run's contributions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Worths(Shown):
 
     Attributes:
         values: ``[n]`` float64.
-        standard_errors: ``[n]``; 0 if exact, NaN if not known.
+        standard_errors: ``[n]``. 0: exact. NaN: not known.
         names: ``[n]``, the names of the values.
     """
 
@@ -43,7 +44,7 @@ class Worths(Shown):
     def intervals(self) -> Floats:
         """The 95 % intervals of the values, ``[n, 2]``: the value minus and plus 1.96 standard errors.
 
-        NaN where the error is not known, and for exact values, which have no error of their own.
+        NaN if the error is not known, and for exact values, which have no error of their own.
         """
         half = np.where(self.standard_errors > 0, SURE * self.standard_errors, np.nan)
         return np.stack([self.values - half, self.values + half], axis=1)
@@ -63,7 +64,7 @@ class Worths(Shown):
         return ()
 
     def sentences(self) -> Sequence[str]:
-        """Return who was worth most and least, whose sign is uncertain, and how the numbers were computed."""
+        """Return who was worth most and least, who may be above or below 0, and how the numbers were computed."""
         order, (low, high) = self.ranked, self.intervals.T
         best, worst = order[0], order[-1]
         level = TIE * np.abs(self.values[order]).max()
@@ -94,8 +95,9 @@ class Worths(Shown):
         return ("", self.unit, "95 % interval"), rows
 
     def plot(self) -> Picture:
-        """Return the values as bars with their 95 % intervals, the highest on top; if there are more than 30, only both
-        ends.
+        """Return the values as bars with their 95 % intervals, the highest on top.
+
+        If there are more than 30, it shows only both ends.
         """
         from hanse.reports.chart import Bars, Chart, Series  # here: whoever draws nothing need not load it
 
@@ -125,7 +127,7 @@ class Worths(Shown):
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Join names in words; if there are many, the first few and the number of others.
+    """Join names in words. If there are many, give the first few and the number of others.
 
     Examples:
         >>> listed(["Hope", "Kiel", "Riga"]), listed(["Hope", "Kiel", "Riga"], most=1)

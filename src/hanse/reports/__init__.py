@@ -1,7 +1,7 @@
 """Figures, tables and pages made from run directories.
 
-``report.py`` assembles the report of several runs; each kind of chart has its own module, ``groups.py`` gathers the
-seeds of one experiment, and ``answers.py`` writes the summary on top. ``statement.py`` is for one participant,
-``compare.py`` shows runs side by side, ``audit.py`` and ``disputes.py`` check a run, ``prospect.py`` helps to decide
+``report.py`` assembles the report of several runs. Each kind of chart has its own module, ``groups.py`` gathers the
+seeds of one experiment, and ``answers.py`` writes the summary at the top. ``statement.py`` is for one participant, and
+``compare.py`` shows runs side by side. ``audit.py`` and ``disputes.py`` check a run, ``prospect.py`` helps to decide
 before one, and ``crate.py`` describes a run for other tools.
 """

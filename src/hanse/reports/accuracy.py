@@ -1,9 +1,10 @@
-"""Charts of how good the models are: by round, by client, and against what clients earned.
+"""Charts of how good the models are: by round, by client, and compared with what clients earned.
 
 :func:`curve_charts` draws the curves of tests and training losses, :func:`own_charts` the results on the clients' own
 test data. The other functions read the figures behind them, which other charts and the comparison also use:
 :func:`own_accuracy` and :func:`own_main` over the rounds, :func:`last_tested` and :func:`utilities` by client. Clients
-that the experiment makes cheat are left out of all means over clients: an attacker is tested on what it sends.
+that the experiment makes cheat are left out of all means over clients, because an attacker is tested on the model that
+it sends.
 """
 
 from __future__ import annotations
@@ -164,7 +165,8 @@ MOST_POINTS = 2000  # points of a line or dots of a chart
 def own_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> list[Chart]:
     """Return the charts of clients' results on their own test data, if they were tested on it.
 
-    These are the distribution over the clients and, where there is money, a dot for each client with what it earned.
+    One shows the distribution over the clients; another, if there is money, has a dot for each client with what it
+    earned.
 
     Args:
         groups: the experiments.
@@ -180,7 +182,8 @@ def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]
 
     Args:
         run: the run.
-        most: if somebody cheats, the most rounds to read, evenly spread, since each has its own file. None: all.
+        most: the most rounds to read if somebody cheats, evenly spread, since each round then has its own file. None:
+            all.
 
     Returns:
         The rounds (0-based) ``[n]`` in which clients were tested, and the means ``[n]``, 0 to 1.
@@ -189,7 +192,7 @@ def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]
 
 
 def own_main(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
-    """Return what :func:`own_accuracy` returns, for the run's main metric, averaged over the clients that have it.
+    """Return what :func:`own_accuracy` returns, but for the run's main metric; the mean is over clients that have it.
 
     Args:
         run: the run.

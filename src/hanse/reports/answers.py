@@ -1,4 +1,4 @@
-"""The top of a report: does joining pay, who contributed, and what to do next, in at most 60 words and a picture.
+"""The top of a report: does joining pay, who contributed, and what to do next; at most 60 words and a picture.
 
 :func:`answers` derives them from the same figures as the rest of the report: verdicts on joining
 (``statement_verdict.py``) and sums of values (``contributions.py``). ``hanse run`` prints them at its end, ``hanse
@@ -50,10 +50,10 @@ class Answers:
 
     Attributes:
         joining: for how many clients joining paid, by how much, and with what certainty.
-        contributed: who contributed most, and who did harm.
-        next: what to do next.
+        contributed: a sentence on who contributed most, and who did harm.
+        next: a sentence on what to do next.
         picture: the contributions as bars with intervals; None where nobody was valued.
-        doubts: what must stand before these answers, such as that the model is at chance.
+        doubts: what a reader must know before these answers, such as that the model is no better than chance.
     """
 
     joining: str
@@ -94,12 +94,12 @@ def answers_of(*folders: str | Path) -> Answers:
 def answers(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = None) -> Answers:
     """Return the answers for these experiments.
 
-    Of several experiments, the answers are about the best one, which is named; the contributions are those of the best
-    one that values updates.
+    If there are several experiments, the answers are about the best one and name it. The contributions are those of the
+    best one that values updates.
 
     Args:
         groups: the experiments, at least one.
-        books: from :func:`hanse.reports.money.books_of`, by the experiment's label; None: money is ignored.
+        books: what :func:`hanse.reports.money.books_of` returns, by the experiment's label. None: money is ignored.
     """
     ranked = _best_first(groups)
     group = ranked[0]
@@ -368,8 +368,9 @@ def _harmed(found: Contribution) -> str:
 
 
 def picture_of(group: SeedGroup, found: Contribution) -> Chart:
-    """Return the contributions as bars with 95 % intervals, in groups; any two clients of different groups can be told
-    apart.
+    """Return the contributions as bars with 95 % intervals, in groups.
+
+    Any two clients of different groups can be told apart.
 
     Args:
         group: the experiment.

@@ -1,12 +1,12 @@
-"""The audit of a finished run: every market is replayed from its record, and the records are compared with the books.
+"""The audit of a finished run: every market is replayed from its record, and records are compared with the books.
 
-:func:`audit_run` returns what ``hanse audit`` prints: an :class:`Audit` with one :class:`Check` for each property that
-a market must have, a :class:`Fact` for each other finding, and what each client traded. :func:`load_market` returns the
-recorded markets for other uses. An audit needs nothing but the run directory, so a federation on a network is audited
-in the same way as a simulation.
+:func:`audit_run` returns what ``hanse audit`` prints, an :class:`Audit`. It has one :class:`Check` for each property
+that a market must have, a :class:`Fact` for each other finding, and what each client traded. :func:`load_market`
+returns the recorded markets for other uses. An audit needs nothing but the run directory, so a federation on a network
+is audited in the same way as a simulation.
 
-For aggregation rules that return a row instead of weights, such as medians, the records have only hashes. In any run,
-the audit compares the rows of the last checkpoint with them.
+Some aggregation rules, such as medians, return a row instead of weights. For these the records have only hashes. In any
+run, the audit compares the rows of the last checkpoint with them.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Check:
 
     Attributes:
         name: the property's name, such as "payments".
-        holds: whether the property holds in all rounds.
-        said: if the property holds, its meaning or a figure; if not, the first or worst place where it fails.
+        holds: whether the run has the property in all rounds.
+        said: what the property means, or a figure, if it holds; otherwise the first or worst place where it fails.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Fact:
-    """A finding of an audit that is neither right nor wrong, such as who traded nothing.
+    """A finding of an audit that is neither right nor wrong, such as a list of who traded nothing.
 
     Attributes:
         name: what the fact is about.
@@ -97,7 +97,7 @@ class ClientSums:
         utility: the client's utility over these markets, in tokens, by its true numbers (iPFL eq. 1).
         bought: what the client paid, in tokens.
         sold: what the client was paid, in tokens.
-        rounds_traded: the number of rounds in which the client bought or sold anything that was delivered.
+        rounds_traded: the number of rounds in which the client bought or sold something that was delivered.
         rounds_withheld: the number of rounds in which its imports were withheld because it did not pay.
     """
 
@@ -162,13 +162,13 @@ def load_market(folder: Path) -> list[MarketRound]:
 def audit_run(folder: Path, told: Told = untold) -> Audit:
     """Replay a run's markets and check them against its books, and check models that are recorded by their hashes.
 
-    The checks are: the market's rules are those of the settings; the graph is the one that iPFL's Algorithm 2 gives for
-    what was declared; no import is too many and, unless the algorithm stops at the first seller that does not pay, none
-    was left out (eq. 9), by the same figures as ``market/eq9`` of the run; payments are the prices; nobody loses, by
-    the declared and by the true numbers; clients that did not pay got nothing; and the ledger has exactly these
-    payments. For PI-FL's and TIFF's auctions every posting is recomputed. In any run with books, grants and kinds of
-    payments are checked, and whether the rounds' files are unchanged. The facts are what left-out imports would have
-    gained where the algorithm stops early, who traded nothing, and how known cheats fared.
+    These properties are checked. The market's rules are those of the settings. The graph is the one that iPFL's
+    Algorithm 2 gives for what was declared. No import is too many and, unless the algorithm stops at the first seller
+    that does not pay, none was left out (eq. 9), by the same figures as ``market/eq9`` of the run. Payments are the
+    prices. Nobody loses, by the declared and by the true numbers. Clients that did not pay got nothing. The ledger has
+    exactly these payments. For PI-FL's and TIFF's auctions every posting is recomputed. In any run with books, grants
+    and kinds of payments are checked, and whether the rounds' files are unchanged. The facts are what imports that were
+    left out would have gained (if the algorithm stops early), who traded nothing, and how known cheats fared.
 
     Args:
         folder: the run directory.
@@ -537,7 +537,7 @@ def _books(folder: Path, rounds: Sequence[MarketRound]) -> list[Check]:
 
 
 def who_traded(run: RunRecord, clients: Sequence[ClientSums]) -> tuple[Fact, Fact]:
-    """Return who traded nothing, and what those clients earned that cheat by the experiment's file.
+    """Return who traded nothing, and what those clients earned that cheat according to the experiment's file.
 
     The records do not show cheating that the file does not declare.
 

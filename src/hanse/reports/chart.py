@@ -1,4 +1,4 @@
-"""Describes what a figure shows, independently of how it is drawn; the page and the PNG use the same description."""
+"""Describes what a figure shows, independently of how it is drawn. The page and the PNG use the same description."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross
 
 @dataclass(frozen=True)
 class Line:
-    """A curve ``x [n]``, ``y [n]`` with a band ``low [n]`` to ``high [n]``, or none. ``look``: see :func:`looks`.
+    """A curve ``x [n]``, ``y [n]``, with or without a band ``low [n]`` to ``high [n]``. ``look``: see :func:`looks`.
 
-    ``dots``: every point by itself, not joined, its band a whisker; ``names`` of the points, or none. ``left [n]`` to
-    ``right [n]``: the same as the band, along x. ``hollow``: empty markers, for numbers that are not ours. ``bare``: no
-    markers.
+    ``dots``: every point is drawn by itself, not joined to others, and its band as a whisker. ``names`` are the names
+    of the points, if they have any. ``left [n]`` to ``right [n]``: the same as the band, along x. ``hollow``: empty
+    markers, for numbers that are not ours. ``bare``: no markers.
     """
 
     name: str
@@ -53,11 +53,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over one axis. ``steps``: a value holds until the next one. ``zero``: mark the line y = 0. ``whole``: the
-    axis counts (rounds), so its ticks are whole numbers. ``hollow`` is the legend for hollow markers, once for all
-    lines; such lines have no legend entry. ``places``: the names of x = 0, 1, 2, ...; none if x is a number. ``rows``:
-    the names of y = 0, 1, 2, ..., the first on top; then ``zero`` marks x = 0, and x is linear around it and
-    logarithmic beyond 1. ``named``: a single curve is named, too.
+    """Curves over one axis.
+
+    ``steps``: whether a value is drawn as constant until the next one. ``zero``: mark the line y = 0. ``whole``: the
+    axis counts (rounds), so its ticks are whole numbers. ``hollow`` is the legend entry of hollow markers, one for all
+    lines; lines with such markers have no entry of their own. ``places`` are the names of x = 0, 1, 2, ...; there are
+    none if x is a number. ``rows`` are the names of y = 0, 1, 2, ..., with the first on top. In such a chart ``zero``
+    marks x = 0, and x is linear around it and logarithmic beyond 1. ``named``: a single curve is named, too.
     """
 
     lines: tuple[Line, ...]
@@ -72,7 +74,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Series:
-    """The bars of one kind, ``values [n]``; ``errors [n]`` are half the whiskers' lengths (NaN: none), or None."""
+    """The bars of one kind, ``values [n]``. ``errors [n]`` are half the lengths of whiskers (NaN: none), or None."""
 
     name: str
     values: Floats
@@ -97,11 +99,11 @@ class Bars:
 
 @dataclass(frozen=True)
 class Heat:
-    """Shades ``z [rows, columns]`` with a label for each row (first on top) and column; dark is little, light is much.
+    """Shades ``z [rows, columns]``, with a label for each row (first on top) and column; the darker, the less.
 
-    ``scale`` names the unit of the shades, which begin at ``floor`` (None: at the least number). With ``root`` a shade
-    is the square root of its number, and ``marks`` are (shade, text) for the scale. ``around_zero``: white is 0, purple
-    above and orange below it; grey is not known.
+    ``scale`` names the unit of the shades, which begin at ``floor`` (None: at the smallest number). With ``root`` a
+    shade is the square root of its number, and ``marks`` are (shade, text) for the scale. ``around_zero``: white is 0,
+    purple is above it and orange below it; grey means not known.
     """
 
     rows: tuple[str, ...]
@@ -115,7 +117,7 @@ class Heat:
 
     @property
     def limits(self) -> tuple[float | None, float | None]:
-        """The numbers at which the shades begin and end (None: at the least, at the largest)."""
+        """The numbers at which the shades begin and end (None: at the smallest and at the largest number)."""
         known = self.z[np.isfinite(self.z)]
         if self.around_zero:
             most = float(np.abs(known).max(initial=0.0)) or 1.0
@@ -130,10 +132,10 @@ class Heat:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes on a circle, and an arrow for each ``weight [m, m]`` above 0, from row to column, the wider the more.
+    """Nodes on a circle, with an arrow from row to column for each ``weight [m, m]`` above 0; large ones are wide.
 
-    ``kinds`` of nodes have a colour and a marker each; ``notes`` stand next to the nodes, ``unit`` is that of weights.
-    The last ``inside`` nodes, through which others trade, are in the middle.
+    Each of the ``kinds`` of nodes has a colour and a marker. ``notes`` are texts next to the nodes, and ``unit`` is the
+    unit of the weights. The last ``inside`` nodes, through which others trade, are in the middle.
     """
 
     names: tuple[str, ...]
@@ -145,9 +147,7 @@ class Graph:
 
     @property
     def places(self) -> Floats:
-        """Where the nodes are, ``[m, 2]``: on the unit circle, the first on top, clockwise; the inner ones around the
-        middle.
-        """
+        """Where the nodes are, ``[m, 2]``: clockwise on the unit circle, the first on top; inner ones in the middle."""
         rings = ((len(self.names) - self.inside, 1.0), (self.inside, 0.3 if self.inside > 1 else 0.0))
         angle = np.concatenate([np.pi / 2 - 2 * np.pi * np.arange(m) / max(1, m) for m, _ in rings])
         radius = np.concatenate([np.full(m, r) for m, r in rings])
@@ -155,9 +155,7 @@ class Graph:
 
     @property
     def texts(self) -> list[tuple[str, str, float, float]]:
-        """What is written into each node (short names only) and next to it (a long name and its note on two lines),
-        and where that is.
-        """
+        """What is written in each node (short names) and next to it (long names and notes, two lines), and where."""
         found = []
         for i, (name, note, (x, y)) in enumerate(zip(self.names, self.notes, self.places.tolist(), strict=True)):
             outer = i < len(self.names) - self.inside
@@ -168,7 +166,7 @@ class Graph:
 
     @property
     def arrows(self) -> list[tuple[int, int, float]]:
-        """The arrows that are drawn, as (from, to, share of the largest): those of at least a hundredth of it."""
+        """The arrows that are drawn, as (from, to, share of the largest); shares below a hundredth are left out."""
         most = float(self.weight.max(initial=0.0))
         drawn = np.argwhere((self.weight > LEAST_SHARE * most) & (most > 0)).tolist()
         return [(i, j, float(self.weight[i, j]) / most) for i, j in drawn]
@@ -199,14 +197,15 @@ class Chart:
 
 
 def looks(items: Sequence[Line | Series]) -> list[int]:
-    """Return the number of each one's colour, dash, marker and hatch: its own ``look``, so an experiment looks the
-    same in every figure, or else its place.
+    """Return the number of each one's colour, dash, marker and hatch.
+
+    It is the one's own ``look``, so that an experiment looks the same in every figure, or else its place.
     """
     return [i if item.look is None else item.look for i, item in enumerate(items)]
 
 
 def colour(look: int) -> str:
-    """Return the colour of a look: those of ``COLOURS`` in turn, then lighter ones of the same."""
+    """Return the colour for the number of a look: those of ``COLOURS`` in turn, then lighter versions of these."""
     full = COLOURS[look % len(COLOURS)]
     white = 1 - 0.5 ** min(3, look // len(COLOURS))  # the share of white in it
     parts = (int(full[i : i + 2], 16) for i in (1, 3, 5))
@@ -221,7 +220,7 @@ def even(count: int, most: int) -> Ints:
 
 
 def ticks(labels: Sequence[str], most: int) -> list[int]:
-    """Return which labels to write, by position: all if they are few, else round numbers, else evenly spread ones."""
+    """Return the positions of the labels to write: all if they are few, else round numbers, else evenly spread ones."""
     if len(labels) <= most:
         return list(range(len(labels)))
     if all(label.isdecimal() for label in labels):
@@ -251,15 +250,16 @@ def slug(text: str) -> str:
 
 
 def to_csv(chart: Chart) -> str:
-    """Return the numbers of a chart with ten digits, under a header; what is not known is empty."""
+    """Return the numbers of a chart with ten digits, under a header. A number that is not known is left empty."""
     out = io.StringIO()
     write_csv(out, ([value if isinstance(value, str) else _cell(value, 10) for value in row] for row in _rows(chart)))
     return out.getvalue()
 
 
 def numbers(chart: Chart) -> list[list[Any]]:
-    """Return the numbers of a chart with six digits as a table: the headings, then the rows; what is not known is an
-    empty text.
+    """Return the numbers of a chart with six digits as a table: first the headings, then the rows.
+
+    A number that is not known is an empty text.
     """
     return [[_cell(value, 6) for value in row] for row in _rows(chart)]
 

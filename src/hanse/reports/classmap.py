@@ -35,8 +35,8 @@ class DataFacts:
         name: the source, the partition and the seed.
         groups: the labels of the experiments that use this split.
         counts: ``[clients, classes]``, train samples; None if there is no map.
-        note: what the data set says of itself, such as that its split is not the official one.
-        skipped: why there is no map; "" if there is one.
+        note: what the data set says of itself, for instance that its split is not the official one.
+        skipped: why there is no map of classes; "" if there is one.
         names: the clients' names, if they have any.
     """
 
@@ -102,7 +102,7 @@ def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts
 
 
 def class_chart(facts: DataFacts) -> Chart | None:
-    """Return the map of clients and classes; None without counts, or with a single client, which shows no split.
+    """Return the map of clients and classes; None if there are no counts, or only one client, which shows no split.
 
     Args:
         facts: the split. Of more than 500 clients, 500 evenly spaced ones are shown.

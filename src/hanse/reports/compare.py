@@ -1,12 +1,12 @@
 """Runs side by side: as plain rows, as tables on a terminal, and as the tables of a report.
 
 :func:`compare_runs` returns the rows that ``hanse compare --json`` prints, :func:`difference_rows` the paired tests of
-each experiment against the first. :func:`compare_tables` lays both out for a terminal; :func:`experiments_table`,
-:func:`runs_table` and :func:`differences_tables` do so for the report. :func:`effective_round` and :func:`improvement`
-are GTFLAT's measure of speed, :func:`paired` is the test; the papers' tables use them as well.
+each experiment against the first. :func:`compare_tables` lays both out for a terminal. For the report,
+:func:`experiments_table`, :func:`runs_table` and :func:`differences_tables` do so. :func:`effective_round` and
+:func:`improvement` are GTFLAT's measure of speed, :func:`paired` is the test; the papers' tables use them as well.
 
-A *figure* is a column of numbers. Its key, its two headings (terminal and report), its display factor and its number of
-digits are in the tables ``_LEARNED``, ``_COST`` and ``_COLUMNS`` below.
+A *figure* is a column of numbers. The tables ``_LEARNED``, ``_COST`` and ``_COLUMNS`` below hold its key, its two
+headings (terminal and report), its display factor and its number of digits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def best_so_far(accuracy: Floats) -> Floats:
 
 
 def effective_round(rounds: Ints, accuracy: Floats, target: float, epsilon: float = EPSILON) -> int | None:
-    """Return the effective round R* of GTFLAT's Definition 3: the number of rounds until a run was as good as a target.
+    """Return the effective round R* of GTFLAT's Definition 3: how many rounds a run took to be as good as a target.
 
     Args:
         rounds: ``[n]``, how many rounds had been played at each test, ascending.
@@ -75,11 +75,11 @@ def improvement(ours: float | None, theirs: float | None) -> float | None:
     """Return the effective round improvement ratio, GTFLAT eq. (13): ``(1 - ours / theirs) * 100``.
 
     Args:
-        ours: our effective round; None: never reached.
-        theirs: the other run's for the same target; None: never reached.
+        ours: our effective round. None: the target was never reached.
+        theirs: the other run's effective round for the same target. None: it was never reached.
 
     Returns:
-        How many percent fewer rounds we needed, below zero if more; None if one of the two is None.
+        How many percent fewer rounds we needed (negative: more rounds), or None if one of the two is None.
 
     Example:
         >>> improvement(ours=15, theirs=20)
@@ -108,8 +108,8 @@ class Paired:
         low: the lower end of the 95 % interval of the mean (Student's t).
         high: the upper end of that interval.
         p: the p-value of the paired t test.
-        p_sign_flip: the p-value of the exact sign-flip test, which assumes only that without a difference both signs
-            are equally likely. With n pairs it cannot be below ``2 / 2^n``. None for more than 16 pairs.
+        p_sign_flip: the p-value of the exact sign-flip test. The test assumes only that both signs are equally likely
+            if there is no difference. With n pairs it cannot be below ``2 / 2^n``. None for more than 16 pairs.
     """
 
     pairs: int
@@ -129,7 +129,7 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
         theirs: the other side's figures, in the same form.
 
     Returns:
-        The comparison over the keys that both have; None if these are fewer than two.
+        The comparison over the keys that both have, or None if there are fewer than two.
 
     Example:
         >>> found = paired({0: 0.81, 1: 0.84, 2: 0.86}, {0: 0.80, 1: 0.82, 2: 0.83, 3: 0.90})
@@ -184,24 +184,27 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
 
     Args:
         dirs: the run directories. Runs that differ only in their seeds are one experiment.
-        epsilon: how near an accuracy must come to count as reached for ``effective_round``; at least 0 and below 1.
+        epsilon: how close an accuracy must come to the target of ``effective_round``. It is at least 0 and below 1.
 
     Returns:
         Rows with the same keys, where None means "not recorded" or "never reached":
 
-        * ``run``, ``mechanism``, ``seed``, ``rounds`` (finished ones), and ``kind``: "run", "mean" or "sd", the sample
-          standard deviation over the seeds.
-        * ``test_accuracy`` on the server's test set, ``best_accuracy`` the highest of all tests, and
-          ``client_accuracy``, the mean of the honest clients on their own test data. All are shares from 0 to 1, and of
-          the last test unless said otherwise. A regression has none.
-        * ``test_loss`` (cross-entropy), or of a regression ``test_mse`` (mean squared error). A loss that
-          ``[train] loss`` names has a column of its own instead, "test_loss: NAME".
-        * ``test_METRIC`` for each of ``[eval] metrics``; of the first of them ``best_METRIC`` and ``client_METRIC``.
-        * ``seconds_per_round`` (median, wall clock), ``virtual_seconds`` on a simulation's clock, where clients take
-          time, ``mb`` (10^6 bytes both ways over the whole run) and ``refused`` updates, late ones not counted.
+        * ``run``, ``mechanism``, ``seed``, ``rounds`` (finished ones), and ``kind``, which is "run", "mean" or "sd",
+          the sample standard deviation over the seeds.
+        * ``test_accuracy``, on the server's test set; ``best_accuracy``, the highest of all tests; and
+          ``client_accuracy``, the mean over the honest clients on their own test data. All of these are shares from 0
+          to 1, and come from the last test unless said otherwise. A regression has none.
+        * ``test_loss`` (cross-entropy), or of a regression ``test_mse`` (mean squared error). If ``[train] loss`` names
+          a loss, it has a column of its own instead, "test_loss: NAME".
+        * ``test_METRIC`` for each of ``[eval] metrics``. The first of these also has ``best_METRIC`` and
+          ``client_METRIC``.
+        * ``seconds_per_round`` (median, wall clock); ``virtual_seconds``, on the clock of a simulation in which clients
+          take time; ``mb`` (10^6 bytes in both directions over the whole run); and ``refused``, the number of refused
+          updates without late ones.
         * ``effective_round``: how many rounds the run took to come within ``epsilon`` of the best accuracy of the first
-          experiment, by its run of the same seeds if there is one. ``effective_round_improvement``: how many percent
-          fewer rounds than that experiment needed itself (GTFLAT eq. 13).
+          experiment. If the first experiment has a run with the same seeds, it is that run's best accuracy.
+          ``effective_round_improvement``: how many percent fewer rounds than that experiment needed itself (GTFLAT eq.
+          13).
 
     Raises:
         UserError: a directory holds no run or a damaged one, or ``epsilon`` is out of range.
@@ -224,13 +227,13 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     Pairing by seed removes the seed's effect on both experiments, which is often larger than their difference.
 
     Args:
-        groups: the experiments; all others are compared with the first.
+        groups: the experiments. All others are compared with the first one.
 
     Returns:
-        One row for each other experiment and each figure that both have, unless they share fewer than two seeds. It has
-        ``kind`` ("difference"), ``run`` and ``base`` (labels), ``figure``, the fields of :class:`Paired` for the
-        differences run less base, and ``p_holm``, which is ``p`` corrected for the number of experiments compared with
-        the first (Holm).
+        One row for each other experiment and each figure that both have; none if they share fewer than two seeds. A row
+        has ``kind`` ("difference"), ``run`` and ``base`` (labels), ``figure``, the fields of :class:`Paired` for the
+        differences run less base, and ``p_holm``. The last is ``p`` corrected for the number of experiments that are
+        compared with the first (Holm).
     """
     found = []
     named = dict.fromkeys(key for group in groups for run in group.runs for key in _own_figures(run))
@@ -423,7 +426,7 @@ def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
 
 
 def cautions(groups: Sequence[SeedGroup]) -> list[str]:
-    """Return cautions for comparing experiments: that their data or rounds differ, or that they have one seed each.
+    """Return warnings about a comparison: the experiments' data or rounds differ, or they have one seed each.
 
     Args:
         groups: the experiments.
@@ -521,7 +524,7 @@ class TextTable:
 
     Attributes:
         headings: ``[n]``.
-        rows: ``[n]`` texts each: first a name, then numbers.
+        rows: ``[n]`` texts each: a name, and then numbers.
     """
 
     headings: tuple[str, ...]

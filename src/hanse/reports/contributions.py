@@ -1,15 +1,15 @@
 """What each client's updates were worth, and how sure that is.
 
-:func:`contribution` adds up the values of a group of runs, :func:`contribution_charts` and :func:`estimate_charts` draw
-them, :func:`interactions` says which clients complement each other, and :func:`smaller_budgets` says what the values
-would have been with fewer models scored in a round. :func:`standings` compares the sums of clients with one another:
-which of them cannot be told apart, and how sure a client's part of the whole is. The statement and the report's summary
-use it as well, so all places judge alike.
+:func:`contribution` adds up the values of a group of runs, which :func:`contribution_charts` and
+:func:`estimate_charts` draw. :func:`interactions` says which clients complement each other. :func:`smaller_budgets`
+says what the values would have been with fewer models scored in a round. :func:`standings` compares the sums of clients
+with one another. It says which clients cannot be told apart, and how sure a client's part of the whole is. The
+statement and the report's summary use it as well, so that all places come to the same verdict.
 
 **Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
-Rounds are sampled independently, so the variances of rounds add. *Draw*: values are measured on a validation set,
-and another one would give others. It is the same set in every round, so these errors do not average out: for each block
-of samples, the sum without it is added up over the rounds, and the jackknife is taken of these sums
+Rounds are sampled independently, so the variances of rounds add. *Draw*: values are measured on one validation set, and
+another set would give other values. It is the same set in every round, so these errors do not average out. For each
+block of samples, the sum of values without this block is added up over the rounds; the jackknife is taken of these sums
 (:mod:`hanse.games.jackknife`).
 """
 
@@ -59,8 +59,8 @@ class Errors:
     def total(self) -> Floats:
         """Both errors together, ``[...]``.
 
-        Where one is missing it is the other alone. NaN where both are missing, and where the sampling error is
-        infinite: the other alone would then be taken for the whole.
+        Where one is missing it is the other alone. NaN if both are missing. NaN also if the sampling error is infinite,
+        since the other error alone would then be taken for the whole.
         """
         unknown = np.isnan(self.sampling) & np.isnan(self.drawn) | np.isinf(self.sampling)
         sampling, drawn = (np.nan_to_num(one, posinf=0.0) for one in (self.sampling, self.drawn))
@@ -71,7 +71,7 @@ class Errors:
     def exact(self) -> bool:
         """Whether the values are exact on the validation samples, and nothing is known of other samples.
 
-        Their error is then 0 throughout. It is not shown, since it would be taken for certainty.
+        Their error is then 0 throughout. This error is not shown, because it would be mistaken for certainty.
         """
         known = self.total[np.isfinite(self.total)]
         return bool(len(known)) and not known.any()
@@ -82,7 +82,7 @@ def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
 
     Args:
         run: the run.
-        groups: ``n`` arrays of clients' numbers; a client is in one of them at most.
+        groups: ``n`` arrays of clients' numbers. A client is in at most one of them.
         ends: ``[C]``, rounds (0-based, ascending) until which the values are summed.
 
     Returns:
@@ -139,11 +139,11 @@ def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Fl
 
 
 def how_sure(errors: Errors, before: str) -> str:
-    """Return a sentence on the 95 % intervals that are shown, or on why none is: the values are exact.
+    """Return a sentence on the 95 % intervals that are shown, or on why there is none: the values are exact.
 
     Args:
         errors: the standard errors of all figures shown.
-        before: what shows them, such as "Whiskers".
+        before: the word for what shows the intervals, such as "Whiskers".
     """
     if errors.exact:
         return f"{EXACT}."
@@ -153,8 +153,10 @@ def how_sure(errors: Errors, before: str) -> str:
 
 
 def lost_files(run: RunRecord) -> list[str]:
-    """Return a sentence for each round's file that is missing or was changed, the first few by name, and one for rounds
-    that the run's book does not have.
+    """Return sentences on missing evidence.
+
+    There is one for each round whose file is missing or was changed (the first few by name), and one for rounds that
+    the run's book does not have.
 
     Args:
         run: the run.
@@ -171,8 +173,8 @@ def lost_files(run: RunRecord) -> list[str]:
 def fall(run: RunRecord) -> Floats | None:
     """Return by how much the validation loss fell in each round, ``[R]``, if the values are parts of this fall.
 
-    Only path values are. None for other values, and for a run in which a round with values has not recorded it, or a
-    round has lost its line.
+    Only path values are. None for other values. Also None if a round with values has not recorded it, or if a round's
+    line is lost.
     """
     if [line["round"] for line in run.metrics] != list(range(len(run.metrics))):
         return None
@@ -190,7 +192,7 @@ def gained(run: RunRecord) -> float | None:
 
 
 def fallen(run: RunRecord) -> str:
-    """Return the name of what :func:`fall` is the fall of: one model's validation loss, or those of several."""
+    """Return the name of what :func:`fall` measures the fall of: one model's validation loss, or that of several."""
     several = any(isinstance(n := line.get("value/rows"), int | float) and n > 1 for line in run.metrics)
     return "the validation losses of all models together" if several else "the validation loss"
 
@@ -244,14 +246,15 @@ class Standings:
 
     Two sums can be told apart if their difference is more than 1.96 of its standard errors from 0. Sampling errors are
     taken as independent, which is rough, since the values of one round come from the same coalitions. The validation
-    samples are the same for all clients, so the error of the draw is taken of the difference itself: what another
-    draw would do to both alike cancels out. Two clients may therefore be told apart although their intervals overlap.
+    samples are the same for all clients. The error of the draw is therefore taken of the difference itself: whatever
+    another draw would do to both clients alike cancels out. Two clients may therefore be told apart although their
+    intervals overlap.
 
     Attributes:
-        clients: ``[n]``, their numbers, ascending.
+        clients: ``[n]``, the numbers of the clients, ascending.
         totals: ``[n]``, the sum of each client's values.
-        sampling: ``[n]``, the standard errors of the sums from the sampling of coalitions. NaN: exact, or not known;
-            infinite: estimates whose error is not known.
+        sampling: ``[n]``, the standard errors of the sums from the sampling of coalitions. NaN means exact, or not
+            known. Infinite means estimates whose error is not known.
         without: ``[n, B]``, the sums with each block of the validation samples left out. NaN, or ``B < 2``: not
             recorded.
 
@@ -270,7 +273,7 @@ class Standings:
     without: Floats
 
     def among(self, clients: Ints) -> Standings:
-        """Return the standings of those of ``clients`` that are in these, compared with each other only."""
+        """Return the standings of those of ``clients`` that are in these standings, compared only with each other."""
         at = np.flatnonzero(np.isin(self.clients, clients))
         return Standings(self.clients[at], self.totals[at], self.sampling[at], self.without[at])
 
@@ -292,13 +295,13 @@ class Standings:
         return int(np.searchsorted(self.clients, client))
 
     def differences(self, client: int) -> tuple[Floats, Floats]:
-        """Return by how much each sum is above that of one client, and how sure that is.
+        """Return by how much each sum is above that of one client, and how sure each difference is.
 
         Args:
             client: the client's number.
 
         Returns:
-            The differences ``[n]`` and their standard errors ``[n]`` (NaN: not known); at the client itself both are 0.
+            The differences ``[n]`` and their standard errors ``[n]`` (NaN: not known). At the client itself both are 0.
         """
         at = self._at(client)
         drawn = interval_errors(self.without - self.without[at])
@@ -321,8 +324,9 @@ class Standings:
         return self._ordered(client)[self._tied_at(client)]
 
     def tied_places(self, client: int) -> Ints:
-        """Return the places of the clients in :meth:`tied`, ascending. The highest sum has place 1; of equal sums this
-        client has the first.
+        """Return the places of the clients in :meth:`tied`, ascending.
+
+        The highest sum has place 1. Among equal sums, this client is placed first.
         """
         return np.asarray(1 + self._tied_at(client), np.int64)
 
@@ -383,12 +387,12 @@ class Standings:
         return f"{told}; the order of the others is open."
 
     def parts(self) -> tuple[Floats, Floats]:
-        """Return each sum as a part of all sums above zero, and how sure that is.
+        """Return each sum as a part of the total of all sums above zero, and how sure that is.
 
         Returns:
-            The parts ``[n]`` (below zero for a sum below zero; NaN if no sum is above zero) and their standard errors
-            ``[n]`` from both sources together (NaN: not known). The sampling error is propagated to first order; that
-            of the draw is a jackknife of the parts themselves.
+            The parts ``[n]`` and their standard errors ``[n]`` from both sources together (NaN: not known). A part is
+            below zero for a sum below zero, and NaN if no sum is above zero. The sampling error is propagated to first
+            order. The error of the draw is a jackknife of the parts themselves.
         """
         above = self.totals > 0
         whole = float(self.totals[above].sum())
@@ -409,11 +413,12 @@ class Standings:
         return part, np.sqrt(sampling + drawn**2)
 
     def between(self) -> Floats:
-        """Return 95 % intervals ``[n, 2]`` of each client's part of the total, in which sums below zero count as zero
-        (NaN: not known).
+        """Return 95 % intervals ``[n, 2]`` of each client's part of the total, in which sums below zero count as zero.
 
-        They are percentiles over sums drawn around these by both errors, so they hold where it is not sure whose
-        sum is above zero. The stream of draws is always the same.
+        NaN: not known.
+
+        The intervals are percentiles over sums that are drawn around these sums by both errors. They therefore hold
+        even where it is not sure whose sum is above zero. The stream of draws is always the same.
 
         Examples:
             Only client 0 is above zero, and nobody knows for sure:
@@ -443,10 +448,10 @@ class Standings:
 
 
 def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
-    """Return the sums of clients' values until a round, for comparing them.
+    """Return the sums of clients' values up to a round, for comparing clients.
 
     Args:
-        runs: the runs of one experiment with the same clients, at least one; the sums are means over them. Runs of one
+        runs: the runs of one experiment with the same clients, at least one. The sums are means over them. Runs of one
             split have the same blocks of validation samples.
         clients: ``[n]``, ascending.
         end: the last round that counts, from 0.
@@ -469,11 +474,12 @@ def in_words(places: Ints, own: int) -> str:
 
     Args:
         places: ``[n]``, ascending, at least one.
-        own: a client's own place. It is not in ``places``, and a stretch that goes on behind it is told as one.
+        own: a client's own place. It is not in ``places``, and a stretch of places that continues behind it is told as
+            one stretch.
 
     Returns:
-        For instance "number 5" or "numbers 2, 3 and 5 to 8"; for widely scattered places how many they are, as in "5
-        of numbers 1 to 11".
+        For instance "number 5" or "numbers 2, 3 and 5 to 8". If the places are widely scattered, it says how many they
+        are, as in "5 of numbers 1 to 11".
 
     Example:
         >>> in_words(np.array([2, 3, 5, 6]), own=4)
@@ -512,12 +518,12 @@ _SECTION = "Who contributed"
 
 
 def clearly_harmful(totals: Floats, errors: Floats, updates: Ints, chance: float = 0.0) -> NDArray[np.bool_]:
-    """Return whose updates clearly did harm, ``[n]``: several were valued, and the 95 % interval of the sum is below 0.
+    """Return whose updates clearly did harm, ``[n]``: several were valued, and the sum's 95 % interval is below 0.
 
     Args:
-        totals: ``[n]``, the sums of their values.
-        errors: ``[n]``, their standard errors; NaN: not known; 0: exact, and nothing is known of other validation
-            samples. In both cases nobody is accused.
+        totals: ``[n]``, the sums of the clients' values.
+        errors: ``[n]``, the standard errors of the sums. NaN: not known. 0: the sum is exact, and nothing is known of
+            other validation samples. In both cases nobody is accused.
         updates: ``[n]``, how many updates were valued. One says too little.
         chance: from :func:`by_chance`.
 
@@ -532,16 +538,18 @@ def clearly_harmful(totals: Floats, errors: Floats, updates: Ints, chance: float
 
 
 def by_chance(totals: Floats, measure: Measure) -> float:
-    """Return how much sums vary by chance because clients have different samples (a standard error); 0 for values that
-    do not vary so.
+    """Return how much sums vary by chance because clients have different samples (a standard error).
 
-    By leave-one-out about half of the clients with similar data are below 0; in the game of averages, clients with data
-    unlike the others' often are, on any validation samples. The sums' own spread measures it (the median distance from
-    the median, 1.48 of which are a standard deviation), as long as fewer than half the clients are harmful.
+    It is 0 for values that do not vary in this way.
+
+    By leave-one-out, about half of the clients with similar data are below 0. In the game of averages, clients whose
+    data are unlike the others' are often below 0, on any validation samples. The spread of the sums themselves measures
+    it, as long as fewer than half of the clients are harmful. It is the median distance from the median; 1.48 of these
+    are a standard deviation.
 
     Args:
         totals: ``[n]``, the sums of all clients' values.
-        measure: what a value is.
+        measure: the description of what a value is.
     """
     if not measure.scatters:
         return 0.0
@@ -550,7 +558,7 @@ def by_chance(totals: Floats, measure: Measure) -> float:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What each client of one experiment was worth, highest sum first; means if there are several seeds.
+    """What each client of one experiment was worth, highest sum first. With several seeds, these are means over them.
 
     Attributes:
         clients: ``[n]``, the numbers of the clients with at least one valued update.
@@ -560,7 +568,7 @@ class Contribution:
         running: ``[n, C]``, the sum of each client's values until then.
         spread: the standard errors of these sums by source, each ``[n, C]``.
         sums: the sums at the end, for comparing them with one another.
-        measure: what one value is, in the words of the part that measured it.
+        measure: what one value is, as described by the part that measured it.
     """
 
     clients: Ints
@@ -574,7 +582,7 @@ class Contribution:
 
     @property
     def errors(self) -> Floats:
-        """The standard error of each client's sum at the end, from both sources, ``[n]``; NaN: not known."""
+        """The standard error of each client's sum at the end, from both sources, ``[n]``; NaN if it is not known."""
         return np.asarray(self.spread.total[:, -1])
 
     @property
@@ -591,7 +599,8 @@ class Contribution:
     def shares(self) -> Floats | None:
         """Each client's part of the total, ``[n]``.
 
-        None if a sum is negative, since parts of a whole are not, or if values of this kind do not share out anything.
+        None if a sum is negative, because parts of a whole cannot be, or if values of this kind do not divide up
+        anything.
         """
         totals = self.totals
         if not self.measure.share_out:
@@ -605,7 +614,7 @@ class Contribution:
 
     @property
     def harmful(self) -> list[str]:
-        """The clients that clearly did harm (:func:`clearly_harmful`), by name; none by values that only rank."""
+        """The names of the clients that clearly did harm (:func:`clearly_harmful`); none if values only rank."""
         if self.measure.ranks:
             return []
         bad = clearly_harmful(self.totals, self.errors, self.seats, by_chance(self.totals, self.measure))
@@ -613,7 +622,7 @@ class Contribution:
 
 
 def contribution(group: SeedGroup) -> Contribution | None:
-    """Return the values of each client added up over the rounds; None if the runs recorded no values.
+    """Return the values of each client added up over the rounds, or None if the runs recorded no values.
 
     Values are in the unit of the utility, usually the validation loss, so they may be summed over rounds.
 
@@ -668,8 +677,8 @@ def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
 def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts on contributions, for every experiment that values updates.
 
-    These are the ranking, the sums over the rounds, a map of all clients, their interactions, the values from smaller
-    budgets, and the scores that decide who is selected, as far as they were recorded.
+    As far as they were recorded, these are the ranking, the sums over the rounds, a map of all clients, their
+    interactions, the values from smaller budgets, and the scores that decide who is selected.
 
     Args:
         groups: the experiments.
@@ -854,17 +863,18 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
 
 
 def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints, Floats] | None:
-    """Return how the updates of pairs of clients worked together; None if no run recorded interactions.
+    """Return how the updates of pairs of clients worked together, or None if no run recorded interactions.
 
     If a client has several seats in a round, their interactions are added up.
 
     Args:
-        group: the seeds of one experiment; the rounds of all seeds with the same clients are used.
+        group: the seeds of one experiment. The rounds of all seeds with the same clients are used.
 
     Returns:
-        The clients ``[n]`` that were ever valued together with another one; the mean interaction of each pair over the
-        rounds in which both were valued ``[n, n]`` (NaN: never, and on the diagonal); in how many rounds that was
-        ``[n, n]``; and the standard errors of the means ``[n, n]`` from the sampling of coalitions (NaN: not recorded).
+        Four arrays. The clients ``[n]`` that were ever valued together with another one. The mean interaction of each
+        pair over the rounds in which both were valued, ``[n, n]`` (NaN: never, and on the diagonal). The number of
+        these rounds, ``[n, n]``. And the standard errors of the means from the sampling of coalitions, ``[n, n]`` (NaN:
+        not recorded).
 
     Raises:
         UserError: a round's record of interactions is damaged.
@@ -950,8 +960,8 @@ class SmallerBudget:
 def smaller_budgets(run: RunRecord, found: Contribution) -> list[SmallerBudget]:
     """Return what each smaller budget that a run recorded (the option ``also``) would have told.
 
-    A round of n seats records a budget if it evaluated at least as many models, and the budget is at least 2 n + 2, or
-    2 to the n if that is less. The list is empty if no round recorded any.
+    A round of n seats records a budget if the round evaluated at least as many models, and if the budget is at least 2
+    n + 2, or 2 to the n if that is less. The list is empty if no round recorded any.
 
     Args:
         run: the run.
@@ -1045,7 +1055,7 @@ def _score_error(run: RunRecord) -> str:
 
 
 def ends(count: int, first: int, last: int) -> list[int]:
-    """Return the first and the last of ``count`` positions; all of them if they are not more than that."""
+    """Return the first and the last of ``count`` positions, or all of them if there are no more than that."""
     if count <= first + last:
         return list(range(count))
     return [*range(first), *range(count - last, count)]

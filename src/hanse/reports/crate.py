@@ -1,9 +1,10 @@
-"""A run described as a Federated Learning RO-Crate, for tools that know research objects and not hanse.
+"""A run described as a Federated Learning RO-Crate, for tools that know research objects but not hanse.
 
 :func:`write_crate` is what ``hanse crate`` does: it writes ``ro-crate-metadata.json`` next to hanse's own record. The
-file follows the profile of flwrCrate (eScienceLab, v0.1): one ``CreateAction`` whose instruments are the software and
-the strategy with its settings, whose objects are the run's configuration, and whose results are the model and the log
-of the rounds. The profile has no words for each client's value and for the ledger; these are added as plain schema.org.
+file follows the profile of flwrCrate (eScienceLab, v0.1). It has one ``CreateAction``. The action's instruments are the
+software and the strategy with its settings, its objects are the run's configuration, and its results are the model and
+the log of the rounds. The profile has no words for each client's value and for the ledger. These are added as plain
+schema.org.
 """
 
 from __future__ import annotations

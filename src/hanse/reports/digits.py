@@ -6,12 +6,12 @@ import math
 
 
 def rounded(value: float, error: float | None = None, *, sign: bool = False, most: int = 3) -> str:
-    """Return a number with no more digits than its error bears: the last one is the first of the error.
+    """Return a number with only as many digits as its error justifies: the last is the first digit of the error.
 
     Args:
         value: the number.
-        error: its error, or half its interval; None, or no more than rounding makes: not known, and ``most`` digits are
-            shown.
+        error: the number's error, or half its interval. None, or an error not above what rounding makes: not known, and
+            ``most`` digits are shown.
         sign: write a plus, too.
         most: significant digits where no error is known.
 
@@ -61,7 +61,7 @@ def between(value: float, half: float, *, sign: bool = False) -> str:
 
     Args:
         value: the interval's middle.
-        half: half its width, above 0.
+        half: half the width of the interval, above 0.
         sign: write a plus, too.
     """
     return " to ".join(rounded(end, half, sign=sign) for end in (value - half, value + half))

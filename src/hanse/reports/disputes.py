@@ -1,8 +1,8 @@
 """A participant's dispute: compares its receipts and the rounds' records with the books, one by one.
 
-:func:`replay` is what ``hanse statement --check-receipts`` does. A book whose hashes are right may still be a
-rewritten one; a receipt that the participant has kept shows what the book was at its time. Every difference is a
-:class:`Dispute` with both sides.
+:func:`replay` is what ``hanse statement --check-receipts`` does. A book whose hashes are right may still have been
+rewritten. A receipt that the participant has kept shows what the book was when the receipt was issued. Every difference
+is a :class:`Dispute` with both sides.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Dispute:
 
     Attributes:
         who: the receipt or record, such as "receipt of round 3".
-        what: what differs, such as "balance (units)".
-        said: what the receipt or record says of it.
+        what: the name of what differs, such as "balance (units)".
+        said: what the receipt or the record says.
         found: what the book has.
     """
 
@@ -43,7 +43,7 @@ class Dispute:
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of comparing the book with receipts and records.
+    """The result of comparing the book with receipts and records.
 
     Attributes:
         receipts: how many receipts of the client were compared.

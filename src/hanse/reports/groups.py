@@ -1,4 +1,4 @@
-"""The seeds of one experiment gathered into a group; and which clients cheat, or have which role.
+"""Gathers the seeds of one experiment into a group, and finds which clients cheat or have which role.
 
 Almost every chart and table starts here. :func:`group_runs` turns runs into one :class:`SeedGroup` for each experiment,
 and :meth:`SeedGroup.curve` gives mean and deviation of a figure over the seeds. :func:`kinds_of`, :func:`honest_of` and
@@ -44,8 +44,8 @@ class SeedCurve:
         Args:
             name: the line's name.
             most: how many points at most, evenly spaced.
-            factor: what the figure is multiplied with, such as 100 for percent.
-            look: which colour and dash; None: by the order of the lines.
+            factor: the factor of the figure, such as 100 for percent.
+            look: the number of the colour and dash. None: they follow from the order of the lines.
         """
         kept = even(len(self.rounds), most)
         x, mean = 1.0 + self.rounds[kept].astype(np.float64), self.mean[kept] * factor
@@ -81,13 +81,14 @@ class SeedGroup:
     def curve(
         self, key: str, read: Callable[[RunRecord, str], tuple[Ints, Floats]] = RunRecord.series
     ) -> SeedCurve | None:
-        """Return a figure's mean and deviation over the rounds in which all runs recorded it; None if there are none.
+        """Return a figure's mean and deviation over the rounds in which all runs recorded it; None without such rounds.
 
         Runs that never recorded it do not count.
 
         Args:
             key: the figure, as in ``metrics.jsonl``.
-            read: returns a run's rounds ``[n]`` and figures ``[n]``; by default what was recorded.
+            read: a function that returns a run's rounds ``[n]`` and figures ``[n]``. By default it returns what was
+                recorded.
         """
         series = [read(run, key) for run in self.runs]
         series = [s for s in series if len(s[0])]
@@ -106,15 +107,15 @@ class SeedGroup:
     def same_clients(self) -> tuple[RunRecord, ...]:
         """The runs in which a client's number means the same client.
 
-        These are all runs if the runs share the seed of the split, else only the first: figures of client 7 may be
-        averaged only over runs in which it has the same data.
+        These are all runs if the runs share the seed of the split, and only the first otherwise. For instance, figures
+        of client 7 may be averaged only over runs in which it has the same data.
         """
         splits = {run.seeds[1] for run in self.runs}
         return self.runs if len(splits) == 1 else self.runs[:1]
 
     @property
     def seeds_text(self) -> str:
-        """What a chart by client adds to its title: ", mean of 3 seeds", ", seed 0" of several splits, or ""."""
+        """What the title of a chart by client adds: ", mean of 3 seeds", ", seed 0" of several splits, or ""."""
         many = len(self.same_clients)
         if many > 1:
             return f", mean of {many} seeds"
@@ -122,9 +123,9 @@ class SeedGroup:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[SeedGroup]:
-    """Return runs gathered by experiment, in order of appearance; those that differ only in their seeds are one.
+    """Return runs gathered by experiment, in order of appearance; runs that differ only in their seeds are one.
 
-    Of runs that agree even in their seeds, only the longest counts: they have the same numbers, and counting them twice
+    If runs agree even in their seeds, only the longest counts: they have the same numbers, and counting these twice
     would make the deviation too small.
 
     Args:
@@ -205,17 +206,18 @@ OTHERS = "the others"
 
 
 def kinds_of(run: RunRecord, *, cheats: bool = False) -> dict[str, Ints]:
-    """Return the clients of a run by what its behaviours and its policy make of them.
+    """Return the kind of each client of a run, which its behaviours and its policy determine.
 
-    A client with several behaviours goes under the one of the lowest rank.
+    A client with several behaviours counts as the one of the lowest rank.
 
     Args:
         run: the run.
         cheats: whether only kinds that cheat are told apart.
 
     Returns:
-        Clients' numbers ``[n]`` by kind, as in ``{"honest": ..., "free riders": ...}``. The rest comes first; it is
-        called "honest" if somebody cheats, unless a behaviour has another word for it. Empty if all are alike.
+        Clients' numbers ``[n]`` by kind, as in ``{"honest": ..., "free riders": ...}``. The remaining clients come
+        first. They are called "honest" if somebody cheats, unless a behaviour has another word for them. Empty if all
+        are alike.
     """
     n = run.num_clients
     told = [c for c in run.about.conducts if c.label and (c.cheats or not cheats)]
@@ -235,7 +237,7 @@ def kinds_of(run: RunRecord, *, cheats: bool = False) -> dict[str, Ints]:
 
 
 def honest_of(run: RunRecord) -> Ints | None:
-    """Return the numbers ``[n]`` of the clients that do not cheat; None if nobody cheats, or if it is not known who."""
+    """Return the numbers ``[n]`` of the clients that do not cheat; None if nobody cheats, or it is not known who."""
     kinds = kinds_of(run)
     if HONEST not in kinds:
         return None

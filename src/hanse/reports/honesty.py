@@ -1,7 +1,7 @@
-"""What clients that cheat gain or lose against honest ones: free riders, attackers, liars, and those who send noise.
+"""What clients that cheat (free riders, attackers, liars, senders of noise) gain or lose against honest ones.
 
-Who cheats is known from the experiment, which makes them do it (:func:`hanse.reports.groups.kinds_of`).
-:func:`outcomes` collects what became of each client of a run; :func:`honesty_charts` compares the kinds, seed by seed.
+The experiment says who cheats, because it makes them do it (:func:`hanse.reports.groups.kinds_of`). :func:`outcomes`
+collects what became of each client of a run; :func:`honesty_charts` compares the kinds, seed by seed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
         run: the run.
 
     Returns:
-        ``[N]`` numbers (NaN: not known) for each figure that the run has: "value", the sum of its values; "utility" of
-        the market and "tokens" beyond its grant, both in tokens; "selected", in percent of the rounds, unless everyone
-        always is; and "accuracy", the main metric on its own test data, as it is shown (percent for an accuracy).
+        ``[N]`` numbers (NaN: not known) for each figure that the run has. These are "value", the sum of the client's
+        values; "utility" of the market and "tokens" beyond the client's grant, both in tokens; "selected", in percent
+        of the rounds, unless everyone always is; and "accuracy", the main metric on the client's own test data, as it
+        is shown (percent for an accuracy).
     """
     n, found = run.num_clients, dict[str, Floats]()
     seats = run.seats
@@ -71,8 +72,8 @@ def honesty_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return a chart for each figure of :func:`outcomes` of every experiment in which clients cheat.
 
     Args:
-        groups: the experiments. Those of the mechanism ``local`` are left out: who trains alone sends nothing that
-            could be false.
+        groups: the experiments. Experiments with the mechanism ``local`` are left out: a client that trains alone sends
+            nothing that could be false.
     """
     return [chart for group in groups if group.runs[0].mechanism != "local" for chart in _charts(group)]
 

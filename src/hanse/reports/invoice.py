@@ -53,9 +53,10 @@ class Line:
         client: the participant's client number.
         name: the participant's name.
         share: the participant's part of the whole, 0 to 1.
-        amount: in the smallest coin.
-        between: the 95 % interval of the amount, in the smallest coin; None: not known, or there is none.
-        units: the millionths of a token by which the total is split, possibly below zero; None: it is split by value.
+        amount: the amount, in the smallest coin.
+        between: the 95 % interval of the amount, in the smallest coin. None: there is none, or it is not known.
+        units: the client's millionths of a token, by which the total is split; they may be below zero. None: it is
+            split by value.
     """
 
     client: int
@@ -67,7 +68,7 @@ class Line:
 
     @property
     def tokens(self) -> str:
-        """The units as tokens, for readers: "1,234.500000"; a dash: it is split by value."""
+        """The units as tokens, for readers: "1,234.500000". A dash means that the total is split by value."""
         return "–" if self.units is None else f"{Decimal(self.units).scaleb(-6):,f}"
 
 
@@ -77,13 +78,13 @@ class Invoice:
 
     Attributes:
         run: the run's name.
-        by: what the total is split by.
+        by: what decides how the total is split.
         currency: three capital letters.
         digits: how many decimals an amount has.
-        total: in the smallest coin.
+        total: the total, in the smallest coin.
         lines: one for each participant, by number.
-        said: sentences on what the parts mean, and on how sure they are.
-        doubts: what must stand before the amounts, such as that values mean little in this run.
+        said: sentences on what the parts mean, and how sure they are.
+        doubts: what a reader must know before the amounts, such as that values mean little in this run.
     """
 
     run: str
@@ -126,13 +127,13 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         folder: the run directory.
         budget: the total, a decimal number of the currency.
         currency: three capital letters (ISO 4217).
-        by: "value": by the sums of their updates' values; "earned": by what the others paid them, on balance;
-            "balance": by what they hold at the end. Who is below zero gets nothing. None: by value if the run has
+        by: "value": by the sums of the values of their updates. "earned": by what the others paid them, less what they
+            paid. "balance": by what they hold at the end. Who is below zero gets nothing. None: by value if the run has
             values that are parts of a whole, else by balance.
 
     Raises:
-        UserError: a mistake in an argument, the run has no such values or books, they do not hold, or nobody is above
-            zero.
+        UserError: an argument is wrong, the run has no such values or books, the books do not verify, or nobody is
+            above zero.
     """
     if len(currency) != 3 or not (currency.isascii() and currency.isupper() and currency.isalpha()):
         raise UserError(f"--currency '{currency}': must be three capital letters, such as EUR")

@@ -1,4 +1,4 @@
-"""Charts of a market of models: who paid whom, who gained what, whom they learn from, and what K and lambda change."""
+"""Charts of a market of models: who paid whom, who gained what, who learns from whom, and what K and lambda change."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Trades:
-    """A run's market in sums: the ``clients [m]`` with names and roles, ``money [m, m]`` tokens that i paid j,
-    ``imports [m, m]`` the share of the markets in which i imported j's model, ``utility [m]`` over the run.
+    """The sums of a run's market.
+
+    There are the ``clients [m]`` with their names and roles. ``money [m, m]`` are the tokens that i paid j, ``imports
+    [m, m]`` is the share of the markets in which i imported j's model, and ``utility [m]`` is each client's utility
+    over the run.
     """
 
     clients: tuple[int, ...]
@@ -61,8 +64,10 @@ def load_trades(run: RunRecord) -> Trades | None:
 
 
 def traded(rounds: Sequence[MarketRound]) -> tuple[tuple[int, ...], Floats, Floats]:
-    """Return the clients ``[m]`` of some markets, the tokens ``[m, m]`` that i paid j in them, and the share ``[m, m]``
-    of them in which i imported j's model.
+    """Return who traded what in some markets.
+
+    The three arrays are the clients ``[m]``, the tokens ``[m, m]`` that i paid j, and ``[m, m]`` the share of the
+    markets in which i imported j's model.
     """
     who = np.unique(np.concatenate([r.clients for r in rounds]))
     money, imports = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)))
@@ -174,15 +179,16 @@ MOST_KINDS = 30
 
 
 def transactions_chart(trades: Trades, title: str) -> Chart:
-    """Return the transaction graph of a market: an arrow goes from the buyer to the seller; next to each client stands
-    its net payment, in tokens.
+    """Return the transaction graph of a market.
+
+    An arrow goes from the buyer to the seller, and the text next to each client is its net payment, in tokens.
     """
     names = [str(c) for c in trades.clients]
     return _flow_graph(title, names, trades.roles, trades.money, "", "transactions")
 
 
 def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
-    """Return who paid whom by the books, pools among them; None if nobody paid anybody.
+    """Return who paid whom according to the books, including pools, or None if nobody paid anybody.
 
     Args:
         run: the run.
@@ -207,7 +213,7 @@ def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
 
 
 def kinds_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
-    """Return how many tokens each kind of transaction moved, by what the parts call them; None if nothing moved.
+    """Return how many tokens each kind of transaction moved, as the parts name it, or None if nothing moved.
 
     Args:
         run: the run.

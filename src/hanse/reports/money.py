@@ -1,6 +1,6 @@
-"""The books of a run as arrays, and charts of them: balances over the rounds, what cheating costs, accuracies of tiers.
+"""The books of a run as arrays, and charts of balances over the rounds, what cheating costs, accuracies of tiers.
 
-:func:`read_books` adds up a run's ledger once for all charts and tables that need it; :func:`balances` gives what each
+:func:`read_books` adds up a run's ledger once, for all charts and tables that need it. :func:`balances` gives what each
 client held over the rounds. :func:`token_charts` draws both.
 """
 
@@ -27,10 +27,10 @@ class Books:
     """What the ledger of a run adds up to, in tokens.
 
     Attributes:
-        rounds: ``[R]``, the rounds (from 0) in which anything was posted; what was settled after the last round played
-            counts as posted in it.
-        held: ``[R, N]``, what each client's account and escrow hold together after each of them; NaN before it has an
-            account.
+        rounds: ``[R]``, the rounds (from 0) in which anything was posted. What was settled after the last round played
+            counts as posted in that round.
+        held: ``[R, N]``, what each client's account and escrow hold together after each of these rounds. NaN before the
+            client has an account.
         clients: the clients that ever paid or were paid, ascending.
         pools: the accounts that are not clients', such as the pool of a tier.
         flow: ``[m, m]``, what went from one node to another over the run, without grants. The nodes are ``clients`` and
@@ -62,8 +62,8 @@ def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
         groups: the experiments.
 
     Returns:
-        The books by the groups' labels, of those in which somebody pays; and a sentence for each run whose books cannot
-        be read or do not hold.
+        Two results: the books of those groups in which somebody pays, by the groups' labels; and a sentence for each
+        run whose books cannot be read or do not verify.
     """
     found, notes = {}, []
     for group in groups:
@@ -78,13 +78,13 @@ def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
 
 
 def read_books(run: RunRecord) -> Books | None:
-    """Return a run's books; None if nobody pays in it, or nothing was posted.
+    """Return a run's books, or None if nobody pays in it or nothing was posted.
 
     Args:
         run: the run.
 
     Raises:
-        UserError: the books cannot be read, or do not hold.
+        UserError: the books cannot be read, or do not verify.
     """
     if not (run.path / "ledger.json").exists():
         return None
@@ -176,8 +176,8 @@ def balances(run: RunRecord) -> tuple[Ints, Floats] | None:
 
     Returns:
         The rounds ``[n]`` (from 0) and the tokens after them ``[n, N]``, the last with all that was settled at the end.
-        None for a run without books, or with books that cannot be read (:func:`books_of` says why), and for a market:
-        its utilities say more than its payments.
+        None for a run without books, or whose books cannot be read (:func:`books_of` says why). Also None for a market,
+        whose utilities say more than its payments.
     """
     if any("utility/mean" in line for line in run.metrics):
         return None

@@ -1,7 +1,7 @@
 """Charts that parts of a mechanism ask for.
 
-A part says in its ``tells()`` which of its metrics it wants drawn and how (:class:`hanse.core.telling.Plot`), so that
-the report can show figures of a part that it knows nothing about. :func:`part_charts` draws all of them,
+In its ``tells()``, a part says which of its metrics it wants drawn, and how (:class:`hanse.core.telling.Plot`). The
+report can therefore show figures of a part that it knows nothing about. :func:`part_charts` draws all of them,
 :func:`plotted` a single one.
 """
 
@@ -36,7 +36,7 @@ def part_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def plotted(group: SeedGroup, plot: Plot, section: str, key: str) -> Chart | None:
-    """Return the chart that a plot describes; None if none of its metrics was recorded.
+    """Return the chart that a plot describes, or None if none of its metrics was recorded.
 
     A line is the mean over the seeds, with a band of one standard deviation up and down.
 

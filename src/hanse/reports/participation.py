@@ -1,4 +1,4 @@
-"""Charts of who took part and what that cost: selections, refusals, seconds by stage, megabytes on the wire.
+"""Charts of who took part and what that cost: selections, refusals, seconds by stage, megabytes transferred.
 
 :func:`participation_charts` draws how often clients were selected and why updates were refused; :func:`cost_charts`
 draws time and traffic. The figures can also be had by themselves: :func:`selection`, :func:`times_selected`,
@@ -25,7 +25,7 @@ def selection(group: SeedGroup) -> Floats:
     """Return the share of rounds in which each client was selected, ``[N]``, 0 to 1.
 
     Args:
-        group: the seeds of one experiment; the mean is over the runs with the same clients.
+        group: the seeds of one experiment. The mean is over the runs with the same clients.
     """
     runs = group.same_clients
     most = max(run.num_clients for run in runs)
@@ -35,7 +35,7 @@ def selection(group: SeedGroup) -> Floats:
 def times_selected(run: RunRecord, clients: int) -> Ints:
     """Return in how many rounds each client was selected, ``[clients]``.
 
-    A round counts once, however many seats the client had in it, and a late update counts in the round that asked.
+    A round counts once, however many seats the client had in it. A late update counts in the round that asked for it.
 
     Args:
         run: the run.
@@ -151,8 +151,8 @@ def mean_of(group: SeedGroup, key: str) -> float:
 def stage_seconds(group: SeedGroup) -> dict[str, float]:
     """Return how many seconds each stage takes in a round, on average over all rounds of all seeds.
 
-    A stage that does not happen in a round counts as 0 seconds in it, so the stages add up to the round. "other"
-    is what no stage accounts for, if that is more than 2 % of the round.
+    A stage that does not happen in a round counts as 0 seconds in it, so the stages add up to the round. "other" is the
+    time that belongs to no stage, if that is more than 2 % of the round.
 
     Args:
         group: the seeds of one experiment.

@@ -1,8 +1,8 @@
-"""Before joining: what a participant could pay at most, what it stands to gain, and what nobody knows yet.
+"""Before joining: what a participant could pay at most, what it may gain, and what nobody knows yet.
 
-:func:`prospect` is what ``hanse statement --dry-run`` prints. It reads an experiment and trains nothing. What a client
-can lose is said by the mechanism's payment rule (``terms``, see :class:`hanse.core.telling.Terms`); where a rule says
-nothing, the bound is what any account can lose: its grant, and the debt that the ledger's floor allows.
+:func:`prospect` is what ``hanse statement --dry-run`` prints. It reads an experiment and trains nothing. The
+mechanism's payment rule says what a client can lose (``terms``, see :class:`hanse.core.telling.Terms`). If a rule does
+not say it, the bound is what any account can lose: its grant, and the debt that the ledger's floor allows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from hanse.runs.setup import build_model
 
 @dataclass(frozen=True, kw_only=True)
 class Prospect:
-    """What an experiment may cost a client and bring it. Amounts are units (1 token is 1,000,000), None: nobody pays.
+    """What an experiment may cost a client, and what it may bring it.
+
+    Amounts are in units (1 token is 1,000,000). None: nobody pays.
 
     Attributes:
         mechanism: the mechanism's name.
@@ -45,9 +47,9 @@ class Prospect:
         most: the most that it can lose of grant and debt over the whole run.
         most_round: the most that can leave its account in one round. None also where nothing but the account itself
             bounds it.
-        pays: sentences on what it pays.
-        gains: sentences on what it stands to gain.
-        gives: sentences on what it gives: work, its models, traffic.
+        pays: sentences on what the client pays.
+        gains: sentences on what the client may gain.
+        gives: sentences on what the client gives: work, its models, traffic.
         unknown: sentences on what nobody knows before the run.
     """
 
@@ -69,15 +71,17 @@ class Prospect:
 
 
 def prospect(experiment: Experiment, client: int | str) -> Prospect:
-    """Return what an experiment may cost a client and bring it. Nothing is trained, and nothing is downloaded.
+    """Return what an experiment may cost a client, and what it may bring it.
+
+    Nothing is trained, and nothing is downloaded.
 
     Args:
         experiment: the experiment.
         client: the client's number, or its name if the data are here and have names.
 
     Raises:
-        UserError: the mechanism cannot be built, what its payment rule says of itself is not valid, or there is no such
-            client.
+        UserError: the mechanism cannot be built, its payment rule's description of itself is not valid, or there is no
+            such client.
 
     Example:
         >>> experiment = Experiment(

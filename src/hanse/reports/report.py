@@ -56,8 +56,8 @@ def figures(
 ) -> list[Chart]:
     """Return the charts of what these experiments recorded (and of their data), each with a key of its own.
 
-    ``books`` are those of :func:`hanse.reports.money.books_of`, read here if they are not given. Draw the charts with
-    :mod:`hanse.reports.vega`; :func:`hanse.reports.chart.to_csv` has their numbers.
+    ``books`` are those of :func:`hanse.reports.money.books_of`, read here if they are not given.
+    :mod:`hanse.reports.vega` draws the charts, and :func:`hanse.reports.chart.to_csv` has their numbers.
     """
     books = books_of(groups)[0] if books is None else books
     flows = [
@@ -102,7 +102,7 @@ _MOST_TIED = 3  # clients in one sentence
 
 @dataclass(frozen=True)
 class Result:
-    """An experiment's end: mean and sample standard deviation (None for one run) over its seeds of one figure."""
+    """One figure at an experiment's end: its mean and sample standard deviation (None for one run) over the seeds."""
 
     label: str
     mean: float
@@ -111,7 +111,7 @@ class Result:
 
 
 def results(groups: Sequence[SeedGroup], figure: str, *, ascending: bool = False) -> list[Result]:
-    """Return each experiment's ``figure`` (a key of a compare row), the best first; without those that lack it."""
+    """Return each experiment's ``figure`` (a key of a compare row), the best first; experiments may lack it."""
     found = []
     for group in groups:
         values = [v for run in group.runs if (v := run_row(run).get(figure)) is not None]
@@ -122,7 +122,7 @@ def results(groups: Sequence[SeedGroup], figure: str, *, ascending: bool = False
 
 
 def summary(groups: Sequence[SeedGroup]) -> list[str]:
-    """Return sentences: who won and by how much, who contributed, what was refused."""
+    """Return sentences on who won and by how much, who contributed, and what was refused."""
     out = dict.fromkeys(line for group in groups for run in group.runs for line in sitting_out(run))
     return [*_outcome(groups), *_value(groups), *_refused(groups), *out, *_late(groups)]
 
@@ -303,9 +303,7 @@ def _late(groups: Sequence[SeedGroup]) -> list[str]:
 
 
 def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str]:
-    """Return what a reader must know of the runs themselves: unfinished ones, rounds without values, and repeats that
-    do not count.
-    """
+    """Return what a reader must know of the runs: unfinished ones, rounds without values, and ignored repeats."""
     told = [
         f"{run.name} has {len(run.metrics)} of {run.rounds_planned} rounds: "
         + ("it is not finished." if run.ended_early is None else f"{run.ended_early}.")
@@ -355,14 +353,15 @@ def write_report(
     trust: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Write ``out/report.html``, and in ``out/figures`` each figure as PNG, SVG and its numbers as CSV, for the runs in
-    ``dirs``, and return the page's path.
+    """Write a report on the runs in ``dirs``, and return the path of its page.
+
+    The page is ``out/report.html``. ``out/figures`` gets each figure as PNG and SVG, and its numbers as CSV.
 
     Runs that differ only in their seeds become one curve with a deviation band. ``title`` and ``lead`` (a paragraph on
-    top) replace the default words. Each run's split is built once more for the map of classes, never downloaded; what
-    an import path of the runs would have to be imported for is left out and named, unless ``trust``. ``progress`` is
-    called with how many figures are drawn, and of how many.
-    Raises UserError: not a run directory, no finished round, or ``out`` cannot be written.
+    top) replace the default words. For the map of classes, each run's split is built once more; nothing is downloaded
+    for it. Whatever would need an import path of the runs to be imported is left out and named, unless ``trust``.
+    ``progress`` is called with how many figures are drawn, and of how many. Raises UserError: not a run directory, no
+    finished round, or ``out`` cannot be written.
     """
     runs = load_runs(dirs)
     groups = group_runs(runs)

@@ -1,12 +1,12 @@
 """A participant's statement: what it gave, what it gained, what it is owed, and whether joining paid.
 
-:func:`statement` makes one from a run directory. It combines what is also available separately: the client's own tests
-compared with those of a model that it trains alone (:class:`Fit`), what its updates were worth (:func:`contributed`),
-where its models went (:func:`models_of`), its books (:func:`money_of`), and the answer to whether joining paid
-(:func:`verdict_of`). :mod:`hanse.reports.statement_alone` plays the run of single clients that the comparison needs.
+:func:`statement` makes one from a run directory. It combines what is also available separately. :class:`Fit` compares
+the client's own tests with those of a model that it trains alone. :func:`contributed` says what its updates were worth,
+:func:`models_of` where its models went, and :func:`money_of` what its books are. :func:`verdict_of` answers whether
+joining paid. :mod:`hanse.reports.statement_alone` plays the run of single clients that the comparison needs.
 
-The sentences are read by participants who are not engineers. None of them claims more than the numbers allow: each says
-how sure it is, or that this is not known. Rounds are numbered from 0, as in the records. The page is made by
+The sentences are read by participants who are not engineers. None of these claims more than the numbers allow: each
+says how sure it is, or that this is not known. Rounds are numbered from 0, as in the records. The page is made by
 :mod:`hanse.reports.statement_page`; ``docs/statement.md`` explains each figure.
 """
 
@@ -32,28 +32,28 @@ from hanse.runs.run_record import load_run
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What a run did for one client, and the client for the run.
+    """What a run did for one client, and what the client did for the run.
 
     Attributes:
         run: the name of the run directory.
         mechanism: the mechanism's name.
         seed: the run's seed.
         client: the client's number.
-        label: what the client is called: its name, or its number.
+        label: how the client is called: its name, or its number.
         rounds: how many rounds were played.
-        planned: how many were planned; more than ``rounds`` if the run is not finished.
+        planned: how many rounds were planned. It is more than ``rounds`` if the run is not finished.
         num_clients: how many clients the run has.
         names: whether the run allows its clients to be named to one another.
         verdict: whether joining paid, and why.
-        short: what stands below the verdict's headline, by what it is about, in few words.
+        short: short answers that are shown below the verdict's headline, by what they are about.
         fit: how good the client's model is, on its own test data.
-        contributed: what its updates were worth.
-        money: its books, in units (1 token is 1,000,000 units); None where nobody pays.
-        models: where its models went, and what it got of others.
-        told: sentences that the mechanism's parts have for participants, and one on what the experiment makes this
-            client do, if it does anything.
+        contributed: what the client's updates were worth.
+        money: the client's books, in units (1 token is 1,000,000 units). None: nobody pays.
+        models: where the client's models went, and what it got of others' models.
+        told: sentences that the mechanism's parts have for participants, and a sentence on what the experiment makes
+            this client do, if anything.
         lost: sentences on files of rounds that are missing or were changed.
-        doubts: sentences that stand first, if the run's model is at chance or its values mean little.
+        doubts: sentences to show first, if the run's model is no better than chance or its values mean little.
     """
 
     run: str
@@ -77,7 +77,7 @@ class Statement:
 
     @property
     def lines(self) -> list[str]:
-        """What a terminal or a notebook shows of it: the verdict, what stands below it, and which files are lost."""
+        """What a terminal or a notebook shows of it: the verdict, the text below it, and which files are lost."""
         name = "" if self.label == str(self.client) else f"{self.label}: "
         told = [f"{about}: {said}" for about, said in self.short.items()]
         return [f"{name}{self.verdict.headline}.", *told, *self.lost]

@@ -24,8 +24,8 @@ HERE = "alone"  # the folder inside a run directory where --train-alone leaves i
 def alone_experiment(experiment: Experiment) -> Experiment:
     """Return the same experiment with every client by itself (the mechanism ``local``).
 
-    Data, model, training, tests, rounds and seed stay. Behaviours are left out: a client that sends nothing has nobody
-    to cheat.
+    Data, model, training, tests, rounds and seed stay the same. Behaviours are left out: a client that sends nothing
+    has nobody to cheat.
 
     Args:
         experiment: the experiment that the clients joined.
@@ -44,9 +44,9 @@ def alone_experiment(experiment: Experiment) -> Experiment:
 
 
 def by_python(run: RunRecord) -> str:
-    """Return the Python that plays a run with every client by itself; "" where the command line can.
+    """Return the Python that plays a run with every client by itself; "" if the command line can do it.
 
-    It is needed where data or model were objects of Python, which no file of the run has.
+    It is needed if the data or the model were objects of Python, which no file of the run has.
 
     Args:
         run: the run that the clients joined.
@@ -68,8 +68,8 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
         observers: watch the run, such as a progress bar.
 
     Raises:
-        UserError: there is no run, its data or model were objects of Python, or it was a federation on a network,
-            whose data are with the participants.
+        UserError: there is no run; its data or model were objects of Python; or it was a federation on a network, whose
+            participants have the data.
     """
     from hanse.runs import experiment as running  # imported here, since most statements play nothing
 

@@ -31,16 +31,16 @@ class Round:
     """A round in which the client was asked to train, or in which its late update arrived. None: not known.
 
     Attributes:
-        round: its number, from 0.
-        value: what the client's update was worth; the sum if it had several seats.
+        round: the number of the round, from 0.
+        value: what the client's update was worth. If it had several seats, their sum.
         error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
             together.
         of: the sum of all clients' values in the round.
-        share: the client's part of all values above zero, so the shares of a round sum to 1. It is 0 if the
-            client's own value is not above zero.
+        share: the client's part of the total of all values above zero. The shares of a round sum to 1. A client whose
+            own value is not above zero has share 0.
         weight: the weight that the update had in the model that it trained.
         late: how many rounds the update came after the one in which the client was asked.
-        refused: why there was no usable update; None if there was one.
+        refused: why there was no usable update. None: there was one.
     """
 
     round: int
@@ -57,7 +57,7 @@ class Round:
 class Contributed:
     """What a client's updates were worth over the run, by the mechanism's own measure.
 
-    None: nobody is valued in this run, this client never was, or it is not known.
+    None: nobody is valued in this run, or this client never was, or it is not known.
 
     Attributes:
         rounds: the rounds in which the client was asked to train.
@@ -66,16 +66,16 @@ class Contributed:
         drawn: its standard error from the draw of the validation samples.
         share: its part of the sums of all clients with a sum above zero, 0 to 1. None also for values whose sum has no
             meaning.
-        place: its place among the ranked clients; 1 is the highest sum. None if fewer than two of its updates were
-            valued.
-        ranked: how many clients can be ranked: those with more than one valued update.
+        place: the client's place among the ranked clients. 1 is the highest sum. None if fewer than two of its updates
+            were valued.
+        ranked: how many clients can be ranked. These are the clients with more than one valued update.
         valued: how many clients had an update valued.
         updates: how many of this client's updates were valued.
-        tied: the places of the clients that cannot be told apart from this one.
-        share_interval: the 95 % interval of the share, from both errors together; None if the error of the draw is not
+        tied: the places in the ranking of the clients that cannot be told apart from this one.
+        share_interval: the 95 % interval of the share, from both errors together. None: the error of the draw is not
             known.
-        measure: what one value is called, such as "Shapley value".
-        measured: a sentence on what it is.
+        measure: the name of one value, such as "Shapley value".
+        measured: a sentence on what a value is.
         gaps: sentences on which rounds have no values, and why.
         gained: by how much the validation loss fell over the run, if the values are parts of this fall.
         fallen: what fell, such as "the validation loss".
@@ -113,7 +113,7 @@ class Contributed:
 
     @property
     def part(self) -> str:
-        """A sentence on how much of the fall in loss came through the client's updates; "" if that is not known."""
+        """A sentence on how much of the fall in loss is due to the client's updates; "" if that is not known."""
         if self.gained is None or self.value is None:
             return ""
         half = SURE * (self.error or 0.0)
@@ -162,7 +162,7 @@ class Contributed:
 
     @property
     def error(self) -> float | None:
-        """The standard error of ``value`` from both sources together; None if neither is known."""
+        """The standard error of ``value`` from both sources together, or None if neither is known."""
         known = [e for e in (self.sampling, self.drawn) if e is not None]
         return math.hypot(*known) if known else None
 
@@ -178,7 +178,7 @@ class Contributed:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of ``value`` from both errors; None if the draw's is not known, or if the value is exact.
+        """The 95 % interval of ``value`` from both errors; None if the draw's is not known, or the value is exact.
 
         An interval from the sampling of coalitions alone would ignore other validation samples.
         """

@@ -34,14 +34,14 @@ class MainFit:
         values: its value after each of the fit's rounds.
         error: the standard error of the last value from the draw of the test samples, by a jackknife over blocks.
         recorded: the last value's 95 % interval, as the client computed it (see
-            :meth:`hanse.learning.metrics.Metric.interval`); None: there is none.
+            :meth:`hanse.learning.metrics.Metric.interval`). None: there is none.
         gap: why there is no value at the end; "" if there is one.
         alone: the value of the model that the client trained by itself.
         alone_gap: why there is no value of that model.
-        alone_recorded: that value's 95 % interval, as the client computed it; None: there is none.
+        alone_recorded: the 95 % interval of the value alone, as the client computed it. None: there is none.
         difference_error: the standard error of the difference of the two, measured on the same samples.
-        correlation: the two values' correlation over draws of the samples, by the same jackknife, corrected for few
-            samples; 0: not known.
+        correlation: how the two values correlate over draws of the samples, by the same jackknife, corrected for few
+            samples. 0: not known.
         blocks: the jackknife's number of blocks of test samples.
     """
 
@@ -59,17 +59,17 @@ class MainFit:
 
     @property
     def last(self) -> float | None:
-        """The value at the last test; None if it is not known."""
+        """The value at the last test, or None if it is not known."""
         return self.values[-1]
 
     @property
     def difference(self) -> float | None:
-        """The last value minus that alone; None if one of them is not known."""
+        """The last value minus the value alone, or None if one of them is not known."""
         return None if self.last is None or self.alone is None else self.last - self.alone
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the value: the recorded one, or Student's t around it, within the metric's bounds.
+        """The 95 % interval of the value: the recorded one, or else Student's t around it, within the metric's bounds.
 
         None if its error is not known, or 0, because that would claim certainty.
         """
@@ -80,9 +80,10 @@ class MainFit:
 
     @property
     def difference_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the difference; None if its error is not known.
+        """The 95 % interval of the difference, or None if its error is not known.
 
-        It is derived from the recorded intervals of both values, or else by Student's t around the difference.
+        It is derived from the recorded intervals of both values. Without these, it is Student's t around the
+        difference.
         """
         if self.last is not None and self.alone is not None and self.recorded and self.alone_recorded:
             return difference(self.last, self.recorded, self.alone, self.alone_recorded, self.correlation)
@@ -108,20 +109,20 @@ class MainFit:
 class Fit:
     """How good a client's model is on its own test data, and how good a model trained alone is.
 
-    The model is the one that the client held after a round, or the one that it had trained (``[eval] model``).
+    The model is either the one that the client held after a round or the one that it had trained (``[eval] model``).
 
     Attributes:
-        rounds: the rounds (from 0) after which the client tested; empty if it never did.
-        accuracy: the accuracy after each of them, 0 to 1; None where there is none, as for a regression.
+        rounds: the rounds (from 0) after which the client tested. They are empty if it never did.
+        accuracy: the accuracy after each of these rounds, 0 to 1. None: there is none, as in a regression.
         loss: the loss after each of them.
-        samples: how many test samples it has; None: not recorded.
-        alone: the name of the folder with the run of single clients; None if there is no such run.
+        samples: how many test samples the client has. None: not recorded.
+        alone: the name of the folder with the run of clients that train alone. None: there is no such run.
         alone_accuracy: the accuracy at the end of that run.
         alone_loss: the loss at the end of that run.
         alone_rounds: how many rounds that run has.
-        how: why there is no test, or no model alone, and how to get one; "" if both are known.
-        loss_error: an upper bound of the standard error of the difference of the two losses, from their spread over the
-            test samples; None: not recorded.
+        how: why there is no test, or no model trained alone, and how to get one; "" if both are known.
+        loss_error: an upper bound of the standard error of the difference between the two losses, from the spread of
+            the losses over the test samples. None: not recorded.
         main: the run's main metric, if the experiment names one (``[eval] metrics``). It is then judged in the place of
             accuracy and loss.
 
@@ -154,8 +155,9 @@ class Fit:
 
     @property
     def difference_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the difference of the two accuracies, from Wilson's interval of each; None if it is not
-        known.
+        """The 95 % interval of the difference of the two accuracies.
+
+        It comes from Wilson's interval of each, and is None if it is not known.
 
         It treats the two models' errors as independent. On the same samples they usually err together, so the true
         interval is narrower.
@@ -191,12 +193,12 @@ def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
 
 
 def fits_at_end(run: RunRecord, alone: RunRecord | None = None) -> dict[int, Fit]:
-    """Return the fits of all clients by number, of the last test only, which is what verdicts are made of.
+    """Return the fits of all clients by number. Only the last test counts, since verdicts are made of it.
 
     Args:
         run: the run.
-        alone: a run of clients alone, used if it has the same data, model and training; otherwise, one is looked for in
-            the run's folder or next to it. Clients that it did not test have no comparison.
+        alone: a run of clients that train alone. It is used if it has the same data, model and training. Otherwise such
+            a run is looked for in the run's folder or next to it. Clients that it did not test have no comparison.
     """
     other = alone if alone is not None and not _differences(run.config, alone.config) else find_alone(run)
     theirs = {} if other is None else _last_tests(other)
@@ -336,15 +338,15 @@ def _own_test(tests: OwnTests, i: int, round: int) -> _OwnTest | None:
 
 
 def finite_or_none(number: float) -> float | None:
-    """Return a number as a plain float; None for NaN and infinity, which stand for "not known" in arrays."""
+    """Return a number as a plain float. NaN and infinity, which stand for "not known" in arrays, become None."""
     return float(number) if np.isfinite(number) else None
 
 
 def find_alone(run: RunRecord) -> RunRecord | None:
-    """Return a finished run of the same clients by themselves: in the run directory's folder "alone", or next to it.
+    """Return a finished run of the same clients by themselves: from the folder "alone" of the run, or from next to it.
 
-    It must have the same data, model and training, at least one finished round and, next to the run, also the same
-    number of rounds. If there are several, the first by name is used.
+    It must have the same data, model and training, and at least one finished round. If it is next to the run, it must
+    also have the same number of rounds. If there are several, the first by name is used.
     """
     if run.mechanism == "local":
         return None

@@ -1,4 +1,4 @@
-"""Where a client's models went, and which of others' it got (:func:`models_of`)."""
+"""Where a client's models went, and which models of others it got (:func:`models_of`)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ _MADE = ("made_row", "made_of", "made_at")  # rows that an aggregation rule made
 
 @dataclass(frozen=True)
 class Models:
-    """Where a client's models went, and what it got of others.
+    """Where a client's models went, and which models of others it got.
 
-    Another client is *given* a model with this client's work if it will start from that model next, trains it in the
-    next round, may choose among several such models at an auction, or has bought it in a market.
+    Another client is *given* a model with this client's work in four cases: it will start from that model next, it
+    trains it in the next round, it may choose among several such models at an auction, or it has bought it in a market.
 
     Attributes:
         asked: in how many rounds the client was asked to train.
-        answered: in how many of them one of its updates was accepted. It may have several seats in a round.
-        used: in how many of these the update was mixed, with a nonzero weight, into a model that others also hold.
+        answered: in how many of them one of its updates was accepted. A client may have several seats in a round.
+        used: in how many of these rounds the update was mixed, with a nonzero weight, into a model that others also
+            hold.
         reached: how many other clients were given such a model at least once.
         deliveries: how many times in all, counted once per client and round.
         late: how many accepted updates came after their round.
         latest: by how many rounds the latest was late.
         on_its_way: whether the client's last update had not arrived at the end.
-        names: who was given such models and how often, most often first; None unless the run allows names.
+        names: who was given such models and how often, the most frequent first. None: the run does not allow names.
         imported: in a market, how many models of others were delivered to it. None elsewhere.
         withheld: in a market, in how many rounds its imports were withheld because it did not pay. None elsewhere.
         utility: in a market, its value to the client over the run, in tokens (iPFL eq. 1). None elsewhere.

@@ -26,11 +26,11 @@ class Posting:
         round: the round in which it was posted, from 0.
         step: the name of the transaction's step, which is unique in its round.
         kind: what kind of transaction it is, such as "grant" or "bid".
-        memo: what it was for, in words.
+        memo: the purpose of the posting, in words.
         account: "client/N" or "escrow/N".
         units: the amount, above zero if the account received it (1 token is 1,000,000 units).
-        holds: what account and escrow hold together after it, in units.
-        others: the other accounts that the transaction moves; empty unless the run allows names.
+        holds: what account and escrow have together after the posting, in units.
+        others: the other accounts that the transaction moves. It is empty unless the run allows names.
     """
 
     number: int
@@ -50,7 +50,7 @@ class PostingSum:
 
     Attributes:
         kind: the kind, as the ledger calls it.
-        what: what it is called on the page.
+        what: the name of this kind on the page.
         received: the units that came in.
         paid: the units that went out.
         transactions: the numbers of the transactions that make up the sum.
@@ -72,13 +72,13 @@ class Money:
     Attributes:
         book: the name of the book.
         count: how many transactions the book has.
-        head: the hash of the last one, by which a receipt is held against the book.
+        head: the hash of the last posting. With it, a receipt can be compared with the book.
         floor: the balance below which no account may fall.
-        granted: what the mint gave it.
-        received: what it received besides.
-        paid: what it paid.
-        balance: what its account holds.
-        escrow: what is held in escrow for it.
+        granted: what the mint gave the client.
+        received: what the client received besides its grant.
+        paid: what the client paid.
+        balance: what is on the client's account.
+        escrow: what is in the client's escrow.
         figures: the sums by kind, in order of appearance.
         lines: every posting.
     """
@@ -108,16 +108,16 @@ def money_of(
     kinds: Mapping[str, str] | None = None,
     names: bool = False,
 ) -> Money | None:
-    """Return the books of a client; None if nobody pays in this run.
+    """Return the books of a client, or None if nobody pays in this run.
 
     Args:
         folder: the run directory.
         client: the client's number.
-        kinds: what kinds of transactions are called on the page; a kind without an entry keeps its own name.
+        kinds: the names of kinds of transactions on the page. A kind without an entry keeps its own name.
         names: whether postings name the other accounts of their transactions.
 
     Raises:
-        UserError: the books are missing, cannot be read or do not hold.
+        UserError: the books are missing, cannot be read, or do not verify.
     """
     if not (folder / "ledger.json").exists():
         return None

@@ -27,8 +27,8 @@ HIDES = {"client": "the client as a whole", "sample": "each single sample"}
 def privacy_of(run: RunRecord, client: int, given: Contributed) -> str:
     """Return in a few words what a client has spent of its privacy budget, and what noise did to its value.
 
-    All of it is what the client's account said with its answers and refusals: budgets may be lowered in the course of a
-    run, and a participant may have one of its own.
+    All of it is taken from what the client's account said with its answers and refusals. Budgets may be lowered in the
+    course of a run, and a participant may have its own budget.
 
     Args:
         run: the run, as :func:`hanse.runs.run_record.load_run` reads it.
@@ -81,13 +81,13 @@ def _too_little(said: Sequence[Seat], more: int) -> bool:
 
 
 def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float]]) -> float:
-    """Return in how many rounds a client's sum of values would be told from 0; infinity: never.
+    """Return after how many rounds a client's sum of values could be told from 0; infinity if never.
 
-    Sums, and what noise lowers them by, grow with the rounds t, and chance as their root
+    The sums, and the loss that noise causes in them, grow with the number of rounds t, and chance as its root
     (:func:`hanse.mechanisms.value_noise.together`): ``t^2 v^2 > 1.96^2 (t chance^2 + t^2 worse^2)``.
 
     Args:
-        value: the sum of its values.
+        value: the sum of the client's values.
         error: the standard error of that sum, from all sources.
         errors: of each valued round its number r and the error of its value, whose square is
             ``chance^2 + (2 r + 1) worse^2``.
@@ -108,7 +108,7 @@ def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float
 
 
 def sitting_out(run: RunRecord) -> list[str]:
-    """Return a sentence for each reason why a privacy account kept clients out of every round, or from one on."""
+    """Return a sentence for each reason why a privacy account kept clients out of all rounds, or of all later ones."""
     asked, out = Counter(seat.client for seat in run.clients), Counter[int]()
     why: dict[int, str] = {}
     for seat in run.clients:
@@ -141,9 +141,9 @@ def before(
         sizes: ``[N]``, how many samples each client has.
         size: P, how many numbers a model has.
         seats: how many clients train in a round.
-        rounds: of the run.
+        rounds: the number of rounds of the run.
         recipe: how clients train.
-        by_samples: whether updates weigh by samples; else it is said what they leave with equal weights.
+        by_samples: whether updates weigh by samples. If not, the text says what the noise leaves with equal weights.
     """
     mine = rule.of(client)
     hides = f"Its updates have noise that hides {HIDES[rule.unit]}, up to epsilon {mine.epsilon:g} at delta"
@@ -168,10 +168,10 @@ def noise_lengths(
 ) -> tuple[float, float]:
     """Return how long the noise is in a client's update, and in the mean of a round's updates.
 
-    Both are over the greatest length without noise; NaN if that has no bound. Noise of the standard deviation s at each
-    of P numbers has about the length ``s sqrt(P)``. In a mean with weights w_i it has ``sqrt(P sum w_i^2 s_i^2)``; of a
-    round that draws m of N clients the mean square is taken, N / m of that of all clients' shares. Arguments as of
-    :func:`before`.
+    Both are divided by the greatest length without noise. NaN: that length has no bound. Noise of the standard
+    deviation s at each of P numbers has about the length ``s sqrt(P)``. In a mean with weights w_i the noise has the
+    length ``sqrt(P sum w_i^2 s_i^2)``. If a round draws m of N clients, the mean square is taken: N / m of that of all
+    clients' shares. Arguments as of :func:`before`.
     """
     task, lr = Train(0, 0, torch.zeros(0)), recipe.lr_at(0)
     given = [(rule.of(c), (int(n), recipe, lr, task)) for c, n in enumerate(sizes)]

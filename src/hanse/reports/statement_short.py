@@ -25,16 +25,19 @@ def in_short(
     privacy: str = "",
     alone: str = "",
 ) -> dict[str, str]:
-    """Return up to four short answers by what they are about; without privacy, at most 60 words with the headline.
+    """Return up to four short answers, by what they are about.
+
+    Without privacy, they and the headline have at most 60 words.
 
     Args:
         fit: how good the client's model is.
         given: what its updates were worth.
-        net: the millionths of a token that it received, less those that it paid.
-        doubts: what must stand before any result.
+        net: the millionths of a token that the client received, less those that it paid.
+        doubts: what a reader must know before any result.
         finished: whether the run is.
-        privacy: what the client has spent of its privacy budget; "": it has none.
-        alone: the Python that plays the run of single clients, or who else can; "": the command line does.
+        privacy: what the client has spent of its privacy budget; "" if it has none.
+        alone: the Python that plays the run of clients that train alone, or who else can play it; "" if the command
+            line can.
 
     Example:
         >>> fit = Fit((9,), (0.9,), (0.4,), 400, alone="alone", alone_accuracy=0.8, alone_loss=0.6)

@@ -27,11 +27,11 @@ class JoiningVerdict:
     formula measures nothing, so the headline names them beside the answer.
 
     Attributes:
-        answer: "yes" if the model is better, "no" if it is worse; "even" if the numbers show no difference; "unknown"
+        answer: "yes" if the model is better, "no" if it is worse, "even" if the numbers show no difference, "unknown"
             if there is nothing to compare.
         headline: the answer in a sentence, then what came in or went out in tokens.
-        reasons: a sentence on the model, one on the tokens and, if they disagree, one on what one cost in terms of the
-            other.
+        reasons: a sentence on the model and one on the tokens. If the two disagree, a third says what one cost in terms
+            of the other.
     """
 
     answer: Answer
@@ -43,12 +43,12 @@ _FORMULA = {1: "it gained", -1: "it lost", 0: "it neither gained nor lost"}
 
 
 def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
-    """Return whether joining paid, judged by the model, with the tokens beside it.
+    """Return whether joining paid: the model decides, and the tokens are given beside it.
 
     Args:
         fit: the client's model compared with the one alone.
-        money: its books; None where nobody pays.
-        models: what it got in a market, if there is one.
+        money: the client's books. None: nobody pays.
+        models: what the client got in a market, if there is one.
 
     Example:
         >>> models = Models(asked=10, answered=10, used=10, reached=3, deliveries=30)
@@ -70,8 +70,8 @@ def answer_of(model: int | None) -> Answer:
     """Return whether joining paid.
 
     Args:
-        model: 1 if the client's model is better than the one alone, -1 if it is worse, 0 if that cannot be told, None
-            if there is nothing to compare.
+        model: 1 if the client's model is better than the one trained alone, -1 if it is worse, 0 if that cannot be
+            told. None: there is nothing to compare.
 
     Example:
         >>> answer_of(0), answer_of(-1), answer_of(None)
@@ -81,15 +81,20 @@ def answer_of(model: int | None) -> Answer:
 
 
 def about(units: int) -> str:
-    """Return tokens with two digits behind the point, below a tenth of one with two digits: the books have them all."""
+    """Return tokens with two digits after the point, or with two significant digits if below a tenth.
+
+    (The books have all digits.)
+    """
     if abs(units) >= TOKEN // 10:
         return tokens(round(units, -4))
     return tokens(int(float(f"{units:.2g}")))
 
 
 def sign_of(fit: Fit) -> int | None:
-    """Return 1 if the client's model is better than the one alone, -1 if it is worse, 0 if that cannot be told, and
-    None if there is nothing to compare.
+    """Return how the client's model compares with the one trained alone.
+
+    It is 1 if the client's model is better, -1 if it is worse, 0 if that cannot be told, and None if there is nothing
+    to compare.
     """
     return _model(fit)[0]
 

@@ -1,9 +1,10 @@
-"""Draws a chart: as a Vega-Lite specification, which is what the report's page, its PNG and SVG files, a statement's
-pictures and the live page are all made from.
+"""Draws a chart, as a Vega-Lite specification.
 
-A specification is data: :func:`to_vegalite` makes it, the Vega library in :func:`script` draws it in a browser, and
+From this are made the report's page, its PNG and SVG files, a statement's pictures and the live page.
+
+A specification is data, which :func:`to_vegalite` makes. The Vega library in :func:`script` draws it in a browser;
 :func:`to_svg` and :func:`save` draw it without one. Names that a stranger chose (of clients, experiments, metrics) are
-only in data sets and parameters, never in a field's name or an expression, so they can only be text.
+only in data sets and parameters, never in a field's name or an expression. They can therefore never be more than text.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def whole_spec(spec: Spec, *, page: bool) -> Spec:
 
 
 class DrawingError(MachineError):
-    """A chart that the drawing library could not draw; the message says why."""
+    """A chart that the drawing library could not draw. The message says why."""
 
 
 _drawn = False  # whether the drawing library has started its threads in this process
@@ -165,8 +166,9 @@ def _check_room() -> None:
 
 
 def to_svg(spec: Spec) -> str:
-    """Return a specification as an SVG document. The same specification gives the same document; texts in it stay
-    texts.
+    """Return a specification as an SVG document.
+
+    The same specification gives the same document. Texts in it stay texts.
 
     Raises DrawingError: the library cannot draw it, too few addresses are allowed (``ulimit -v``), or this process was
     forked from one that has drawn.
@@ -189,8 +191,9 @@ _COUNTED = re.compile(r'((?:id="|url\(#)(?:clip|gradient_))(\d+)')
 
 
 def small_svg(chart: Chart) -> str:
-    """Return a chart without its title as an SVG element for a page without scripts: small enough to be readable on a
-    phone, and with the chart's caption as its description for screen readers.
+    """Return a chart without its title as an SVG element, for a page without scripts.
+
+    The chart is small enough to be readable on a phone, and its caption is its description for screen readers.
     """
     spec = to_vegalite(chart)
     del spec["title"]
@@ -202,9 +205,9 @@ def small_svg(chart: Chart) -> str:
 
 
 def save(chart: Chart, folder: Path) -> None:
-    """Write ``folder/KEY.png`` and ``folder/KEY.svg``; the same chart gives the same bytes.
+    """Write ``folder/KEY.png`` and ``folder/KEY.svg``. The same chart gives the same bytes.
 
-    Raises OSError, and DrawingError as :func:`to_svg` does; then neither file is written.
+    Raises OSError, and DrawingError as :func:`to_svg` does. Neither file is written then.
     """
     svg = to_svg(to_vegalite(chart))
     write_whole(folder / f"{chart.key}.png", _draw(vl_convert.svg_to_png, svg, scale=SCALE))
@@ -213,7 +216,7 @@ def save(chart: Chart, folder: Path) -> None:
 
 @cache
 def script() -> str:
-    """Return the Vega library for a browser (about 0.9 MB): it sets ``window.vegaEmbed`` and nothing else.
+    """Return the Vega library for a browser (about 0.9 MB). It sets ``window.vegaEmbed`` and nothing else.
 
     Assembling it takes a second or two of processor time, once per process.
     """
@@ -577,8 +580,8 @@ def graph_spec(
     """Return the drawing of nodes and arrows.
 
     Args:
-        nodes: rows with ``name``, ``kind``, the place ``x`` and ``y`` (the unit circle), ``inside`` and ``beside``
-            (texts in and next to the node), the place of the second, ``bx`` and ``by``, and ``told``, the tooltip.
+        nodes: rows with ``name``, ``kind``, the place ``x`` and ``y`` (the unit circle), the texts ``inside`` and
+            ``beside`` the node, ``bx`` and ``by``, the place of the text beside it, and ``told``, the tooltip.
         arrows: rows with ``a`` and ``b`` (names of nodes), ``share`` of the widest arrow, and ``told``.
         kinds: the kinds of nodes, in the order of the legend.
         colours: one for each kind.
@@ -704,7 +707,7 @@ _BLANK = "\u00a0"  # a space behind a word that the library would misunderstand;
 def drawable(value: Any) -> Any:
     """Return a specification whose texts can be drawn anywhere.
 
-    A character that SVG does not allow becomes a question mark, a line break becomes a space, and a text that is the
+    A character that SVG does not allow becomes a question mark, and a line break becomes a space. A text that is the
     name of a built-in property of JavaScript objects gets a space after it.
     """
     if isinstance(value, str):
@@ -716,8 +719,9 @@ def drawable(value: Any) -> Any:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Return the names as they can be drawn, with a number after repeated ones, because a drawing distinguishes curves
-    by name.
+    """Return the names as they can be drawn.
+
+    A repeated name gets a number, because a drawing distinguishes curves by name.
 
     Examples:
         >>> distinct(["a", "a", "a (2)"])

@@ -1,12 +1,12 @@
-"""Late updates: when TRAIN closes, who is still training then, and how a late update joins a later round.
+"""Late updates: when training (TRAIN) closes, who still trains then, and how a late update joins a later round.
 
 For experiments that do not wait for everybody (``[federation] enough``, ``late``, ``max_staleness``, ``replay``).
-:class:`Waiting` holds the experiment's settings, :class:`Underway` what is still outstanding between rounds, and
+:class:`Waiting` holds the experiment's settings, and :class:`Underway` what is still outstanding between rounds.
 :meth:`Training.land` decides what counts.
 
 In a simulation every reply arrives at once and says how many seconds its client took. The loop's virtual clock decides
-which are in time; late ones wait in the loop's state. On a network, the federation says who is still training, and
-delivers late replies with later exchanges.
+which updates are in time. Late ones wait in the loop's state. On a network, the federation says who is still training,
+and delivers late replies with later exchanges.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Waiting:
-    """How long TRAIN waits, and what happens to late updates.
+    """How long a round's training waits, and what happens to late updates.
 
     Attributes:
-        enough: TRAIN ends once this many valid replies are in; None: it waits for all.
-        late: "drop" discards late updates; "next" mixes them into the round in which they arrive.
-        max_staleness: with "next", the most rounds by which an update may be late; None: any number.
-        replay: replay the order of arrival of another run instead; None: do not.
+        enough: training ends once this many valid replies have come. None: it waits for all.
+        late: "drop" discards late updates. "next" mixes them into the round in which they arrive.
+        max_staleness: with "next": the most rounds by which an update may be late. None: any number.
+        replay: the order of arrival of another run, which is replayed. None: nothing is replayed.
 
     Examples:
         >>> Waiting(enough=3, late="next").closing(5)
@@ -74,7 +74,7 @@ class Waiting:
         return 0 if self.max_staleness is None else max(0, round - self.max_staleness)
 
     def closing(self, round: int) -> Closing | None:
-        """Return when the federation may stop waiting; None: it waits for all."""
+        """Return when the federation may stop waiting, or None if it waits for all."""
         return Closing(self.enough, self.oldest(round)) if self.active else None
 
 
@@ -83,14 +83,14 @@ class Flight:
     """One client's outstanding training.
 
     In a simulation the answer is already known and waits here until the clock reaches ``due``: ``updates``, or why they
-    are ``refused``. On a network the ``request`` is kept to check a later answer against it; a restarted server has
+    are ``refused``. On a network the ``request`` is kept, to check a later answer against it. A restarted server has
     lost it, so it cannot accept the answer.
 
     Attributes:
         round: the round in which the client was asked.
         seats: the client's seats, ``m`` of them.
         start: ``[m, P]``, the models that the client was sent.
-        due: the virtual time in seconds at which the client answers; None: not known, as on a network.
+        due: the virtual time in seconds at which the client answers. None: not known, as on a network.
         updates: the client's ``m`` updates, if they are sound and may still count.
         refused: why there are no updates.
         request: what the client was asked, on a network.
@@ -146,8 +146,8 @@ class Underway:
     def here(self, roster: Roster, round: int, waiting: Waiting) -> Roster:
         """Return the clients that can be asked in a round.
 
-        In a simulation these are the present clients that are not still training (on a network the federation leaves
-        those out itself); in a replay, the clients that were present in that round of the other run.
+        In a simulation these are the present clients that do not still train. (On a network, the federation itself
+        leaves out clients that do.) In a replay, they are the clients that were present in that round of the other run.
 
         Args:
             roster: the present clients.
@@ -161,7 +161,7 @@ class Underway:
         return Roster(c for c in roster if c.id not in busy) if busy else roster
 
     def without_lost(self) -> tuple[Underway, tuple[tuple[int, str], ...]]:
-        """Return what may still arrive, and ``(client, reason)`` of what was lost in a restart of the server."""
+        """Return what may still arrive, and ``(client, reason)`` of what was lost when the server was restarted."""
         lost = {client: flight for client, flight in self.flights.items() if flight.lost}
         if not lost:
             return self, ()
@@ -178,7 +178,7 @@ class Landed:
         replies: the valid replies that came in time, by client.
         refusals: ``(client, reason)`` for each of the other clients.
         late: updates of earlier rounds that arrived in this one and count.
-        underway: what is still outstanding, and the clock at the end.
+        underway: what is still outstanding, and the time of the clock at the end.
     """
 
     replies: Mapping[int, Reply]
@@ -199,7 +199,7 @@ class Training:
         roster: who is present.
         before: what was under way when the round began.
         waiting: when TRAIN ends, and what becomes of late updates.
-        deadline_s: the most seconds that the round waits, by the virtual clock in a simulation; None: no limit.
+        deadline_s: the most seconds that the round waits, by the virtual clock in a simulation. None: no limit.
     """
 
     round: int
@@ -215,7 +215,8 @@ class Training:
         """Decide what is in time, which late updates have arrived, and what is still outstanding.
 
         Args:
-            replies: all replies from the federation: this round's, and on a network also answers to earlier requests.
+            replies: all replies from the federation: those of this round and, on a network, also answers to earlier
+                requests.
         """
         # on a network an exchange may hand over answers to requests of earlier rounds
         earlier = {r.client: r for r in replies if r.arrival is not None and r.arrival.round is not None}
@@ -358,8 +359,8 @@ def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Update
 
     Args:
         seats: the seats that answered, ``m``.
-        trained: their answers, in the same order.
-        none: ``[.., P]``, an example of rows (width, dtype, device), for the case of no updates.
+        trained: the clients' answers, in the same order.
+        none: ``[.., P]``, an example of rows (width, dtype, device), which is used if there are no updates.
     """
     common = set.intersection(*(set(t.extras) for t in trained)) if trained else ()
     return Updates(

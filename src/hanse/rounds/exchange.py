@@ -1,8 +1,8 @@
-"""One exchange with the clients: questions merged, seats as training tasks, replies checked, updates in order.
+"""One exchange with the clients: questions are merged, seats become training tasks, replies are checked and ordered.
 
 The round (:mod:`hanse.rounds.round`) works with seats and questions, the federation port with one request and one reply
-per client. This module translates: :func:`training` and :func:`merge` make the requests, :class:`Exchange` sends them
-and keeps the valid replies, :func:`accepted` turns those into updates.
+per client. This module translates. :func:`training` and :func:`merge` make the requests, :class:`Exchange` sends them
+and keeps the valid replies, and :func:`accepted` turns those into updates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Exchange:
     Attributes:
         federation: the port to the clients.
         round: the round's number.
-        deadline_s: how many seconds each exchange may take; None: no limit.
+        deadline_s: how many seconds each exchange may take. None: no limit.
         seconds: wall-clock seconds so far, by stage.
         down: bytes sent to the clients so far.
         up: bytes received so far.
@@ -84,8 +84,8 @@ class Exchange:
             waiting: when TRAIN ends, and what becomes of late updates.
 
         Returns:
-            The view with the valid answers that came in time and the refusals; and what arrived late or is still
-            outstanding.
+            Two results: the view with the valid answers that came in time and the refusals; and what arrived late or is
+            still outstanding.
         """
         if not requests and not before.flights:
             return view, Landed({}, (), (), before)
@@ -140,9 +140,9 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
     """Turn seats into training tasks with ``centre = R M`` and ``tilt = L M``.
 
     Args:
-        seats: who trains, from which row, pulled to what.
+        seats: who trains, from which row, and pulled to what.
         table: the models ``M [K, P]``.
-        payload: what the train part sends with every task; None: nothing.
+        payload: what the train part sends with every task. None: nothing.
 
     Returns:
         One request per seat, in order. :func:`merge` combines those of a client with several seats.
@@ -174,8 +174,8 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
 def continued(requests: Sequence[Request], history: History) -> list[Request]:
     """Return training requests that continue each client's earlier training.
 
-    The start model gets the client's own batch-norm statistics; if the recipe depends on them, the number of optimiser
-    steps so far and the last round of training are added.
+    The start model gets the client's own batch-norm statistics. If the recipe depends on them, two numbers are added:
+    of optimiser steps so far, and of the last round of training.
     """
 
     def one(client: int, task: Train) -> Train:
@@ -205,7 +205,7 @@ def accepted(seats: Seats, view: View) -> Updates:
 
 
 def sent(part: TrainPart, view: View, state: State) -> Payload | None:
-    """Return what the train part sends with this round's training tasks; None: nothing.
+    """Return what the train part sends with this round's training tasks, or None for nothing.
 
     Args:
         part: the train part.

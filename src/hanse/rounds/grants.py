@@ -34,7 +34,7 @@ class Vesting(Part):
 
     Attributes:
         units: the whole grant.
-        parts: how many parts it has.
+        parts: in how many parts a grant is given.
     """
 
     units: int

@@ -1,9 +1,9 @@
 """The judge: scores models and coalitions of updates on the server's held-out data.
 
-Parts reach it as ``view.judge``. Parts that value updates use :meth:`Judge.score` and :meth:`Judge.coalitions`, those
-that need classes :meth:`Judge.confusion` and :meth:`Judge.class_losses`. A part that trusts the server's own training
-(FLTrust, for example) uses :meth:`Judge.trained`. The experiment's ``[data]`` section decides which sets the server
-holds; parts declare which they need, and an experiment without them is refused before round 0.
+Parts reach it as ``view.judge``. Parts that value updates use :meth:`Judge.score` and :meth:`Judge.coalitions`. Parts
+that need classes use :meth:`Judge.confusion` and :meth:`Judge.class_losses`. A part that trusts the server's own
+training (FLTrust, for example) uses :meth:`Judge.trained`. The experiment's ``[data]`` section decides which sets the
+server holds. Parts declare which ones they need, and an experiment without these is refused before round 0.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Root:
 
     Attributes:
         samples: the root set.
-        engine: what trains.
+        engine: the engine that trains.
         recipe: the clients' training recipe.
-        seed: the run's seed; it keys the order of batches.
+        seed: the run's seed, on which the order of batches depends.
     """
 
     samples: Samples
@@ -70,10 +70,10 @@ class Judge:
     Attributes:
         problem: the model as a module, and its loss (:class:`hanse.learning.job.Problem`).
         engine: scores models, such as :class:`hanse.learning.sequential.SequentialEngine`.
-        validation: the server's validation set; None: it holds none, and methods that need it raise RuntimeError.
-        workers: threads that score coalitions at the same time; the last bits of a utility depend on their number.
-        num_classes: the number of classes of the targets; None: regression.
-        root: what the server trains on itself; None: nothing.
+        validation: the server's validation set. None: it has none, and methods that need it raise RuntimeError.
+        workers: how many threads score coalitions at the same time. The last bits of a utility depend on this number.
+        num_classes: the number of classes of the targets. None: regression.
+        root: the samples on which the server itself trains. None: there are none.
         device: where the rows lie.
 
     Examples:
@@ -112,8 +112,9 @@ class Judge:
         return self._gradient(rows, torch.arange(len(self._samples())))
 
     def gradients_without_block(self, rows: Tensor) -> Tensor:
-        """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set in
-        turn, for jackknife standard errors (:func:`hanse.learning.blocks.sample_blocks`).
+        """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set.
+
+        Jackknife standard errors are made from these (:func:`hanse.learning.blocks.sample_blocks`).
 
         Entries of frozen parameters are zero.
         """
@@ -128,8 +129,9 @@ class Judge:
         return gradients
 
     def block_gradients(self, row: Tensor) -> Tensor:
-        """Return the mean loss gradients ``[B, P]`` of a row ``[P]`` on each block of the validation set, with respect
-        to everything in a row, including frozen parameters and batch-norm statistics
+        """Return the mean loss gradients ``[B, P]`` of a row ``[P]`` on each block of the validation set.
+
+        They are with respect to everything in a row, including frozen parameters and batch-norm statistics
         (:class:`hanse.learning.slopes.Slopes`).
         """
         return self._slopes(row)
@@ -172,7 +174,7 @@ class Judge:
         :func:`by_class`).
 
         Args:
-            row: ``[P]``; its buffers have gradient zero.
+            row: ``[P]``. Its buffers have gradient zero.
             most: at most this many samples of each class, the first ones, are used.
         """
         classes = by_class(self.problem, self._samples())
@@ -194,7 +196,8 @@ class Judge:
         Args:
             updates: ``[S, P]``, the players.
             base: ``[P]``, the model of the empty coalition.
-            weights: ``[S]``; a coalition's model is the average of its members by these, which need not sum to 1.
+            weights: ``[S]``, the weights of the updates, which need not sum to 1. A coalition's model is the average of
+                its members by these weights.
             utility: its name, such as "loss" or "accuracy", as in ``[mechanism.value]``.
             affine: ``(total, old)``: the coalition's model is ``total`` times that average plus ``old`` times the base.
             again: a rule that returns a coalition's row, given its members' positions, instead of an average.
@@ -226,8 +229,8 @@ class Judge:
 def by_class(problem: Problem, samples: Samples) -> list[Tensor]:
     """Split validation samples into G groups, and return the positions of each.
 
-    Groups are the classes that occur; for regression, tenths of the samples by (mean) target; for texts, which have
-    many classes per sample, tenths in their given order.
+    Groups are the classes that occur. For regression, they are tenths of the samples by (mean) target. For texts, which
+    have many classes per sample, they are tenths in the given order.
     """
     if samples.y.ndim == 2 and not problem.regression:
         return [part for part in torch.arange(len(samples)).tensor_split(10) if len(part)]

@@ -1,11 +1,11 @@
 """One round, for every mechanism: present, ask, select, train, weigh, value, settle, mix, deploy.
 
-Read this module for the order in which a mechanism's parts are called and what each can know. :func:`first_state` makes
-the state before round 0, :func:`play_round` turns one :class:`LoopState` into the next, and :func:`finish` settles what
-the last round left open. :class:`Setup` stays the same for the whole run.
+Read this module for the order in which a mechanism's parts are called, and for what each can know. :func:`first_state`
+makes the state before round 0. :func:`play_round` turns one :class:`LoopState` into the next. :func:`finish` settles
+what the last round left open. :class:`Setup` stays the same for the whole run.
 
-Nothing here keeps state or writes files. A round's only side effects go through the federation port, so a failed round
-can be dropped and played again from the state before it.
+Nothing here keeps state or writes files. The only side effects of a round go through the federation port. A failed
+round can therefore be dropped, and played again from the state before it.
 """
 
 from __future__ import annotations
@@ -51,25 +51,26 @@ class Setup:
         federation: the port to the clients, in this process or on a network.
         context: what parts may know of the run: number of clients, layout of a model, initial models, recipe.
         judge: scores models on the server's held-out data.
-        data: the samples of this process; on a network the server's sets alone, and the sizes that clients reported.
+        data: the samples of this process. On a network, these are only the server's sets, and the sizes that clients
+            reported.
         problem: the model as a module, its loss, and how a row of numbers becomes its parameters.
         engine: trains seats and scores models.
         device: where the table lies.
         tested_clients: ids ``[n]`` of the clients that test models on their own test shares.
-        remote: whether the clients are on a network. Testing them then takes requests, and a round in which a part
-            raises is undone instead of ending the run.
-        deadline_s: how many seconds an exchange may take; None: no limit.
-        min_replies: the fewest valid updates with which a round counts; with fewer, every row stays unchanged.
+        remote: whether the clients are on a network. Testing the clients then takes requests. A round in which a part
+            raises an exception is then undone instead of ending the run.
+        deadline_s: how many seconds an exchange may take. None: no limit.
+        min_replies: the fewest valid updates with which a round counts. With fewer, every row stays unchanged.
         waiting: when TRAIN ends, and what becomes of late updates.
-        feedback: tells clients the values of their updates; None: they are not told.
-        sizes: asks clients to prove their numbers of samples; None: their claims count.
+        feedback: the object that tells clients the values of their updates. None: they are not told.
+        sizes: the object that asks clients to prove their numbers of samples. None: what they claim counts.
         grant: what the mint gives each new client, in units (a millionth of a token).
-        vesting: gives grants in parts instead; None: at once.
+        vesting: the object that gives grants in parts. None: they are given at once.
         floor: the lowest balance that an account may reach, in units.
         about: descriptions of parts, behaviours and the policy, for reports.
-        accounts: the privacy accounts of a simulation's clients; None: they have none, or keep them themselves.
-        clipping: a clip that follows the lengths of updates; None: it stays, or there is none.
-        kept: whether the run keeps all answers and commits to its inputs, so an auditor can replay it.
+        accounts: the privacy accounts of a simulation's clients. None: they have none, or keep them themselves.
+        clipping: a clip that follows the lengths of updates. None: the clip is fixed, or there is none.
+        kept: whether the run keeps all answers and commits to its inputs, so that an auditor can replay it.
 
     Examples:
         That of a small experiment, made by :func:`hanse.runs.rehearsal.rehearse`:
@@ -135,13 +136,13 @@ class Setup:
         return self.mechanism.settle is not None or self.sizes is not None
 
     def key(self, slot: str) -> str:
-        """Return the key under which the state of the part in this slot is kept: the first slot that the part fills."""
+        """Return the key under which the state of this slot's part is kept: the first slot that the part fills."""
         return self.mechanism.standing(self.mechanism.slots()[slot])[0]
 
 
 @dataclass(frozen=True)
 class LoopState:
-    """Everything that changes over a run, and exactly what a checkpoint holds.
+    """Everything that changes over a run; a checkpoint holds exactly this.
 
     Attributes:
         round: the number of the next round, from 0.
@@ -149,18 +150,18 @@ class LoopState:
         home: ``[N]``, the row from which each client starts.
         states: the parts' states, by :meth:`Setup.key`.
         book: the balances, and the hash of the last transaction.
-        personal: ``[N, K]``, the weights with which each client mixes its personal model of the table's rows; None: no
-            client has such a model.
+        personal: ``[N, K]``, the weights with which each client mixes the table's rows into its personal model. None:
+            no client has such a model.
         finished: whether :func:`finish` has settled the last round.
-        moved: ``[K]``, the round in which each private row took its owner's last accepted update (NEVER: none). Rows
-            beyond its end never did.
+        moved: ``[K]``, for each private row the round in which its owner's last accepted update was taken (NEVER:
+            none). Rows beyond its end never did.
         history: what is remembered of clients' earlier training, if the recipe depends on it.
-        held: ``[N]``, the row that each client holds, if not its home; None: all hold their home rows.
+        held: ``[N]``, the row that each client holds, if it is not its home row. None: all hold their home rows.
         underway: who still trains, and the virtual clock.
         on_server: ``[2, K]``, loss and accuracy on the server's test set of rows that have not changed since they were
-            tested (NaN: all others). Checkpoints keep it because scoring a row again in another batch may change its
-            last bits.
-        accounts: what each client of a simulation has spent of its privacy budget, by client; None: there are no
+            tested (NaN: all other rows). Checkpoints keep it because scoring a row again in another batch may change
+            its last bits.
+        accounts: what each client of a simulation has spent of its privacy budget, by client. None: there are no
             budgets, or clients keep them themselves.
 
     Examples:
@@ -194,7 +195,7 @@ class Played:
 
     Attributes:
         state: the state after the round.
-        view: what was known at its end: roster, choice, seats, updates, mix, values, settlement, refusals.
+        view: what was known at the round's end: roster, choice, seats, updates, mix, values, settlement, refusals.
         seconds: wall-clock seconds by stage.
         bytes_down: bytes sent to the clients.
         bytes_up: bytes received from them.
@@ -244,8 +245,8 @@ def first_state(setup: Setup) -> LoopState:
     """Return the state before round 0: each part's initial state, the train part's table, empty books.
 
     Raises:
-        PartError: a part's ``init`` returns what a checkpoint cannot store, or its ``home`` anything but rows of the
-            table.
+        PartError: a part's ``init`` returns what a checkpoint cannot store, or its ``home`` returns anything but rows
+            of the table.
     """
     train, context = setup.mechanism.train, setup.context
     states: dict[str, State] = {}
@@ -269,11 +270,11 @@ def play_round(setup: Setup, state: LoopState) -> Played:
 
     Args:
         setup: what stays the same over the run.
-        state: the state before the round: from :func:`first_state`, the previous round, or a checkpoint.
+        state: the state before the round, which comes from :func:`first_state`, the previous round, or a checkpoint.
 
     Raises:
         PartError: a part returns something invalid, or writes into its arguments.
-        LedgerError: a settlement that does not sum to zero or overdraws an account; nothing of it is posted.
+        LedgerError: a settlement does not sum to zero, or overdraws an account. Nothing of it is posted.
     """
     if setup.accounts is not None:
         setup.accounts.accounts = state.accounts or {}
@@ -359,7 +360,7 @@ def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, r
         setup: what stays the same over the run.
         state: the state before the round, of :func:`first_state` or in :class:`Played`.
         roster: the clients that were present.
-        seats: the seats that had been asked to train; their clients are refused.
+        seats: the seats that had been asked to train. Their clients are refused.
         reason: the reason, for the record.
     """
     view = View(setup.context, state.round, "close", roster, state.table, state.home, setup.judge, book=state.book)
@@ -371,11 +372,11 @@ def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, r
 
 
 def finish(setup: Setup, state: LoopState) -> Played:
-    """Settle what the last round left open, with one more exchange if the settle part asks questions.
+    """Settle what the last round left open. If the settle part asks questions, this takes one more exchange.
 
     Bonds of audits that the run left no time for go back. PI-FL, for example, settles a round with the accuracies that
-    come with the next round's bids; after the last round it asks for them here. The returned view has the postings, and
-    its stage is "end".
+    come with the next round's bids. After the last round, it asks for them here. The returned view has the postings,
+    and its stage is "end".
 
     Args:
         setup: what the run is played with.

@@ -1,12 +1,12 @@
 """Proved sizes: members commit to their samples before they train, and are audited by a public draw.
 
-:class:`ProvedSizes` runs alongside the parts of any mechanism. A member that is new commits to its distinct samples
-(:mod:`hanse.data.commitment`) and puts up a bond, with the root of the commitment in the book. The leaves that it must
-open are drawn from a seed that nobody knew before: the book's head after all commitments and, on a network, a number
-that the server draws then. If the audit succeeds, including the auditor's signature, the bond is returned and the size
-counts from this round on. If not, the bond goes to the mint. A member that does not answer gets the same questions
-again (``repeats``). Until it has proved its size, a member counts as having no samples: so where the run ends before
-its questions are used up, its bond goes back.
+:class:`ProvedSizes` runs alongside the parts of any mechanism. A new member commits to its distinct samples
+(:mod:`hanse.data.commitment`) and puts up a bond. The root of the commitment is written into the book. The leaves that
+it must open are drawn from a seed that nobody knew before. This seed is made of the book's head after all commitments
+and, on a network, a number that the server draws then. If the audit succeeds, including the auditor's signature, the
+bond is returned and the size counts from this round on. If not, the bond goes to the mint. A member that does not
+answer gets the same questions again (``repeats``). Until it has proved its size, a member counts as having no samples.
+So if the run ends before its questions are used up, its bond is returned.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ class ProvedSizes(Part):
         leaves: how many leaves an audit opens (all, if there are fewer).
         bond: units held in escrow until the audit is passed.
         repeats: how often an unanswered question is asked again before it counts as failed.
-        auditors: the public keys (Ed25519, hexadecimal) of those whose signatures count; empty: a simulation's word.
-        fresh: whether seeds include a number drawn by the server, so members cannot try commitments until they like the
-            questions. Without it, runs are repeatable.
+        auditors: the public keys (Ed25519, hexadecimal) of those whose signatures count. Empty: a simulation, whose
+            word is taken.
+        fresh: whether seeds include a number that the server draws. Members then cannot try one commitment after
+            another until they like the questions. Without it, runs are repeatable.
     """
 
     leaves: int = 30
@@ -82,7 +83,7 @@ class ProvedSizes(Part):
 
     @staticmethod
     def proved(state: State) -> Floats:
-        """Return the sizes that are proved, ``[N]``; 0 for all others."""
+        """Return the sizes that are proved, ``[N]``. All others are 0."""
         return np.where(state["standing"] == PROVED, state["size"], 0).astype(np.float64)
 
     def roster(self, roster: Roster, state: State) -> Roster:
@@ -130,7 +131,7 @@ class ProvedSizes(Part):
         return asked, after
 
     def hear_audits(self, view: View, state: State) -> Heard:
-        """Judge the audits: members that passed get their bond back; those that failed or kept silent lose it."""
+        """Judge the audits. Members that passed get their bond back; those that failed or did not answer lose it."""
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
         for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
             answer = view.answers.get((c, AUDIT))

@@ -1,8 +1,8 @@
-"""One round with its test and record, and the record of a round in which a part raised.
+"""Plays one round with its test and makes its record; also records a round in which a part raised an exception.
 
 :func:`attempt` is the body of the loop in :mod:`hanse.runs.experiment`. In a simulation, a part that raises ends the
-run with a traceback. On a network, where a round cannot simply be replayed, it is undone and recorded as failed, and
-the run continues; only several failed rounds in a row end it.
+run with a traceback. On a network a round cannot simply be replayed. A failed round there is undone and recorded as
+failed, and the run continues; only several failed rounds in a row end it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class RecordedRound:
 
 
 def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
-    """Play a round, test the clients' models, close its books, and return it with its record.
+    """Play a round, test the clients' models, close the round's books, and return the round with its record.
 
-    On a network, a round in which a part raises is undone and recorded as failed; the traceback is logged. Errors of
-    the network and UserErrors propagate.
+    On a network, a round in which a part raises an exception is undone and recorded as failed; the traceback is logged.
+    Errors of the network and UserErrors propagate.
 
     Args:
         setup: what stays the same over the run.
@@ -135,8 +135,8 @@ def _test(setup: Setup, experiment: Experiment, played: Played, known: Floats | 
 def telling(setup: Setup, state: LoopState) -> Setup:
     """Return the setup for playing a round: on a network, its requests say which updates were accepted.
 
-    Owners of private rows need to know this. It is derived from the loop's state, so it is also right after a failed
-    round and in a resumed run.
+    Owners of private rows need to know this. These are derived from the loop's state, so they are also right after a
+    failed round and in a resumed run.
     """
     if not setup.remote:
         return setup
@@ -144,8 +144,9 @@ def telling(setup: Setup, state: LoopState) -> Setup:
 
 
 def settled(setup: Setup, state: LoopState) -> tuple[LoopState, tuple[Transaction, ...], Answers | None]:
-    """Settle what the last round left open and close the books. Return the state after that, what was posted, and the
-    clients' answers, if answers are kept.
+    """Settle what the last round left open and close the books.
+
+    Return the new state, the transactions that were posted, and the clients' answers, if answers are kept.
     """
     keeping = Keeping(setup.federation) if setup.kept else None
     last = finish(setup if keeping is None else replace(setup, federation=keeping), state)
@@ -174,7 +175,7 @@ class Watched(Federation):
         sat: ``(client, start row)`` of each seat that was asked to train.
         bytes_down: bytes sent to the clients.
         bytes_up: bytes received from the clients.
-        down: whether the federation itself raised: then the network is lost, and no part is to blame.
+        down: whether the federation itself raised an exception. Then the network is lost, and no part is to blame.
     """
 
     federation: Federation

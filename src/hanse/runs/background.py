@@ -26,7 +26,7 @@ class BackgroundWriter:
     Call :meth:`begin` with a round and :meth:`settle` before the next one.
 
     Args:
-        folder: the run directory; None: nothing is written.
+        folder: the run directory. None: nothing is written.
         tell: called with each round once it is on the disk, in the thread that calls :meth:`settle`.
 
     Examples:
@@ -50,7 +50,7 @@ class BackgroundWriter:
 
         Args:
             record: the round.
-            state: the state after the round, for a checkpoint; None: no checkpoint is due.
+            state: the state after the round, for a checkpoint. None: no checkpoint is due.
         """
         if self._folder is None:
             self._under_way = record, None

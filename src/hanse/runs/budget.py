@@ -14,9 +14,9 @@ class Budget:
     """Adds up the costs of rounds, and says when a limit is reached.
 
     Attributes:
-        limits: ``[run]``, with ``target_accuracy`` (a share of the server's test set), ``max_seconds`` (of all rounds,
-            by the wall clock) and ``max_megabytes`` (10^6 bytes, up and down together). Each may be None: no such
-            limit.
+        limits: the section ``[run]``: ``target_accuracy`` (a share of the server's test set), ``max_seconds`` (of all
+            rounds, by the wall clock) and ``max_megabytes`` (10^6 bytes, up and down together). A limit may be None,
+            which means no such limit.
         seconds: the seconds used so far.
         megabytes: the megabytes used so far.
         accuracy: the best test accuracy so far, 0 to 1.
@@ -40,7 +40,7 @@ class Budget:
                 self.accuracy = max(self.accuracy, accuracy)
 
     def over(self) -> str | None:
-        """Return why the run is over, and after how many rounds; None: it continues."""
+        """Return why the run ends, and after how many rounds, or None if it continues."""
         after = f"after {self.rounds} round{'s' if self.rounds != 1 else ''}"
         wanted, seconds, megabytes = self.limits.target_accuracy, self.limits.max_seconds, self.limits.max_megabytes
         if wanted is not None and self.accuracy >= wanted:

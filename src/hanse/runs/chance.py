@@ -1,7 +1,8 @@
 """Whether a run's model is better than guessing, and whether its values are meaningful.
 
-:func:`doubts` returns the sentences that ``hanse run``, the report and the statement show first. It reads
-``metrics.jsonl`` and a guess's scores on the server's test set (:class:`Guess`), which a run keeps in ``shape.json``.
+:func:`doubts` returns the sentences that ``hanse run``, the report and the statement show first. The answer comes from
+``metrics.jsonl`` and from what a guess scores on the server's test set (:class:`Guess`), which a run keeps in
+``shape.json``.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ LEAST_R2 = 0.01
 
 @dataclass(frozen=True)
 class Guess:
-    """What guessing without a model scores on the server's test set.
+    """The scores of guessing, without a model, on the server's test set.
 
     Attributes:
-        samples: how many labels are tested (of texts: positions).
+        samples: how many labels are tested. (For texts: how many positions.)
         most: the share of the most common class, the accuracy of always naming it.
-        entropy: the entropy of the classes' shares, in nats: the cross-entropy of predicting these shares for every
-            sample.
+        entropy: the entropy of the classes' shares, in nats. It is the cross-entropy of predicting these shares for
+            every sample.
 
     Examples:
         >>> Guess.of(Samples(torch.zeros(4, 1), torch.tensor([0, 1, 0, 0]))).most
@@ -46,7 +47,7 @@ class Guess:
 
     @staticmethod
     def of(samples: Samples | None) -> Guess | None:
-        """Return what a guess scores on these samples; None for no samples, or targets that are not classes."""
+        """Return what a guess scores on these samples, or None for no samples, or targets that are not classes."""
         if samples is None or samples.y.is_floating_point():
             return None
         counts = torch.bincount(samples.y[samples.y >= 0].flatten())  # below 0: positions that are not predicted
@@ -65,12 +66,12 @@ class Guess:
     def beaten(self, accuracy: float, loss: float | None) -> bool:
         """Say whether a model is better than guessing.
 
-        A model is better if its accuracy is above :attr:`bar`, or if its loss explains the share :data:`LEAST_R2` of
-        the entropy, as for a model of rare events that never predicts the rare class.
+        A model is better if its accuracy is above :attr:`bar`. It is also better if its loss explains the share
+        :data:`LEAST_R2` of the entropy; a model of rare events that never predicts the rare class can do so.
 
         Args:
             accuracy: the model's accuracy on these samples.
-            loss: the model's mean cross-entropy on these samples; None: another loss was trained, or none is known.
+            loss: the model's mean cross-entropy on these samples. None: another loss was trained, or none is known.
         """
         explains = loss is not None and math.isfinite(loss) and loss < (1 - LEAST_R2) * self.entropy
         return accuracy > self.bar or explains
@@ -79,15 +80,15 @@ class Guess:
 def doubts(
     metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_entropy: bool = True, several: bool = False
 ) -> list[str]:
-    """Return the sentences to show before a run's other results; none if there is nothing to doubt.
+    """Return the warnings to show before a run's other results; none if there is nothing to doubt.
 
-    There are two such doubts: the model was no better than chance at the last test (:meth:`Guess.beaten`); or in more
-    than half of the later valued rounds some coalition's loss was above ln C, so values by the loss rank a useless
+    There are two such doubts. The model was no better than chance at the last test (:meth:`Guess.beaten`). Or some
+    coalition's loss was above ln C in more than half of the later valued rounds; values by the loss then rank a useless
     update above skewed ones.
 
     Args:
         metrics: the lines of ``metrics.jsonl``.
-        guess: a guess's scores on the server's test set; None: not known, and chance is not judged.
+        guess: a guess's scores on the server's test set. None: they are not known, and chance is not judged.
         cross_entropy: whether the loss that is tested is the plain cross-entropy.
         several: whether there are several models, which may be good for their own clients alone.
     """

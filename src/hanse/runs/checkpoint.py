@@ -1,8 +1,8 @@
 """Checkpoints: everything needed to resume a run, in one safetensors file with a checksum, written atomically.
 
 :func:`store` writes a :class:`Snapshot` and :func:`load` reads it back, bit for bit. Arrays and tensors are the file's
-tensors; everything else is JSON in its header ("notes"). Nothing is pickled, so a stranger's checkpoint cannot run
-code.
+tensors. Everything else is JSON in the file's header ("notes"). Nothing is pickled, so a stranger's checkpoint cannot
+run code.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Snapshot:
         state: the loop's state.
         lengths: how many bytes of each line file belong to earlier rounds.
         pending: (round, transaction) since the previous checkpoint, which may not be in the ledger yet.
-        settings: the experiment that was played, as ``config.toml`` had it; "": an earlier version did not keep it.
+        settings: the experiment that was played, as ``config.toml`` had it. "": an earlier version of hanse did not
+            keep it.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -67,7 +68,7 @@ class Snapshot:
 
 
 def own_copy(state: LoopState) -> LoopState:
-    """Return a copy of a state that parts cannot change by writing into arrays that they keep.
+    """Return a copy of a state. Parts cannot change it by writing into arrays of theirs.
 
     Another thread writes the copy while the next round is played. Models are shared, because every round makes a new
     table.
@@ -296,7 +297,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
 
 
 def played_settings(folder: Path) -> str:
-    """Return the settings that a run's newest readable checkpoint was played with, as TOML; "" if none says so."""
+    """Return, as TOML, the settings with which a run's newest readable checkpoint was played; "" if none has them."""
     for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
         with suppress(SafetensorError, OSError, ValueError, KeyError), safe_open(path, "pt") as file:
             return str(json.loads((file.metadata() or {})["notes"]).get("settings", ""))

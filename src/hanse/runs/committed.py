@@ -1,9 +1,9 @@
 """What a run commits to before its first round, if it can be recomputed (``[run] recomputable``).
 
-``committed.json`` in the run directory holds the commitments to the validation set (:mod:`hanse.data.committed`) and
-hashes of the configuration and of hanse's code; the first line of the log commits to all of it. The validation set
+``committed.json`` in the run directory holds the commitments to the validation set (:mod:`hanse.data.committed`), and
+hashes of the configuration and of hanse's code. The first line of the log commits to all of it. The validation set
 itself, its salts and the clients' answers are for the auditor only. They are kept in ``RUN.audit``, outside the run
-directory, which may be given away.
+directory, because the run directory may be given away.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Commitment:
 
         Args:
             experiment: as ``config.toml`` has it.
-            validation: the server's validation set; None: there is none.
+            validation: the server's validation set. None: there is none.
             clients: how many clients there can be.
         """
         leaves = "" if validation is None else as_text(*validation.commitments)

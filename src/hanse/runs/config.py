@@ -82,8 +82,8 @@ class ModelSection(BaseModel):
 class MechanismSection(BaseModel):
     """``[mechanism]``: which mechanism is played.
 
-    The section has the mechanism's name or import path, its options, and under ``select``, ``train``, ``weigh``,
-    ``value``, ``settle`` and ``deploy`` the parts that replace its own.
+    The section has the mechanism's name or import path and its options. Under ``select``, ``train``, ``weigh``,
+    ``value``, ``settle`` and ``deploy``, it has the parts that replace the mechanism's own.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -156,30 +156,33 @@ Named = Annotated[str | dict[str, Any], BeforeValidator(_named)]
 
 
 class TrainSection(Section):
-    """``[train]``: how each client trains in a round, with the same meaning as :class:`hanse.core.recipe.Recipe`.
+    """``[train]``: how each client trains in a round. The keys mean the same as in :class:`hanse.core.recipe.Recipe`.
 
-    Set the amount of training in one of three ways: ``epochs`` with ``batch_size``, ``epochs`` with
-    ``batches_per_epoch``, or ``steps`` with ``batch_size`` or ``batch_share``.
+    Set the amount of training in one of three ways: ``epochs`` with ``batch_size``; ``epochs`` with
+    ``batches_per_epoch``; or ``steps`` with ``batch_size`` or ``batch_share``.
 
     Attributes:
         loop: the user's own training function, or its import path, instead of hanse's. It gets all other settings and
             may use or ignore them (:mod:`hanse.learning.loop`).
         epochs: passes over the client's training samples in a round.
-        batch_size: samples in a batch; 10 if neither this nor ``batches_per_epoch`` nor ``batch_share`` is given.
+        batch_size: the number of samples in a batch. It is 10 if neither this nor ``batches_per_epoch`` nor
+            ``batch_share`` is given.
         batches_per_epoch: this many nearly equal batches per epoch, for any number of samples.
         steps: optimiser steps in a round, instead of epochs.
-        batch_share: each step draws a fresh sample of this share; in (0, 1], with ``steps``.
-        lr: learning rate in round 0. Default: 0.1; 2 for the model "lstm"; 0.01 with an optimizer other than SGD or the
-            user's own ``loop``.
+        batch_share: used with ``steps``: each step draws this share of the samples anew. It is above 0 and at most 1.
+        lr: learning rate in round 0. The default is 0.1. It is 2 for the model "lstm", and 0.01 with an optimizer other
+            than SGD or the user's own ``loop``.
         momentum: the momentum of SGD, in [0, 1).
         weight_decay: L2 penalty as PyTorch's optimisers take it.
-        lr_decay: the rate is multiplied by this after each round; in (0, 1].
+        lr_decay: the factor of the rate after each round, above 0 and at most 1.
         optimizer: "sgd", "adamw" or "adadelta". The moments of the last two start anew in each round.
         rho: Adadelta's decay of its running averages.
         eps: Adadelta's term in the denominator.
         lr_decay_by: "round" counts rounds of the run, "last" uses the last round in which this client trained.
-        order: "shuffled", or "by_class": samples class after class, and a client's batches continue where they stopped.
-        statistics: batch-norm statistics are "averaged" like parameters, or each client keeps its "own".
+        order: "shuffled", or "by_class": samples are sorted by class, and a client's batches continue where they
+            stopped.
+        statistics: what becomes of batch-norm statistics: they are "averaged" like parameters, or each client keeps its
+            "own".
         loss: the loss to minimise, by name or import path, or a table with options (:mod:`hanse.learning.losses`).
             Default: cross-entropy for classes, else squared error.
 
@@ -248,14 +251,15 @@ class ClientsSection(Section):
     """``[clients]``: the clients' decisions, and what they learn about their values.
 
     Attributes:
-        policy: the policy that decides bids, prices and leaving, by name or import path, or as a table with options.
+        policy: the policy that decides on bids, prices and leaving, by its name or import path, or as a table with
+            options.
         told: whether each client learns its value after every round in which it trained. Its policy may decide to leave
             because of that value.
         profiles: each client's role, costs and eagerness in a market, by name or as a table with options.
         grant: a new client's grant from the mint, in tokens, if the mechanism pays.
-        vests: the number of parts of the grant: the first when a client joins, one more after each round in which its
-            update counted. So leaving and coming back under another key gains nothing.
-        named: whether a client's statement names the clients that got its models and those that it traded with.
+        vests: in how many parts the grant is paid. The first is paid when a client joins, and one more after each round
+            in which its update counted. So leaving and coming back under another key gains nothing.
+        named: whether a client's statement names the clients that got its models and those with which it traded.
     """
 
     policy: str | dict[str, Any] = "loyal"
@@ -283,18 +287,18 @@ class FederationSection(Section):
     take virtual time.
 
     Attributes:
-        engine: "local": all clients in this process; "ray": in Flower's simulation on Ray.
-        deadline_s: seconds after which training ends; None: no limit.
+        engine: "local": all clients are in this process. "ray": they are in Flower's simulation on Ray.
+        deadline_s: the number of seconds after which training ends. None: no limit.
         min_replies: a round with fewer valid updates is empty, and all models stay unchanged.
         half_precision: whether models travel as 16-bit numbers on a network.
         refuse: a rule that refuses outlying updates ("norm_bound", see :mod:`hanse.federation.norm_bound`).
-        secure: the server sees only sums over groups of at least ``group`` clients (3 or more; default 3)
-            (:mod:`hanse.federation.secure_sums`); None: it sees every update.
-        private: differential privacy at the clients: ``clip``, ``epsilon``, ``delta``, and further options
-            (:class:`hanse.federation.privacy.Privacy`); None: updates are sent unchanged.
-        enough: training ends once this many valid replies are in: a whole number, or a share of the round's seats.
+        secure: if given, the server sees only sums over groups of at least ``group`` clients (3 or more; default 3)
+            (:mod:`hanse.federation.secure_sums`). None: it sees every update.
+        private: differential privacy at the clients, with ``clip``, ``epsilon``, ``delta``, and further options
+            (:class:`hanse.federation.privacy.Privacy`). None: updates are sent unchanged.
+        enough: training ends once this many valid replies have come: a whole number, or a share of the round's seats.
         late: "drop" discards later replies; "next" mixes them into the next round.
-        max_staleness: with "next", the most rounds by which an update may be late; None: any number.
+        max_staleness: with "next": the largest number of rounds by which an update may be late. None: any number.
         replay: a run directory whose order of arrival a simulation repeats.
     """
 
@@ -322,14 +326,14 @@ class SizesSection(Section):
     """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.rounds.sizes`).
 
     Attributes:
-        proved: members commit to their distinct samples before they train and are audited; until it has proved its
-            size, a member counts as having no samples. Otherwise sizes are the members' claims.
+        proved: whether members must commit to their distinct samples before they train, and are audited. Until a member
+            has proved its size, it counts as having no samples. Otherwise sizes are the members' claims.
         leaves: how many samples an audit opens. A claim of x times the samples passes with probability at most
             x^-leaves.
-        bond: tokens of a member's grant that are held in escrow until it passes; if it fails, it loses them.
+        bond: how many tokens of a member's grant are held in escrow until it passes. If it fails, it loses them.
         repeats: how often an unanswered audit is repeated, once per round, before it counts as failed.
         auditors: public keys (Ed25519, 64 hexadecimal digits) of the auditors that the members name. A network needs at
-            least one; a simulation none.
+            least one auditor, a simulation none.
     """
 
     proved: bool = False
@@ -343,7 +347,7 @@ class LedgerSection(Section):
     """``[ledger]``: where the books are.
 
     Attributes:
-        url: a database; None: ``ledger.db`` in the run directory.
+        url: the address of a database. None: ``ledger.db`` in the run directory.
         floor: the lowest balance of every account but the mint, in tokens; 0 or below.
     """
 
@@ -360,12 +364,12 @@ class EngineSection(Section):
 
     Attributes:
         train: which engine; "auto" follows the rule in ``docs/engines.md``.
-        threads: threads that share each operator; None: by the rule.
+        threads: how many threads share each operator. None: the rule chooses.
         workers: threads that each train different seats. Only one of this and ``threads`` may be above 1.
         device: "auto", "cpu", "cuda" or "cuda:1".
-        precision: "bf16" speeds up CNNs on processors with bfloat16 instructions; accuracies on Fashion-MNIST and
+        precision: "bf16" speeds up CNNs on processors with bfloat16 instructions. Accuracies on Fashion-MNIST and
             CIFAR-10 stayed within the deviation over seeds (``benchmarks/bf16.py``). MLPs gain nothing.
-        graphs: whether the stacked engine records and replays its steps on a CUDA device; None: yes.
+        graphs: whether the stacked engine records and replays its steps on a CUDA device. None: it does.
     """
 
     train: Literal["auto", "native", "stacked", "vmapped", "sequential"] = "auto"
@@ -381,13 +385,14 @@ class EvalSection(Section):
 
     Attributes:
         every: test after every this many rounds, and after the last one.
-        clients: how many clients test on their own test shares: a number, drawn once for the whole run, or "all".
-        model: which model a client tests: the "deployed" one that it holds after the round, or the one that it
-            "trained" in the round, before mixing (clients that did not train test the deployed one). The server always
-            tests deployed models.
+        clients: how many clients test on their own test shares: "all", or a number of clients, drawn once for the whole
+            run.
+        model: which model a client tests: the "deployed" one, which it holds after the round, or the one that it
+            "trained" in the round, before mixing. Clients that did not train test the deployed one in both cases. The
+            server always tests deployed models.
         metrics: metrics in addition to loss and accuracy, by name or import path or as tables with options
-            (:mod:`hanse.learning.metrics`). Reports and comparisons use the first one; if there is none, the accuracy,
-            or the loss for regression.
+            (:mod:`hanse.learning.metrics`). Reports and comparisons use the first metric. If there is none, they use
+            the accuracy, or the loss for regression.
     """
 
     every: Positive = 1
@@ -407,9 +412,9 @@ class RunSection(Section):
         target_accuracy: the run ends once the server's test accuracy reaches this share, in (0, 1].
         max_seconds: the run ends once its rounds took this long (wall clock).
         max_megabytes: the run ends after this much traffic in both directions, in 10^6 bytes.
-        recomputable: commit to the server's validation set, the configuration and hanse's code before the first round,
-            and keep all answers of clients, so an auditor can recompute every value and payment (``hanse audit
-            recompute``).
+        recomputable: whether to commit to the server's validation set, the configuration and hanse's code before the
+            first round, and to keep all answers of clients. An auditor can then recompute every value and payment
+            (``hanse audit recompute``).
     """
 
     rounds: Count = 60
@@ -424,10 +429,10 @@ class RunSection(Section):
 class Experiment(BaseModel):
     """A whole, validated experiment. Every key but ``mechanism.name`` is optional.
 
-    Build it from keywords, one per section, or read it from a TOML file (:meth:`read`). A section that only has a name
+    Build it from keywords, one per section, or read it from a TOML file (:meth:`read`). A section that has only a name
     can be given as that name: ``mechanism="fedavg", model="cnn"``. The mechanism may also be a
-    :class:`hanse.core.part.Mechanism` assembled in Python; it is recorded as the table that builds it again. An
-    experiment is immutable.
+    :class:`hanse.core.part.Mechanism` assembled in Python. It is recorded as the table from which it can be built
+    again. An experiment is immutable.
 
     Attributes:
         data: source, split over the clients, held-out shares (:class:`hanse.data.spec.DataSpec`).
@@ -444,7 +449,8 @@ class Experiment(BaseModel):
         run: rounds, seed, checkpoints, limits.
 
     Raises:
-        UserError: with a line for each mistake: the key, the value, and what is allowed.
+        UserError: the experiment has mistakes. The message has a line for each: the key, the value, and what is
+            allowed.
 
     Examples:
         >>> import hanse
@@ -500,11 +506,12 @@ class Experiment(BaseModel):
 
         Args:
             path: the file.
-            overrides: changes to apply, in order, as for ``--set``: ``train.lr=0.1`` sets a key, ``train.batch_size=``
-                removes it, ``mechanism=local`` replaces a whole section (:mod:`hanse.runs.overrides`).
+            overrides: changes, which are applied in order, as with ``--set``. ``train.lr=0.1`` sets a key,
+                ``train.batch_size=`` removes it, and ``mechanism=local`` replaces a whole section
+                (:mod:`hanse.runs.overrides`).
 
         Raises:
-            UserError: the file cannot be read, or is invalid; a line for each mistake.
+            UserError: the file cannot be read, or it is invalid. The message has a line for each mistake.
         """
         sections, notes = apply(read_file(path), overrides)
         experiment = cls(**sections)
@@ -554,7 +561,7 @@ class Experiment(BaseModel):
         """Return the experiment as the text of a TOML file with every default written out.
 
         Reading it gives an experiment that plays the same. It need not be ``==`` this one: what was left to a default
-        is now set, so that ``clients_per_round``, for one, no longer follows ``data.clients``.
+        is now set. For example, ``clients_per_round`` no longer follows ``data.clients``.
         """
         return toml.dumps(self.sections())
 

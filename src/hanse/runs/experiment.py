@@ -83,11 +83,11 @@ def run(
 
     Args:
         experiment: an :class:`Experiment`, or the path of a TOML file.
-        data: samples to use instead of ``data.source``: a :class:`hanse.data.Dataset`, a pandas DataFrame, arrays ``(x,
-            y)`` or ``(x, y, clients)``, a PyTorch or Hugging Face data set, or a dictionary of these by client
-            (:mod:`hanse.data.own`).
-        model: a model to use instead of ``model.name``: a module, whose weights are the start of training, or a
-            function ``(input_shape, num_classes, **options)`` that returns one.
+        data: samples to use instead of ``data.source``. They are a :class:`hanse.data.Dataset`, a pandas DataFrame,
+            arrays ``(x, y)`` or ``(x, y, clients)``, a PyTorch or Hugging Face data set, or a dictionary of these by
+            client (:mod:`hanse.data.own`).
+        model: a model to use instead of ``model.name``: a module, whose weights are where training starts, or a
+            function ``(input_shape, num_classes, **options)`` that returns a module.
         out: the run directory to create, for resuming, reports and reading the run again. None: nothing is written.
         value: whether updates are valued. True: by path values (``mechanism.value = "path"``), unless the mechanism
             values them already. A name or a table replaces ``mechanism.value``.
@@ -96,7 +96,7 @@ def run(
         progress: show a bar on standard error with the round, the accuracy and the time left.
 
     Returns:
-        The :class:`Run`; after Ctrl-C it is ``interrupted`` and has the rounds so far.
+        The :class:`Run`. After Ctrl-C, it is ``interrupted`` and has the rounds so far.
 
     Raises:
         UserError: the experiment cannot be run, or ``out`` is taken. All mistakes are reported together, before round
@@ -184,15 +184,16 @@ def resume(
         data: the data again, if the run was given them as an object.
         model: the model again, if the run was given it as an object. Its weights are then those of the checkpoint.
         observers: objects that see every remaining round.
-        other_data: continue even if the data have changed; this is recorded.
+        other_data: whether to continue even if the data have changed. This is recorded.
         rounds: the total number of rounds to continue to, which is recorded in ``config.toml``. The result is that of a
-            run planned for so many rounds, except perhaps for a test after the old last round; a note then says so.
+            run that was planned for so many rounds, except perhaps for a test after the old last round. A note then
+            says so.
         progress: show a bar on standard error.
 
     Raises:
-        UserError: it is not a run directory, or belongs to a federation on a network; another process is playing it;
-            data, model or settings are not the run's; or ``rounds`` is impossible (fewer than were played, or the last
-            one was already settled).
+        UserError: it is not a run directory, or belongs to a federation on a network; another process is playing the
+            run; data, model or settings are not the run's; or ``rounds`` is impossible (fewer than were played, or the
+            last one was already settled).
         MachineError: the machine failed, such as a full disk.
 
     Examples:
@@ -334,16 +335,16 @@ def run_remote(
 
     Args:
         experiment: what to play.
-        data: the server's knowledge: its own sets, the shape of samples, and each client's reported size.
+        data: what the server knows of the data: its own sets, the shape of samples, and each client's reported size.
         federation: the port to the clients.
-        hold: the right to write into the run directory; it is taken here.
+        hold: the right (a lock) to write into the run directory. This function acquires it.
         observers: objects that see every round.
         other_data: allow server sets that differ from those of earlier rounds.
-        key: the operator's key, which signs the heads of the ledger; None: they are not signed.
+        key: the operator's key, which signs the heads of the ledger. None: they are not signed.
 
     Raises:
         UserError: the experiment cannot be run on a network, or does not fit the directory.
-        MachineError: the machine or the network failed; a RunFailedError after several failed rounds in a row.
+        MachineError: the machine or the network failed. It is a RunFailedError after several failed rounds in a row.
     """
     ready = settle_engine(build(experiment, data), federation=federation)
     if (hold.folder / "config.toml").exists():
@@ -363,9 +364,9 @@ def play_setup(
     Args:
         ready: the setup. Its engine is closed at the end.
         observers: objects that see every round.
-        hold: the right to write into the run directory that is to be made; None: nothing is written.
+        hold: the right (a lock) to write into the run directory that will be made. None: nothing is written.
         overwrite: whether an earlier run in that directory may be deleted.
-        key: the operator's key, which signs the heads of the ledger; None: they are not signed.
+        key: the operator's key, which signs the heads of the ledger. None: they are not signed.
 
     Raises:
         MachineError: the machine failed. The directory stays as it is, to be resumed.

@@ -1,8 +1,9 @@
 """The clients' answers in a round, kept for replaying it: ``RUN.audit/NNNNN.safetensors``.
 
-:class:`Keeping` wraps a federation and records, as messages of the network's codec, who was present, who was asked, and
-every reply. The round's record has the hash of each message, and the book has the hash of the record, so no answer can
-be changed later. :class:`Recorded` replays the answers to the mechanism's own code (:mod:`hanse.runs.recompute`).
+:class:`Keeping` wraps a federation. As messages of the network's codec, it records who was present, who was asked, and
+every reply. The round's record has the hash of each message, and the book has the hash of the record. No answer can
+therefore be changed later. :class:`Recorded` replays the answers to the mechanism's own code
+(:mod:`hanse.runs.recompute`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _CLIENT = Declared[ClientInfo](ClientInfo)
 
 
 class UnlikeError(Exception):
-    """A recomputed or kept result differs from the record; the text says where."""
+    """A recomputed or kept result differs from the record. The text says where."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Answers:
 
         Args:
             file: the file, which may be a stranger's.
-            record: the round's arrays with the hashes; empty: there is no record, and only arrays are checked.
+            record: the round's arrays with the hashes. If it is empty, there is no record, and only arrays are checked.
 
         Raises:
             UnlikeError: an answer is not the one that was recorded.
@@ -146,7 +147,7 @@ def _kind(header: str) -> str:
 
 @dataclass
 class Keeping(Federation):
-    """Wraps a federation during one round and keeps its answers.
+    """Wraps a federation during one round, and keeps the clients' answers.
 
     Attributes:
         federation: the federation that answers.

@@ -22,7 +22,7 @@ class Grown:
 
     Attributes:
         lines: new lines, parsed.
-        cut: whether everything read before is void; then ``lines`` start from the beginning.
+        cut: whether everything that was read before is void. If so, ``lines`` start from the beginning of the file.
         left: bytes not read yet.
     """
 
@@ -50,10 +50,10 @@ class LineTail:
     _file: tuple[int, int] | None = None  # device and inode
 
     def read(self, most: int = CHUNK) -> Grown:
-        """Return the complete lines after the current position; an incomplete last line waits for the next call.
+        """Return the complete lines after the current position. An incomplete last line is left for the next call.
 
-        If the file was replaced, became shorter or has different bytes before the position (a resumed run cut it, or it
-        was rewritten), it is read from the beginning. A missing file counts as empty.
+        The file is read from the beginning if it was replaced, became shorter, or has different bytes before the
+        position (because a resumed run cut it, or it was rewritten). A missing file counts as empty.
 
         Args:
             most: about how many bytes to read at most.
@@ -96,7 +96,7 @@ class LineTail:
 
 
 def last_line(file: Path) -> Mapping[str, Any]:
-    """Return the last complete line of a JSON-lines file; empty if there is none or the file cannot be read."""
+    """Return the last complete line of a JSON-lines file; empty if there is none, or the file cannot be read."""
     try:
         with opened(file) as lines:
             size = lines.seek(0, os.SEEK_END)

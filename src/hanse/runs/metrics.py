@@ -1,7 +1,8 @@
 """Checks, before round 0, whether an experiment's metrics can be computed on its data.
 
 An AUC needs samples of both classes, for example. :func:`refused_metrics` finds metrics that are undefined in every
-test (errors), :func:`missing_metrics` those that are undefined only for some clients (warnings).
+test, which are errors. :func:`missing_metrics` finds those that are undefined only for some clients, which are
+warnings.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _NAMED = 5  # clients in one line
 def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
     """Return a line for each metric that is undefined in every test of this experiment.
 
-    Either the server's whole test set lacks what the metric needs, or every testing client's share does, or the user's
-    own function fails.
+    There are three cases: the server's whole test set lacks what the metric needs, every testing client's share lacks
+    it, or the user's own function fails.
 
     Args:
         problem: the model with its metrics.

@@ -57,11 +57,12 @@ def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
 
     Args:
         name: a number (not checked for existence), or the name of exactly one client.
-        names: the clients' names by number; empty: clients have no names.
+        names: the clients' names by number; empty if clients have no names.
         where: the start of an error message, such as the option.
 
     Raises:
-        UserError: the name belongs to no client or several, or is one client's number and another's name.
+        UserError: the name belongs to no client or to several, or it is the number of one client and the name of
+            another.
     """
     called = [c for c, label in enumerate(names) if label == name]
     if name.isdecimal():

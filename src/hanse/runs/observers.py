@@ -42,11 +42,11 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 
     Args:
         seats: the lines of ``clients.jsonl``.
-        names: the clients' names by number; empty: clients have no names.
+        names: the clients' names by number; empty if clients have no names.
 
     Returns:
-        A line for each of the five worst clients with the most frequent reason, and a line with the number of others;
-        and a line for those whose privacy budget is used up.
+        A line for each of the five worst clients, with the most frequent reason; a line with the number of others; and
+        a line for clients whose privacy budget is used up.
     """
     sat: defaultdict[int, set[int]] = defaultdict(set)
     got: defaultdict[int, set[int]] = defaultdict(set)
@@ -119,8 +119,9 @@ PATIENCE = 2.0
 
 
 def bar(console: Console, *, transient: bool = False, thread: bool = True) -> Progress:
-    """Return a progress bar, not yet started, with a text "figure" and the time left. ``transient``: it disappears at
-    the end; without ``thread`` it is drawn only when refreshed.
+    """Return a progress bar, not yet started, with a text "figure" and the time left.
+
+    ``transient``: whether it disappears at the end. ``thread``: if false, it is drawn only when it is refreshed.
     """
     return Progress(
         TextColumn("{task.description}"),
@@ -136,8 +137,7 @@ def bar(console: Console, *, transient: bool = False, thread: bool = True) -> Pr
 
 
 class Told(Protocol):
-    """A function that is called with the amount done, the largest possible total (None: not known), and a text to
-    show."""
+    """A function that gets the amount done, the largest possible total (None: not known), and a text to show."""
 
     def __call__(self, done: int, most: float | None, figure: str = "") -> None:
         """Show it."""
@@ -157,10 +157,10 @@ def counting(
 
     Args:
         label: the text before the bar.
-        console: where it is drawn.
+        console: where the bar is drawn.
         at_once: draw the bar from the first call on, even without a terminal.
         transient: whether the bar disappears at the end.
-        thread: draw the bar from its own thread; use False if the process forks meanwhile.
+        thread: whether to draw the bar from its own thread. Use False if the process forks meanwhile.
     """
     begun, shown = time.monotonic(), bar(console, transient=transient, thread=thread)
     task = shown.add_task(label, total=None, figure="")
@@ -194,10 +194,10 @@ class ProgressBar:
     """A bar in the terminal with the round, the last accuracy and the time left.
 
     Args:
-        console: where it is drawn.
+        console: where the bar is drawn.
         label: the label before the bar, such as the mechanism's name.
         explain: print all lines about the engine at the start, not only warnings and notes.
-        figure: show the last test accuracy (or main metric) of the clients, or else of the server.
+        figure: whether to show the last test accuracy (or main metric) of the clients, or else of the server.
     """
 
     def __init__(self, console: Console, label: str, *, explain: bool = False, figure: bool = True) -> None:
@@ -324,9 +324,9 @@ class MLflow:
 class WandB:
     """Logs to Weights & Biases.
 
-    ``wandb``'s own settings and variables decide the account and the project: ``WANDB_MODE=offline`` keeps everything
-    on this machine, ``WANDB_PROJECT`` names the project (default "hanse"). A resumed run continues its W&B run, whose
-    id is in ``folder/wandb.run``.
+    Settings and variables of ``wandb`` itself decide the account and the project. ``WANDB_MODE=offline`` keeps
+    everything on this machine, and ``WANDB_PROJECT`` names the project (default "hanse"). A resumed run continues its
+    W&B run, whose id is in ``folder/wandb.run``.
 
     Raises:
         UserError: wandb is not installed.
@@ -369,7 +369,7 @@ def make_trackers(names: Sequence[str], folder: Path) -> list[Observer]:
         folder: the run directory.
 
     Raises:
-        UserError: a name that does not exist, or whose library is not installed.
+        UserError: a name does not exist, or its library is not installed.
     """
     for name in names:
         if name not in TRACKERS:

@@ -95,7 +95,7 @@ def fitting(
 
 
 def name_of(sections: Mapping[str, Any]) -> str | None:
-    """Return the mechanism's name; None if the sections name none."""
+    """Return the mechanism's name, or None if the sections name none."""
     table = sections.get("mechanism")
     name = table.get("name") if isinstance(table, Mapping) else table
     return name if isinstance(name, str) else None

@@ -23,14 +23,15 @@ from hanse.runs.config import Experiment
 
 
 def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Privacy | None:
-    """Return the privacy settings with their noise; None: clients have none.
+    """Return the privacy settings with their noise, or None if the clients have none.
 
     Args:
         experiment: the experiment.
-        sizes: ``[N]``, how many samples each client has; None: not known.
+        sizes: ``[N]``, how many samples each client has. None: not known.
 
     Raises:
-        UserError: an option is wrong, delta promises nothing, no noise is enough, or noise depends on unknown sizes.
+        UserError: an option is wrong; delta is so large that it promises nothing; no noise is enough; or the noise
+            depends on sizes that are not known.
     """
     given = experiment.federation.private
     if given is None:
@@ -65,10 +66,12 @@ def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Priva
 
 
 def same_accounting(accounts: InState | None, kept: LoopState) -> None:
-    """Check that a simulation which goes on keeps accounts as it did. Budgets may change: the lesser one binds.
+    """Check that a simulation that is resumed keeps privacy accounts in the same way as before.
+
+    Budgets may change: the lesser one binds.
 
     Args:
-        accounts: of the run as its settings are now; None: it has none.
+        accounts: the accounts of the run as its settings are now. None: it has none.
         kept: the run's state.
 
     Raises:
@@ -87,7 +90,7 @@ def warn_of_budgets(rule: Privacy | None) -> list[str]:
     """Return a line for a budget with which nothing is learned.
 
     Args:
-        rule: the privacy settings with their noise; None: clients have none.
+        rule: the privacy settings with their noise. None: clients have none.
     """
     if rule is None:
         return []
@@ -96,16 +99,16 @@ def warn_of_budgets(rule: Privacy | None) -> list[str]:
     if noise <= DROWNED:
         return []
     return [
-        f"warning: federation.private.epsilon: {epsilon:g}: adds to each number noise that is {noise:.3g} times the size of the largest "
-        "update, so that nothing is learned; 1 is a strong budget already"
+        f"warning: federation.private.epsilon: {epsilon:g}: adds to each number noise that is {noise:.3g} times as large "
+        "as the largest update, so that nothing is learned; 1 is a strong budget already"
     ]
 
 
 def warn_of_sitting_out(accounts: InState | None, sizes: np.ndarray, recipe: Recipe) -> list[str]:
-    """Return a line for each reason why what is left of a budget is too little for a single answer.
+    """Return a line for each reason why the rest of a privacy budget is too little for even one answer.
 
     Args:
-        accounts: the clients' accounts; None: they have none.
+        accounts: the clients' accounts. None: they have none.
         sizes: ``[N]``, how many samples each client has.
         recipe: how clients train.
     """
@@ -123,10 +126,11 @@ def warn_of_sitting_out(accounts: InState | None, sizes: np.ndarray, recipe: Rec
 
 
 def used_up(seats: Iterable[tuple[int, int, str | None]]) -> dict[int, int]:
-    """Return since which round each client sits out whose privacy budget is used up, as it says.
+    """Return since which round each client whose privacy budget is used up has not taken part, as the client says.
 
     Args:
-        seats: of each the client, the round, and why there is no update (None: there is one), in the order of rounds.
+        seats: for each seat the client, the round, and why there is no update (None: there is one), in the order of
+            rounds.
     """
     since: dict[int, int] = {}
     for client, round, refused in seats:
@@ -138,7 +142,7 @@ def used_up(seats: Iterable[tuple[int, int, str | None]]) -> dict[int, int]:
 
 
 def told_used_up(since: Mapping[int, int]) -> list[str]:
-    """Return a line that says since when clients sit out (:func:`used_up`), unless none does."""
+    """Return a line that says since when clients have not taken part (:func:`used_up`), unless all do."""
     rounds = sorted(set(since.values()))
     told = [f"{clients_named([c for c in sorted(since) if since[c] == r])} from round {r} on" for r in rounds[:_NAMED]]
     told += ["others later"] if len(rounds) > _NAMED else []
@@ -190,8 +194,8 @@ def unfit_private(
         experiment: the experiment.
         problem: the model and its loss.
         mechanism: the mechanism.
-        acting: the behaviours by name; None for a behaviour that was already refused.
-        lacks: what the mechanism requires of training that a plain loop lacks; None: nothing.
+        acting: the behaviours by name. None stands for a behaviour that was already refused.
+        lacks: what the mechanism requires of training and a plain loop lacks. None: nothing.
     """
     given = experiment.federation.private
     if given is None:

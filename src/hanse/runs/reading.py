@@ -47,10 +47,10 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
 
     Args:
         path: the run directory.
-        model: the run's model, if it was given as an object or by an untrusted import path: a module of the same
+        model: the run's model, if it was given as an object or by an untrusted import path. It is a module of the same
             architecture, which is copied, or the function that makes one.
-        trust: import modules that the run's files name, which runs their code. Otherwise import paths of the mechanism
-            are refused at once, and the model's import path when you ask for a model.
+        trust: whether to import modules that the run's files name, which runs their code. Otherwise import paths of the
+            mechanism are refused at once, and the model's import path when you ask for a model.
 
     Raises:
         UserError: ``path`` is not a run directory, has no finished round or is damaged; an import path is not trusted;
@@ -186,7 +186,7 @@ def _made_for(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
 
 
 def last_state(path: Path) -> LoopState | None:
-    """Return the state of the last intact checkpoint; None if there is none.
+    """Return the state of the last intact checkpoint, or None if there is none.
 
     Raises:
         UserError: a checkpoint is of another version of hanse, or inconsistent.

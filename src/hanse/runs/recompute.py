@@ -1,12 +1,12 @@
 """Replays a recorded run from its clients' answers, and names the first difference.
 
 Only the operator evaluates updates, so it could report any value. A run with ``[run] recomputable`` commits to its
-validation set and keeps the clients' answers (:mod:`hanse.runs.kept_answers`). Given both, anyone can replay every
-round with the mechanism's own code: selection, weights, values, payments and models must equal the records whose hashes
+validation set and keeps the clients' answers (:mod:`hanse.runs.kept_answers`). With both, anyone can replay every round
+with the mechanism's own code. The selection, weights, values, payments and models must equal the records whose hashes
 are in the book.
 
-This shows that the records follow from the answers, not that the answers are right: losses, gradients and bids that
-clients report of their own data are taken as given.
+This shows that the records follow from the answers, not that the answers are right. Losses, gradients and bids that
+clients report from their own data are taken as given.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Recomputed:
         rounds: how many rounds were replayed.
         values: how many values of updates agree with the record.
         transactions: how many transactions agree with the record.
-        floor: the allowed difference, as a share of the largest number of the same kind; 0: no difference is allowed.
+        floor: the allowed difference, as a share of the largest number of the same kind. 0: no difference is allowed.
         deviation: the largest difference found, as the same share.
-        unlike: the first difference; None: everything agrees.
-        taken: the kinds of answers taken as given, since they are about data that nobody else sees.
+        unlike: the first difference. None: everything agrees.
+        taken: the kinds of answers that are taken as given, because they are about data that nobody else sees.
         notes: further notes for the auditor.
     """
 
@@ -87,8 +87,8 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
 
     Args:
         folder: the run directory.
-        validation: the operator's file with the validation set and its salts; None: the one in the folder ``RUN.audit``
-            next to the run.
+        validation: the operator's file with the validation set and its salts. None: the file in the folder
+            ``RUN.audit`` next to the run.
         floor: the allowed difference, as a share of the largest number of the same kind. None: 0 if processor and
             packages are those of the run, else :data:`FLOOR`.
 

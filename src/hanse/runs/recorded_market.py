@@ -46,21 +46,21 @@ class MarketRound:
         round: the round.
         clients: ``[m]``, the clients' numbers.
         market: what the clients declared.
-        graph: ``[m, m]``, 1 where the row's client imports the column's model; at posted prices, up to 1, the share of
-            the model's size with which it is imported.
+        graph: ``[m, m]``, 1 if the row's client imports the column's model. At posted prices, it is a number up to 1:
+            the share of the model's size with which it is imported.
         units: ``[m, m]``, what the row's client was billed by the column's, in units.
         paid: ``[m]``, whether each client paid its bill.
         pricing: the pricing rule's name.
         utility: ``[m]``, each client's utility under its true size, cost and eagerness.
-        truth: the true sizes, costs and eagerness, ``[m]`` each; None: they are not recorded.
+        truth: the true sizes, costs and eagerness, ``[m]`` each. None: they are not recorded.
         withheld: the centres that were not delivered, as rows of the table.
         stop: how iPFL's Algorithm 2 treated sellers that do not pay.
-        tariff: the posted prices, if ``pricing`` is "posted"; the market's costs are then prices (infinite if not on
-            sale), and no eagerness was declared.
-        least: ``[m]``, the lowest price at which each client sold, in tokens; None: prices depend on size.
-        claimed: ``[m]``, sizes before evidence capped them; None: the market takes none.
+        tariff: the posted prices, if ``pricing`` is "posted". The market's costs are then prices (infinite for a model
+            that is not on sale), and no eagerness was declared.
+        least: ``[m]``, the lowest price at which each client sold, in tokens. None: prices depend on size.
+        claimed: ``[m]``, the sizes before evidence limited them. None: the market uses no evidence.
         cap: ``[m]``, the caps.
-        evidence: the losses ``[N, N]`` and claimed sizes ``[N]`` from which later caps follow; may be empty.
+        evidence: the losses ``[N, N]`` and the claimed sizes ``[N]`` from which later limits follow. It may be empty.
 
     Examples:
         The markets that a small run of iPFL has recorded:
@@ -92,7 +92,7 @@ class MarketRound:
 
     @property
     def realised(self) -> NDArray[np.generic]:
-        """The imports that were delivered, ``[m, m]``: the imports of clients that paid."""
+        """The imports that were delivered, ``[m, m]``: those of clients that paid."""
         return np.where(self.paid[:, None], self.graph, 0)
 
     @property
@@ -102,12 +102,12 @@ class MarketRound:
 
 
 def market_of(number: int, file: Path, record: Arrays) -> MarketRound | None:
-    """Return the market of a round; None if it had none.
+    """Return the market of a round, or None if it had none.
 
     Args:
         number: the round.
         file: the file that the arrays are from, for errors.
-        record: the round's arrays; those that ``NEEDED`` names are read.
+        record: the round's arrays. Those that ``NEEDED`` names are read.
 
     Raises:
         UserError: the arrays do not fit each other.

@@ -26,16 +26,16 @@ class Seat:
         client: the client's number.
         staleness: how many rounds late the update came.
         value: what the update was worth.
-        error: the value's standard error from the sampling of coalitions; infinite: not known; None: not recorded.
+        error: the value's standard error from the sampling of coalitions. Infinite: not known. None: not recorded.
         drawn: the value's standard error from the draw of the validation samples.
         exact: the exact value, if the run computed it in addition to an estimate.
         score: the client's cumulative value after the round, as the mechanism keeps it.
         weight: the update's weight in the model that it trained.
-        refused: why there is no update; None: there is one.
-        name: the client's name; empty: it has none.
-        epsilon: what the client claims to have spent of its privacy budget; None: it claims nothing.
-        budget: of how much, as it claims.
-        delta: at which delta, as it claims.
+        refused: why there is no update. None: there is one.
+        name: the client's name. Empty: it has none.
+        epsilon: how much of its privacy budget the client claims to have spent. None: it claims nothing.
+        budget: the epsilon that it may spend, as the client claims.
+        delta: the delta for which ``epsilon`` and the budget are meant, as the client claims.
     """
 
     round: int
@@ -86,7 +86,7 @@ class SeatColumns:
 
     Attributes:
         round: the round that the seat's line belongs to.
-        asked: the round in which the client was asked, which is earlier for late updates.
+        asked: the round in which the client was asked. For late updates it is an earlier one.
         client: the client's number.
         value: what the update was worth.
         error: the value's standard error from the sampling of coalitions.
@@ -112,13 +112,13 @@ class OwnTests:
     Attributes:
         clients: the clients' numbers.
         loss: mean loss.
-        accuracy: 0 to 1; NaN: there is none.
-        samples: how many test samples; None: not recorded.
-        error: standard error of the loss; NaN: not recorded.
-        main: the run's main metric; NaN: the client has none.
-        gaps: why a client has no main metric; empty: it has one.
-        without: ``[n, B]``, the main metric with each block of the client's samples left out; None: not recorded.
-        interval: ``[n, 2]``, the 95 % interval of the main metric; NaN: not known.
+        accuracy: 0 to 1. NaN: there is none.
+        samples: how many test samples each client has. None: not recorded.
+        error: the standard error of the loss. NaN: not recorded.
+        main: the run's main metric. NaN: the client has none.
+        gaps: why a client has no main metric. Empty: it has one.
+        without: ``[n, B]``, the main metric without each block of the client's samples. None: not recorded.
+        interval: ``[n, 2]``, the 95 % interval of the main metric. NaN: not known.
     """
 
     clients: Ints

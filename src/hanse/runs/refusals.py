@@ -1,9 +1,9 @@
-"""Refuses what does not fit together in an experiment, before round 0.
+"""Refuses, before round 0, settings of an experiment that do not fit together.
 
 Each function looks for one kind of mistake and returns a line for each one found: the setting, its value and what is
-allowed. To refuse one more thing, add a function like these and call it in :func:`misfits`, or in
-:mod:`hanse.runs.setup` if it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config`
-(data: :mod:`hanse.data.spec`). What a part cannot do is refused by its ``needs`` and ``unfit``.
+allowed. To refuse one more thing, add a function like these. Call it in :func:`misfits`, or in :mod:`hanse.runs.setup`
+if it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config` (for data:
+:mod:`hanse.data.spec`). What a part cannot do is refused by its ``needs`` and ``unfit``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mecha
 
 
 def enough_replies(experiment: Experiment, seats: int) -> int | None:
-    """Return how many sound replies end a round's training; None: all. A share is taken of the seats and rounded up."""
+    """Return how many sound replies end a round's training, or None for all.
+
+    A share is taken of the seats and rounded up.
+    """
     given = experiment.federation.enough
     return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
 
@@ -93,7 +96,7 @@ def by_groups(mechanism: Mechanism) -> bool:
 
 
 def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list[str]:
-    """Return a line for each setting that needs single updates, where the server sees only sums of groups."""
+    """Return a line for each setting that needs single updates although the server sees only sums of groups."""
     section = experiment.federation
     if section.secure is None:
         return []
@@ -161,7 +164,7 @@ def no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int
 
 
 def by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
-    """Return the parts' objections to a run of this size: warnings, and lines that refuse it."""
+    """Return the parts' objections to a run of this size: warnings, and lines that mean that it is refused."""
     seats = mechanism.most_seats(data.num_clients)
     size = Size(data.num_clients, seats, enough_replies(experiment, seats) or seats, experiment.run.rounds)
     said = unfit(mechanism, size)
@@ -237,11 +240,11 @@ def not_for_loops(experiment: Experiment, mechanism: Mechanism, loop: Loop) -> l
 
 
 def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
-    """Return what a mechanism requires of training that the user's own loop lacks; None: nothing.
+    """Return what a mechanism requires of training that the user's own loop lacks, or None if it lacks nothing.
 
     Args:
         mechanism: the mechanism.
-        loop: "plain"; "penalty" if the loop takes the pulls and tilts of seats; None: hanse's own training.
+        loop: "plain", or "penalty" if the loop takes the pulls and tilts of seats. None: hanse's own training.
     """
     train = mechanism.train
     name = type(train).__name__
@@ -353,7 +356,7 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
 
 
 def not_held(mechanism: Mechanism) -> list[str]:
-    """Return a warning if clients train rows to hold them, and the deploy part hands out other rows."""
+    """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows."""
     made = {block.name for block in mechanism.train.blocks() if block.held}
     if not made or mechanism.deploy is None or made & in_slots(mechanism.deploy.reads, ["deploy"]):
         return []

@@ -1,7 +1,7 @@
 """A small round for experiments: gives you a :class:`View`, a part's state, a setup or a played round.
 
 :func:`rehearse` plays one round of any mechanism with four clients on handwritten digits, in a tenth of a second and
-without a directory. The returned :class:`Rehearsal` has one of everything that parts, observers and reports receive:
+without a directory. The returned :class:`Rehearsal` has one of everything that parts, observers and reports receive.
 :meth:`Rehearsal.before` returns what the part in a slot received, and the rest are attributes.
 
 Use it to try your own part, or to call a function that needs a ``View``, ``Group``, ``Context``, ``Setup``,
@@ -45,7 +45,7 @@ _DECIDES = {
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A played round, opened up. Make one with :func:`rehearse`.
+    """A played round, with everything that was passed around in it. Make one with :func:`rehearse`.
 
     Attributes:
         experiment: what was played, with every default settled.
@@ -93,10 +93,10 @@ class Rehearsal:
         Args:
             slot: "select", "train", "weigh", "value", "settle" or "deploy".
             stage: the stage, for a part that decides twice in a round. A payment rule settles at "open" and at "close"
-                (None: at "close"); a train part that fills rows does so at "close" (``weigh``).
+                (None: at "close"). A train part that fills rows does so at "close" (``weigh``).
 
         Raises:
-            KeyError: nothing in this slot was called at this stage; the message says what was.
+            KeyError: nothing in this slot was called at this stage. The message says what was called.
 
         Examples:
             >>> part, view, state = rehearse("greedyfed").before("select")
@@ -120,7 +120,7 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
 
     Args:
         mechanism: a mechanism's name, its table as in a file, or a :class:`hanse.core.part.Mechanism` that was put
-            together in Python, with a part of your own if you like.
+            together in Python and may have a part of your own.
         rounds: how many rounds to play; parts that learn need a few.
         sections: further sections of the experiment, as :class:`hanse.runs.config.Experiment` takes them. Keys of
             ``data``, ``model``, ``engine`` and ``run`` override those of :data:`SMALL`.

@@ -1,8 +1,8 @@
 """Checks what a run must have posted: grants, kinds of transactions, and the payments of recorded markets.
 
-``hanse ledger verify`` and ``hanse audit`` use it to check grants, prices, bills, deliveries and postings, and to
-compare a run's models with their recorded hashes. It needs the run directory's ``rounds/``, the ledger's transactions,
-and for models a checkpoint.
+``hanse ledger verify`` and ``hanse audit`` use it to check grants, prices, bills, deliveries and postings. They also
+use it to compare a run's models with their recorded hashes. It needs the run directory's ``rounds/``, the ledger's
+transactions, and for models a checkpoint.
 
 Each check returns "", or a phrase that names the first error.
 """
@@ -70,6 +70,7 @@ def wrong_delivery(r: MarketRound) -> str:
 
 def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
     """Return a check that a market followed the run's settings: pricing, tariff, lambda, and the end of Algorithm 2.
+
     Only built-in parts are checked.
 
     Args:
@@ -91,11 +92,11 @@ def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
 
 
 def unlike_evidence(rounds: Iterable[MarketRound], z: float | None, clients: int) -> str:
-    """Return the first market whose sizes are not the claimed ones capped by the evidence of earlier rounds.
+    """Return the first market whose sizes are not the claimed ones as limited by the evidence of earlier rounds.
 
     Args:
         rounds: the recorded markets, in their order.
-        z: the leeway in standard errors, from the settings; None: there is no evidence.
+        z: how many standard errors a size may exceed the evidence, from the settings. None: there is no evidence.
         clients: how many clients the run has.
     """
     caps = np.full(clients, np.inf)
@@ -129,7 +130,7 @@ def unlike_books(
     Args:
         rounds: the recorded markets.
         history: the ledger's transactions, each with its round.
-        through: rounds from this one on are not in the ledger yet; None: all are.
+        through: rounds from this one on are not in the ledger yet. None: all rounds are in it.
     """
     owed: dict[tuple[int, str], dict[str, int]] = {}
     for r in rounds:
@@ -159,7 +160,7 @@ def unlike_books(
 def unlike_rows(table: Table, record: Arrays) -> str:
     """Return the first row of a table that does not match its recorded hash, or "".
 
-    A row recorded neither by weights nor by hash is an error, too. Withheld rows are skipped, since they did not
+    A row that is recorded neither by weights nor by hash is an error too. Withheld rows are skipped, since they did not
     change.
 
     Args:
@@ -182,11 +183,11 @@ def unlike_rows(table: Table, record: Arrays) -> str:
 def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> str:
     """Return the first transaction that the run's payment rule cannot have posted, or "".
 
-    Each client gets one grant, of the size in ``config.toml``, or the parts of one in order, before anything else moves
-    its account. If sizes are proved, each client puts up one bond. It is returned if an auditor signed or the run ended
-    before that, else it goes to the mint. All other transactions are of kinds that the rule declares (not checked for a
-    user's own rule that declares none). Nothing is dated after the last settlement, whose round number is one above the
-    last round's.
+    Each client gets one grant, of the size in ``config.toml``, or all parts of one grant in order. This happens before
+    anything else moves its account. If sizes are proved, each client puts up one bond. It is returned if an auditor has
+    signed, or if the run ended before that. Otherwise it goes to the mint. All other transactions are of kinds that the
+    rule declares. (This is not checked for a user's own rule that declares none.) Nothing is dated after the last
+    settlement, whose round number is one above the last round's.
 
     Args:
         folder: the run directory.
@@ -271,7 +272,7 @@ def first_wrong(
         parts: as in :func:`unlike_settings`.
 
     Returns:
-        The number of markets, and the first error; None: there is none.
+        The number of markets, and the first error or None.
     """
     looks: tuple[Callable[[MarketRound], str], ...] = (unlike_settings(parts), wrong_payments, wrong_delivery)
     count, wrong = 0, list[str]()
@@ -294,12 +295,12 @@ class Replayed:
 
     Attributes:
         markets: how many markets of models were recomputed.
-        auctions: how many rounds of a token manager were recomputed; None: the run has no built-in token manager.
-        wrong: the first error; None: there is none.
+        auctions: how many rounds of a token manager were recomputed. None: the run has no built-in token manager.
+        wrong: the first error. None: there is none.
         lost: whether the error is that a round's file is lost, so nothing was recomputed.
         foreign: whether the payment rule is unknown, so no amount can be recomputed.
-        by_value: how many rounds of payment by value were recomputed; None: the run has none.
-        beyond: a sentence on rounds that the records have and the book does not; "": there are none.
+        by_value: how many rounds of payment by value were recomputed. None: the run has no such rounds.
+        beyond: a sentence on rounds that are in the records and not in the book. "": there are none.
     """
 
     markets: int = 0
@@ -312,7 +313,7 @@ class Replayed:
 
 
 def wrong_books(folder: Path) -> str | None:
-    """Return what ``hanse ledger verify`` finds wrong with the books in a run directory; None: they hold."""
+    """Return what ``hanse ledger verify`` finds wrong with the books in a run directory, or None if they are right."""
     with open_ledger(folder) as ledger:
         return verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong
 

@@ -1,7 +1,7 @@
-"""Checks the bonds of proved sizes: one per member, settled once, when an auditor signed or when the run ended.
+"""Checks the bonds of proved sizes: each member has one, which is settled once, by a signature or when the run ends.
 
-``hanse ledger verify`` and ``hanse audit`` use it. The book has each member's commitment and the audit's questions, so
-anyone with the book and the experiment's ``sizes.auditors`` can check an auditor's signature again.
+``hanse ledger verify`` and ``hanse audit`` use it. The book has each member's commitment and the audit's questions.
+Anyone with the book and the experiment's ``sizes.auditors`` can therefore check an auditor's signature again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Bonds:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Bonds | None:
-        """Return a run's bonds before its first transaction; None: the run does not prove sizes."""
+        """Return the state of a run's bonds before its first transaction, or None if the run does not prove sizes."""
         settings = table(config, "sizes")
         if settings.get("proved") is not True:
             return None

@@ -1,7 +1,7 @@
 """Recomputes payment by value from a run's records.
 
 ``hanse ledger verify`` and ``hanse audit`` use it. A round's record says who was asked to train and what each update
-was worth; with the rule's options in ``config.toml``, everybody's payment follows
+was worth. With the rule's options in ``config.toml``, everybody's payment follows from it
 (:class:`hanse.mechanisms.by_value.ByValue`). The clients that put up a stake are taken from the ledger.
 """
 
@@ -35,7 +35,7 @@ def replay_by_value(
     Args:
         folder: the run directory. No file of its rounds is missing.
         history: the ledger's transactions, each with its round.
-        through: rounds from this one on may be incomplete in the ledger; None: all are there.
+        through: rounds from this one on may be incomplete in the ledger. None: all rounds are complete.
 
     Returns:
         The number of rounds recomputed, and the first posting that differs, or "". None: the run does not pay by the

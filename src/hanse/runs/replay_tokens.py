@@ -1,11 +1,12 @@
 """Recomputes the postings of PI-FL's and TIFF's token managers from a run's records.
 
 ``hanse ledger verify`` and ``hanse audit`` use it. A round's records say who bid, who trained for which tier, whose
-update was mixed and what it was worth; ``metrics.jsonl`` has each tier's accuracy. With the rule's options in
+update was mixed and what it was worth. ``metrics.jsonl`` has each tier's accuracy. With the rule's options in
 ``config.toml``, every transaction of the round follows (PI-FL eqs 6-14), and the ledger must have exactly these.
 
 One number is not recorded: the tiers' accuracy after the last round, which clients report when the run ends. For that
-settlement the refunds, up to the share ``eta``, are taken from the ledger; everything else must follow.
+settlement the refunds, up to the share ``eta``, are taken from the ledger. Everything else must follow from the
+records.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def replay_tokens(
     Args:
         folder: the run directory. No file of its rounds is missing.
         history: the ledger's transactions, each with its round.
-        through: rounds from this one on may be incomplete in the ledger; None: all are there.
+        through: rounds from this one on may be incomplete in the ledger. None: all rounds are complete.
         settled: whether the last round must be settled, too.
 
     Returns:

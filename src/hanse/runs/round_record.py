@@ -1,8 +1,8 @@
-"""A round's lines and arrays in the run directory; only this module writes and finds them.
+"""A round's lines and arrays in the run directory. Only this module writes and finds them.
 
 A round has one line in ``metrics.jsonl``, one line per seat in ``clients.jsonl``, and its arrays in
 ``rounds/NNNNN.npz`` (:class:`RoundRecord`). Names of metrics are paths, and parts may add metrics. Everything under
-``time/`` and ``memory/`` differs from run to run; all else is deterministic. To read a whole run, see
+``time/`` and ``memory/`` differs from run to run; everything else is deterministic. To read a whole run, see
 :mod:`hanse.runs.run_record`.
 """
 
@@ -53,11 +53,12 @@ class RoundRecord:
     Attributes:
         metrics: the round's line of ``metrics.jsonl``: counts, test figures, what the parts recorded, bytes, time,
             memory.
-        seats: the round's lines of ``clients.jsonl``, one per seat, with the value or the reason of refusal.
+        seats: the round's lines of ``clients.jsonl``, one per seat, with the value or the reason why the seat was
+            refused.
         played: the round itself.
         tested: what the round's test found.
         file: the content of the round's file in ``rounds/`` and its hash, if already made.
-        answers: what clients answered, if it is kept.
+        answers: what clients answered, if answers are kept.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -82,9 +83,9 @@ class RoundRecord:
 
         Args:
             played: the round.
-            tested: what the round's test found; empty if there was no test.
+            tested: what the round's test found. It is empty if there was no test.
             seconds: wall-clock seconds by name, in addition to the round's stages.
-            answers: what clients answered, if it is kept.
+            answers: what clients answered, if answers are kept.
         """
         metrics = _metrics_of(played, tested.metrics, seconds)
         return RoundRecord(metrics, _seats_of(played), played, tested, answers=answers)
@@ -93,9 +94,9 @@ class RoundRecord:
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays of ``rounds/NNNNN.npz`` by name.
 
-        These are seats, W in coordinates, home if it changed, values, refusals and the clients' tests; if a round may
-        end early, who was present and how late updates were; if answers are kept, their hashes and those of the table's
-        rows.
+        These are seats, W in coordinates, home if it changed, values, refusals and the clients' tests. If a round may
+        end early, they also say who was present and how late updates were. If answers are kept, they include the hashes
+        of the answers and of the table's rows.
         """
         kept = {} if self.answers is None else self.answers.hashes() | table_hashes(self.played.state.table.rows)
         return {**_arrays_of(self.played), **self.tested.arrays, **kept}
@@ -146,7 +147,7 @@ class PackedRound:
         arrays: the content of ``rounds/NNNNN.npz``.
         lines: the text to append to each line file, by name, in the order of writing.
         posted: the round's transactions.
-        answers: what clients answered; None: answers are not kept.
+        answers: what clients answered. None: answers are not kept.
     """
 
     round: int
@@ -381,8 +382,10 @@ def table_hashes(rows: Tensor) -> dict[str, NDArray[Any]]:
 
 
 def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:
-    """Return a round's main metric in words, for a progress bar: of the clients on their own data, else the server's,
-    else the server's loss; empty if nothing was tested.
+    """Return a round's main metric in words, for a progress bar.
+
+    It is that of the clients on their own data, else the server's, else the server's loss. It is empty if nothing was
+    tested.
     """
     own, server = metrics.get(f"client/test_{main.key}"), metrics.get(f"test/{main.key}")
     if own is not None:  # the clients' own data come first where they test: it is what they asked for

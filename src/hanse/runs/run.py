@@ -1,8 +1,8 @@
 """A run in Python (:class:`Run`), and the protocol of objects that watch one (:class:`Observer`).
 
 ``hanse.run`` and ``hanse.resume`` return a :class:`Run` (:mod:`hanse.runs.experiment`), and ``hanse.load`` reads one
-from its directory (:mod:`hanse.runs.reading`). Progress bars and trackers that come with hanse are observers
-(:mod:`hanse.runs.observers`); your own needs no base class.
+from its directory (:mod:`hanse.runs.reading`). The progress bars and trackers of hanse are observers
+(:mod:`hanse.runs.observers`). Your own observer needs no base class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Watches a run.
 
-    An observer is any object with one or more of these methods; it need not be a subclass. An exception in a method
+    An observer is any object with one or more of these methods. It need not be a subclass. An exception in a method
     ends the run; rounds on the disk stay there.
 
     Examples:
@@ -67,7 +67,7 @@ class Observer(Protocol):
 
         Args:
             experiment: the experiment with every default settled, as ``config.toml`` has it.
-            first_round: the number of the first round to be played; above 0 in a resumed run.
+            first_round: the number of the first round that will be played. It is above 0 in a resumed run.
             said: lines on the engine that was chosen, and warnings.
         """
 
@@ -89,28 +89,31 @@ class Run:
 
     Attributes:
         experiment: the experiment that was played, with every default settled.
-        problem: the model as a module, and how rows become its parameters; None if the model of a loaded run cannot be
+        problem: the model as a module, and how rows become its parameters. None: the model of a loaded run cannot be
             made (see ``why_no_model``).
         metrics: one dictionary per round, the lines of ``metrics.jsonl``.
-        clients: one dictionary per seat, the lines of ``clients.jsonl``: round, client, samples, loss, weight, value.
+        clients: the lines of ``clients.jsonl``, one dictionary per seat: round, client, samples, loss, weight, value.
         table: the final models, one per row.
         home: ``[N]``, the row from which each client would start next.
-        personal: ``[N, K]``, the weights with which each client mixes its personal model of the table's rows; None: no
-            such models.
+        personal: ``[N, K]``, the weights with which each client mixes the table's rows into its personal model. None:
+            there are no such models.
         book: the final balances, in units (a millionth of a token).
         tested: the last test of the clients on their own shares, arrays by name.
-        tests: the tests of all rounds, by round, if the run has no directory; else they are files in it.
-        worths: by round, if the run has no directory: the clients whose updates were valued ("answered" ``[S]``), and
-            the values without each block of validation samples ("value_without_block" ``[S, B]``).
+        tests: the tests of all rounds, by round, if the run has no directory. Otherwise they are files in it.
+        worths: given by round if the run has no directory: the clients whose updates were valued ("answered" ``[S]``),
+            and the values without each block of validation samples ("value_without_block" ``[S, B]``).
         about: descriptions of the mechanism's parts and of behaviours.
-        guess: what a guess scores on the server's test set; None: not known.
-        path: the run directory; None: there is none.
-        said: lines on the chosen engine, and warnings, as given to observers at the start; empty for a loaded run.
+        guess: what a guess scores on the server's test set. None: not known.
+        path: the run directory. None: there is none.
+        said: lines on the chosen engine, and warnings, as observers got them at the start. It is empty for a loaded
+            run.
         interrupted: whether the run was stopped early.
-        over: why the run ended before its last round, such as a target accuracy that was reached; None: it did not.
-        names: ``[N]``, the clients' names in the data; empty: they have only numbers.
-        why_no_model: why :meth:`model` cannot return one; empty: it can.
-        held: ``[N]``, the row that each client holds, where that is not its home; None: all hold their home rows.
+        over: why the run ended before its last round, for instance because a target accuracy was reached. None: it did
+            not.
+        names: ``[N]``, the clients' names in the data. Empty: they have only numbers.
+        why_no_model: why :meth:`model` cannot return a model. Empty: it can.
+        held: ``[N]``, the row that each client holds, if it is not its home row. None: all clients hold their home
+            rows.
 
     Examples:
         >>> import hanse
@@ -148,7 +151,7 @@ class Run:
             client: the client's number or name.
 
         Raises:
-            UserError: there is no such client, the run's models cannot be made, or, on a network, the client's own
+            UserError: there is no such client; the run's models cannot be made; or, on a network, the client's own
                 model was never sent.
         """
         if isinstance(client, str):
@@ -172,8 +175,10 @@ class Run:
         return not here or (self.path is not None and (self.path / MEMBERS).is_file())
 
     def model_of(self, row: Tensor) -> nn.Module:
-        """Return a row ``[P]`` of the table as a new PyTorch module in evaluation mode: dropout is off, and batch norm
-        uses what it learned. Raises UserError if the run's models cannot be made.
+        """Return a row ``[P]`` of the table as a new PyTorch module in evaluation mode.
+
+        In this mode dropout is off, and batch norm uses what it learned. Raises UserError if the run's models cannot be
+        made.
         """
         if self.problem is None:
             raise UserError(self.why_no_model)

@@ -3,8 +3,8 @@
 To follow a run in progress, use :class:`hanse.runs.line_tail.LineTail`; for a run's models, see
 :mod:`hanse.runs.reading`.
 
-The directory may be a stranger's: reads are bounded, nothing is imported or unpickled, no link is followed, and any
-damage becomes one line that names the file (:mod:`hanse.base.files`).
+The directory may come from a stranger. Reads are therefore bounded, nothing is imported or unpickled, no link is
+followed, and any damage becomes one line that names the file (:mod:`hanse.base.files`).
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class RunRecord:
 
     Attributes:
         path: the directory.
-        name: its name.
-        config: its ``config.toml``.
-        metrics: one line per round. ``round`` is a number; everything else is unchecked.
+        name: the name of the run.
+        config: the content of the directory's ``config.toml``.
+        metrics: one line per round. ``round`` is a number. Everything else is unchecked.
         clients: one seat per line.
 
     Arrays of rounds are read from their files on demand.
@@ -113,7 +113,7 @@ class RunRecord:
 
     @cached_property
     def ended_early(self) -> str | None:
-        """Why the run ended before its last round (a target was reached or a budget used up); None: it did not."""
+        """Why the run ended before its last round (a target was reached or a budget used up), or None if it did not."""
         if len(self.metrics) >= self.rounds_planned:
             return None
         limits = table(self.config, "run")
@@ -163,7 +163,7 @@ class RunRecord:
 
     @property
     def guess(self) -> Guess | None:
-        """What a guess scores on the server's test set; None: there is none.
+        """What a guess scores on the server's test set, or None if there is none.
 
         Raises:
             UserError: ``shape.json`` is missing or damaged.
@@ -178,8 +178,10 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences to show before the run's results: books that do not hold, a model at chance, meaningless values,
-        warnings of parts. Raises UserError if ``shape.json`` is missing or damaged.
+        """Sentences to show before the results: books that do not hold, a model no better than chance, meaningless
+        values, warnings of parts.
+
+        Raises UserError if ``shape.json`` is missing or damaged.
         """
         loss = table(self.config, "train").get("loss")
         cross_entropy = loss in (None, "cross_entropy")
@@ -277,11 +279,11 @@ class RunRecord:
 
         Args:
             round: the round, counted from 0.
-            only: read only arrays with these names; empty: all.
+            only: the names of the arrays to read. Empty: all are read.
 
         Returns:
-            Arrays by name; empty if the round's file is missing or was changed (:attr:`lost`). Their axes are ``[S]``
-            by seat, ``[n]`` by the clients that were tested or refused, or ``[N]`` by client.
+            Arrays by name. There are none if the round's file is missing or was changed (:attr:`lost`). Their axes are
+            ``[S]`` by seat, ``[n]`` by the clients that were tested or refused, or ``[N]`` by client.
 
         Raises:
             UserError: the file is broken.
@@ -290,7 +292,7 @@ class RunRecord:
         return {} if round in self.lost or not file.exists() else read_arrays(file, only)
 
     def own_tests(self, round: int) -> OwnTests | None:
-        """Return the clients' results on their own test shares after a round; None if nobody tested.
+        """Return the clients' results on their own test shares after a round, or None if nobody tested.
 
         Raises:
             UserError: the arrays do not fit each other.
@@ -362,8 +364,8 @@ class RunRecord:
         """Yield the pairwise interactions of each round that recorded them.
 
         Yields:
-            The clients ``[S]`` whose updates were valued, the interactions ``[S, S]`` (NaN: not in one game), and their
-            standard errors ``[S, S]`` (NaN: not known).
+            Each has the clients ``[S]`` whose updates were valued, the interactions ``[S, S]`` (NaN: not in one game),
+            and their standard errors ``[S, S]`` (NaN: not known).
 
         Raises:
             UserError: a round's arrays do not fit each other.
@@ -411,7 +413,7 @@ class RunRecord:
 
     @cached_property
     def under_way(self) -> frozenset[tuple[int, int]]:
-        """The (round, client) of updates that the round did not wait for and that may still join later rounds.
+        """The (round, client) of updates for which the round did not wait, and which may still join later rounds.
 
         They count as late, not as refused. Empty where late updates are dropped.
         """
@@ -419,12 +421,12 @@ class RunRecord:
 
     @property
     def num_refused(self) -> int | None:
-        """How many updates were refused, without those that are only late; None if that is not recorded."""
+        """How many updates were refused, not counting those that are only late, or None if that is not recorded."""
         counts = self.series("refused")[1]
         return max(0, int(counts.sum()) - len(self.under_way)) if len(counts) else None
 
     def refusals(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (round, client, reason) of every refusal, without those that are only late."""
+        """Yield (round, client, reason) of every refusal, except for updates that are only late."""
         yield from (found for found in self._said_no() if found[2] != STILL or found[:2] not in self.under_way)
 
     def _said_no(self) -> Iterator[tuple[int, int, str]]:
@@ -444,14 +446,14 @@ class RunRecord:
 
 
 def load_run(path: str | Path) -> RunRecord:
-    """Read a run directory, which may be a stranger's: nothing is imported, and no link is followed.
+    """Read a run directory, which may come from a stranger: nothing is imported, and no link is followed.
 
     Args:
         path: the directory.
 
     Raises:
-        UserError: with one line: ``path`` is not a run directory, contains links, has no finished round yet, or is
-            damaged.
+        UserError: ``path`` is not a run directory, contains links, has no finished round yet, or is damaged. The
+            message has one line.
     """
     path = run_folder(Path(path))
     config = read_toml(path / "config.toml")

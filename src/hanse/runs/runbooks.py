@@ -61,18 +61,18 @@ class RunBooks:
     def open(
         folder: Path, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None = None
     ) -> RunBooks:
-        """Open the log, and append the checkpoint's transactions that it lacks.
+        """Open the log, and append those transactions of the checkpoint that it lacks.
 
         Args:
             folder: the run directory, which already has ``ledger.json`` with the book's name.
             experiment: the experiment, whose settings name the index and the floor.
-            snapshot: the checkpoint from which the run continues; None: the run is new.
-            key: the operator's key, which signs the heads of the log; None: they are not signed.
+            snapshot: the checkpoint from which the run continues. None: the run is new.
+            key: the operator's key, which signs the heads of the log. None: they are not signed.
 
         Raises:
             LedgerError: the index of a new run cannot be created; a resumed run continues without.
-            MachineError: the log does not lead to the checkpoint's head; also if ``ledger.json`` is gone, damaged or
-                cannot be read, or names another key.
+            MachineError: the log does not lead to the checkpoint's head; or ``ledger.json`` is gone, damaged or cannot
+                be read, or names another key.
             OSError: the log cannot be written.
         """
         claim = Claim()

@@ -202,14 +202,15 @@ class RunDir:
 
         Args:
             path: where to make it.
-            experiment: the experiment, written last, as ``config.toml``: that file makes the directory a run.
-            hold: the right to write into the directory; it is taken here.
+            experiment: the experiment. It is written last, as ``config.toml``, because this file makes the directory a
+                run.
+            hold: the right (a lock) to write into the directory. This method acquires it.
             data: the fingerprint of the data, written as ``data.json``.
             about: descriptions of the run's parts.
             shape: the model's inputs and outputs, written as ``shape.json``.
             overwrite: whether an earlier run there may be deleted.
             books: whether there will be transactions, so the run needs a ledger.
-            key: the operator's key, which signs the heads of the ledger; None: they are not signed.
+            key: the operator's key, which signs the heads of the ledger. None: they are not signed.
             committed: the run's commitment and its validation set, if it is recomputable.
 
         Raises:
@@ -265,15 +266,15 @@ class RunDir:
             device: where the table is loaded.
             data: the fingerprint of the current data.
             names: the clients' names, for errors.
-            other_data: continue although the data have changed; this is recorded.
-            key: as for :meth:`create`; it must be the run's original key.
+            other_data: whether to continue although the data have changed. This is recorded.
+            key: as for :meth:`create`. It must be the run's original key.
 
         Returns:
             The directory, the last intact checkpoint (None: start from round 0), and lines on what was skipped or
             repaired.
 
         Raises:
-            UserError: the data have changed, and ``other_data`` is false; or so have settings that must not.
+            UserError: the data have changed, and ``other_data`` is false; or settings have changed that must not.
             MachineError: the books cannot be brought to the state of the checkpoint.
         """
         note = compare_data(path, data, allowed=other_data, names=names)
@@ -448,8 +449,10 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
 
 
 def edited_settings(path: Path) -> str:
-    """Return which setting of ``config.toml`` is not the one that a run's last checkpoint was played with; "" if all
-    are, apart from those of :data:`MAY_CHANGE`, or if no checkpoint says.
+    """Return a line on the first setting of ``config.toml`` that differs from the run's last checkpoint.
+
+    It is "" if all settings are those with which the checkpoint was played, apart from those of :data:`MAY_CHANGE`, or
+    if no checkpoint says.
     """
     played = checkpoint.played_settings(path)
     if not played:

@@ -1,11 +1,11 @@
 """Builds an experiment's data, model, mechanism, engine and federation, and refuses combinations that do not fit.
 
-There are two steps. :func:`build` makes a :class:`Blueprint`, which is everything but the engine, and collects every
+There are two steps. :func:`build` makes a :class:`Blueprint`, which is everything but the engine. It collects every
 mistake that can be seen with the data at hand, so a user gets one list and not one error after another.
-:func:`settle_engine` then chooses what trains, writes the choice into the experiment, and returns a :class:`Ready`,
-with the :class:`hanse.rounds.round.Setup` that rounds are played with.
+:func:`settle_engine` then chooses what trains and writes the choice into the experiment. It returns a :class:`Ready`,
+with the :class:`hanse.rounds.round.Setup` with which rounds are played.
 
-What is refused, and what users are warned of, is in :mod:`hanse.runs.refusals`.
+:mod:`hanse.runs.refusals` has what is refused, and what users are warned of.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class Blueprint:
         mechanism: the mechanism's parts, by slot.
         behaviours: deviating behaviours of some clients, in the order of the file.
         policy: the clients' policy.
-        profiles: each client's role, costs and eagerness in a market; empty: not given.
-        refuse: the rule that refuses outlying updates; None: none.
-        secure: the settings of secure sums; None: the server sees every update.
-        private: the clients' privacy settings; None: none.
+        profiles: each client's role, costs and eagerness in a market. Empty: not given.
+        refuse: the rule that refuses outlying updates. None: there is no such rule.
+        secure: the settings of secure sums. None: the server sees every update.
+        private: the clients' privacy settings. None: there are none.
         waiting: when TRAIN ends, and what becomes of late updates.
         device: where the table lies.
         about: descriptions of parts, behaviours and the policy.
-        loop: the user's own training loop; None: hanse's.
+        loop: the user's own training loop. None: hanse's training is used.
     """
 
     asked: Experiment
@@ -120,7 +120,7 @@ class Ready:
     Attributes:
         experiment: the given experiment with all defaults and the chosen engine.
         setup: the setup with which rounds are played.
-        said: lines to print at the start: why this engine, and warnings.
+        said: lines to print at the start: why this engine was chosen, and warnings.
     """
 
     experiment: Experiment
@@ -130,12 +130,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class Own:
-    """Data and model given as Python objects instead of by the experiment.
+    """Data and model that are given as Python objects instead of by the experiment.
 
     Attributes:
-        data: data in any form that :mod:`hanse.data.own` reads; None: the experiment's source.
-        model: a module, or a function ``(input_shape, num_classes, **options)`` that returns one; None: the
-            experiment's.
+        data: data in any form that :mod:`hanse.data.own` reads. None: the experiment's source is used.
+        model: a module, or a function ``(input_shape, num_classes, **options)`` that returns one. None: the
+            experiment's model is used.
     """
 
     data: Any = None
@@ -147,11 +147,11 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
 
     Args:
         experiment: what to build.
-        data: the data, if already known: on a network, the server's knowledge of them.
+        data: the data, if they are already known. On a network, this is what the server knows of them.
         own: data and model given as objects.
 
     Raises:
-        UserError: the experiment has mistakes; with a line for each.
+        UserError: the experiment has mistakes. There is a line for each.
     """
     asked = experiment
     experiment, data, another = _settled(experiment, data, own)
@@ -283,10 +283,10 @@ def build_model(
         experiment: the experiment, which names the model, loss and metrics.
         data: the data, which fix the model's inputs and outputs.
         given: a model given as an object, instead of by name.
-        number: which of several initial models; 0 is the usual one.
+        number: which one of several initial models to make. 0 is the usual one.
 
     Returns:
-        The problem (module, layout of a row, loss, metrics) and the row ``[P]``.
+        Two results: the problem (module, layout of a row, loss, metrics) and the row ``[P]``.
 
     Raises:
         UserError: a model, loss or metric does not exist or does not suit the data.
@@ -405,8 +405,8 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
 
     Args:
         blueprint: the result of :func:`build`.
-        federation: the port to remote clients; None: clients are in this process. Remote clients train themselves, and
-            the engine here only scores, with one thread.
+        federation: the port to remote clients. None: the clients are in this process. Remote clients train themselves,
+            and the engine here only scores, with one thread.
 
     Raises:
         UserError: the experiment needs clients in this process.

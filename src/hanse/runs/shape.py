@@ -1,7 +1,7 @@
 """A run's ``shape.json``: the samples and classes that its models were made for, and a digest of frozen parameters.
 
-With it ``hanse.load`` can make a model without the data. Rows do not contain frozen parameters; their digest prevents
-resuming a run with different ones.
+With it ``hanse.load`` can make a model without the data. Rows do not contain frozen parameters. The digest of these
+prevents resuming a run with different ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Shape(TypedDict):
 
     Attributes:
         input_shape: the shape of a sample.
-        num_classes: the number of classes; None: regression.
+        num_classes: the number of classes. None: regression.
         inputs: each input's name and shape, if a sample has several inputs.
         frozen: a digest of the parameters that the model does not send, if any.
         guess: a guess's scores on the server's test set, if targets are classes.
@@ -99,5 +99,5 @@ def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
 
 
 def guess_of(data: FederatedData, problem: Problem) -> Guess | None:
-    """Return a guess's scores on the server's test set; None if there is no such set, or for regression."""
+    """Return a guess's scores on the server's test set, or None if there is no such set, or for regression."""
     return None if problem.regression else Guess.of(data.server_test)

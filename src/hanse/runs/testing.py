@@ -1,7 +1,7 @@
 """A round's test: how good are the models that clients hold?
 
-Clients are asked to test on their own shares, and their replies become the figures ``client/test_...`` of the round's
-metrics and the arrays ``tested`` and ``test_...``. The server also tests on its own set (``test/...``). Only this
+Clients are asked to test on their own shares. Their replies become the figures ``client/test_...`` of the round's
+metrics, and the arrays ``tested`` and ``test_...``. The server also tests on its own set (``test/...``). Only this
 module knows the names of these figures.
 
 :func:`ask_tests` does all this for one round. :func:`still_known` lets the server skip unchanged models.
@@ -43,11 +43,11 @@ class Figures:
     """The results of a round's test.
 
     Attributes:
-        metrics: figures by name; None: there is no such figure in this round.
+        metrics: figures by name. None: there is no such figure in this round.
         arrays: the reports of the testing clients, ``[n]``, by name.
-        on_server: ``[2, K]``, loss and accuracy of each row of the table on the server's test set, NaN for rows that
-            nobody holds; None: fewer than two rows were tested, so caching saves nothing.
-        personal: ``[N, K]``, weights of the clients' personal models; None: they are not known, or there are none.
+        on_server: ``[2, K]``, loss and accuracy of each row of the table on the server's test set; NaN for rows that
+            nobody holds. None: fewer than two rows were tested, so that caching saves nothing.
+        personal: ``[N, K]``, weights of the clients' personal models. None: they are not known, or there are none.
 
     Examples:
         >>> from hanse.core.part import Deployment
@@ -85,9 +85,9 @@ def ask_tests(
 ) -> Figures:
     """Test the models that clients hold after a round, on the server's test set and on the clients' own test shares.
 
-    In a simulation, private rows are in the table and are also tested on the server's set, and all ``clients`` answer,
-    present or not. On a network, only its owner tests a private row, only present clients are asked, and their answers
-    are checked.
+    In a simulation, private rows are in the table and are also tested on the server's set. All ``clients`` answer
+    there, present or not. On a network, only the owner of a private row tests it, only present clients are asked, and
+    their answers are checked.
 
     Args:
         engine: scores models at the server.
@@ -101,7 +101,7 @@ def ask_tests(
         history: the batch-norm statistics, if clients keep their own. The server then has none, and tests nothing.
         trained: models ``[P]`` by client to test instead of those that clients hold.
         problem: the model, with the metrics to report in addition to loss and accuracy.
-        known: ``[2, K]``, known scores on the server's set; NaN: not known.
+        known: ``[2, K]``, known scores on the server's set. NaN: not known.
     """
     measures = () if problem is None else problem.metrics
     rows = held.rows
@@ -143,10 +143,10 @@ def ask_tests(
 def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
     """Return the original update ``[P]`` of each client that trained, for ``eval.model = "trained"``.
 
-    For a client with several seats, this is the update of the row that it holds (Ditto's personal model), if any.
+    If a client has several seats, it is the update of the row that the client holds (Ditto's personal model), if any.
 
     Raises:
-        UserError: the mechanism gives clients mixes of several rows, and nobody trains such a mix.
+        UserError: the mechanism gives clients mixes of several rows, which nobody trains.
     """
     if held.own_mix is not None or held.weights is not None:
         raise UserError(
@@ -199,15 +199,15 @@ def _kept(client: int, task: Task, history: History) -> Task:
 
 
 def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | None:
-    """Return the server's scores of rows that a round left unchanged, bit for bit.
+    """Return the server's scores of those rows that a round left unchanged, bit for bit.
 
     Args:
-        scores: ``[2, K]`` from before the round; None: nothing is known.
+        scores: ``[2, K]`` from before the round. None: nothing is known.
         before: the table before the round.
         after: the table after the round.
 
     Returns:
-        ``[2, K']`` with NaN for rows that changed or are new; None: nothing is known.
+        ``[2, K']`` with NaN for rows that changed or are new, or None if nothing is known.
     """
     if scores is None:
         return None
@@ -381,10 +381,10 @@ _MOST_ROWS = 16  # server rows that are tested on each distribution
 def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mapping[str, float]:
     """Return how well each server row does on the held-out data of each distribution: accuracy, or ``1 / (1 + loss)``.
 
-    If there are as many rows as distributions, rows are matched to distributions to maximise the sum of the matched
-    figures, because which row serves which is arbitrary. "tier d" is then the row of distribution d, and
-    "test/separated" is 1 if every tier is best on its own distribution and every distribution is served best by its own
-    tier.
+    If there are as many rows as distributions, each row is matched to one distribution, because it is arbitrary which
+    row serves which. The match maximises the sum of the matched figures. "tier d" is then the row of distribution d.
+    "test/separated" is 1 if every tier is best on its own distribution, and every distribution is served best by its
+    own tier.
 
     Args:
         engine: scores the rows.
@@ -419,7 +419,7 @@ def _separated(figures: Floats) -> bool:
 
 
 def personal_fit(scores: Scores) -> Mapping[str, float]:
-    """Return the mean and some quantiles, over clients, of how well models fit the clients' own test shares.
+    """Return how well models fit clients' own test shares: the mean over clients, and some quantiles.
 
     The fit is the accuracy, or ``1 / (1 + loss)`` where there is none.
     """

@@ -1,7 +1,7 @@
 """The addresses of the live page, as a FastAPI application.
 
-``hanse serve`` makes a :class:`Page`, which holds the runs that are shown and who may see them, and serves
-:func:`make_app`. Every request first passes :class:`hanse.web.gate.RequestGate`, which finds the holder of the key and
+``hanse serve`` makes a :class:`Page`, which holds the runs that are shown and who may see them. It then serves
+:func:`make_app`. Every request first passes :class:`hanse.web.gate.RequestGate`. It finds the holder of the key, and
 refuses addresses that this key may not request.
 
 An operator sees the list of runs (``/``) and each run live (``/run/ID``, fed by the stream ``/run/ID/events``). A
@@ -51,12 +51,12 @@ class Page:
 
     Attributes:
         root: the folder with the runs, or one run directory.
-        sessions: who holds a key and who is logged in. Without a file of keys everybody is an operator.
-        hosts: the host names that the page answers to; None: any.
+        sessions: who has a key, and who is logged in. Without a file of keys everybody is an operator.
+        hosts: the host names to which the page answers. None: any.
         cookie: the name of the session's cookie.
         stopping: a function that says whether the server is going down.
-        hub: what follows the runs that somebody watches.
-        statements: what makes participants' statements.
+        hub: the object that follows the runs that somebody watches.
+        statements: the object that makes participants' statements.
         streams: how many streams are open, by the id of the key.
     """
 

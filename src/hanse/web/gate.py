@@ -1,4 +1,4 @@
-"""The gate that every request passes first, and that gives every answer its security headers.
+"""The gate that every request passes first. It also gives every answer its security headers.
 
 :class:`RequestGate` checks the host name, the key or session, and whether this key may ask for this address. It is
 plain ASGI in front of the whole application, so no address can bypass it. :func:`refuse` and :func:`refused_page` make
@@ -50,7 +50,8 @@ def asker(scope: Scope) -> str:
 def scheme(scope: Scope) -> str:
     """Return the browser's scheme: "https" if a proxy in front of the page says so, else "http".
 
-    Without a proxy, anybody can claim "https", but harms only itself: a browser lets no other site send this header.
+    Without a proxy anybody can claim "https", but harms only itself, because a browser lets no other site send this
+    header.
     """
     return "https" if Headers(scope=scope).get("x-forwarded-proto") == "https" else "http"
 
@@ -61,10 +62,10 @@ class RequestGate:
 
     Attributes:
         app: the application.
-        sessions: who holds a key and who is logged in.
+        sessions: who has a key, and who is logged in.
         cookie: the name of the session's cookie.
-        hosts: the host names that the page answers to; None: any. A page without keys answers only to this machine's
-            own names, so no other site can point its name here and read the page through a visitor's browser.
+        hosts: the host names to which the page answers. None: any. A page without keys answers only to this machine's
+            own names. Otherwise another site could point its name here, and read the page through a visitor's browser.
     """
 
     app: ASGIApp
@@ -154,10 +155,10 @@ def refuse(request: Request, key: Key | None, status: int, why: str, wait: float
 
     Args:
         request: what was asked.
-        key: who asked; None: nobody.
+        key: who asked. None: nobody that is known.
         status: the HTTP status code.
         why: the reason, for the log and the answer.
-        wait: seconds after which the request may be tried again; 0: not stated.
+        wait: after how many seconds the request may be tried again. 0: this is not stated.
 
     Examples:
         >>> request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
@@ -170,11 +171,11 @@ def refuse(request: Request, key: Key | None, status: int, why: str, wait: float
 
 
 def refused_page(request: Request, key: Key, status: int, why: str) -> Response:
-    """Return a refusal: as a page to a browser, otherwise as :func:`refuse` does.
+    """Return a refusal: a page for a browser, and otherwise the same as :func:`refuse`.
 
     Args:
         request: what was asked.
-        key: who asked; None: nobody.
+        key: who asked. None: nobody that is known.
         status: the HTTP status code.
         why: the reason, for the log and the answer.
     """

@@ -92,7 +92,8 @@ class Hub:
 
         Args:
             found: the run.
-            still: a function called repeatedly; the stream ends once it returns False, for example after a logout.
+            still: a function that is called repeatedly. The stream ends once it returns False, for example after a
+                logout.
         """
         followed = self._follow(found)
         me = _Watcher()

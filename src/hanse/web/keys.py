@@ -3,11 +3,11 @@
 ``hanse token`` keeps a file of keys with :func:`make_key`, :func:`read_keys` and :func:`write_keys`. The live page
 identifies who asks with :class:`Sessions`, and :func:`may_ask` says who may request which addresses.
 
-The file holds hashes only; a key itself is shown once, when it is made. A key is ``hanse_ID_SECRET`` with 256 random
-bits in SECRET, so one pass of SHA-256 is enough: slow hashes protect secrets that can be guessed, and this one cannot.
+The file holds only hashes. A key itself is shown once, when it is made. A key is ``hanse_ID_SECRET`` with 256 random
+bits in SECRET, so one pass of SHA-256 is enough. Slow hashes protect secrets that can be guessed, and this one cannot.
 
 Sessions are kept in memory, not in a signed cookie as in Starlette. A self-contained cookie stays valid until it
-expires; here a session ends at once when its holder logs out or its key is removed from the file.
+expires. Here, a session ends at once when its holder logs out or its key is removed from the file.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _NOBODY = hashlib.sha256(b"nobody's key").hexdigest()
 
 @dataclass(frozen=True)
 class Key:
-    """One holder of a key, as the file keeps it.
+    """One holder of a key, as it is kept in the file.
 
     Attributes:
         id: eight hexadecimal digits, which the key itself begins with.
         role: "operator", who sees everything, or "participant".
         hash: SHA-256 of the whole key, in hexadecimal digits.
         client: the client whose statements a participant sees; None for an operator.
-        run: the only run whose statements a participant sees, by its name on the page; None: every run.
+        run: the only run whose statements a participant sees, by its name on the page. None: every run.
         made: when the key was made (ISO 8601, UTC).
 
     Examples:
@@ -94,7 +94,7 @@ def make_key(role: str, client: int | None = None, run: str | None = None) -> tu
     Args:
         role: "operator" or "participant".
         client: the participant's client id; None for an operator.
-        run: the only run that a participant is to see, by its name on the page; None: every run.
+        run: the only run that a participant is to see, by its name on the page. None: every run.
 
     Returns:
         The secret, to be handed to its holder, and the holder's :class:`Key`.
@@ -128,7 +128,7 @@ def check_key(keys: Mapping[str, Key], said: str) -> Key | None:
 
     Args:
         keys: the holders by id.
-        said: what was presented as a key; untrusted input.
+        said: what was presented as a key. It is untrusted input.
     """
     form = _FORM.fullmatch(said)
     key = keys.get(form[1]) if form else None
@@ -188,8 +188,8 @@ ANYBODY = Key("", "operator", "")  # without keys, whoever reaches the page is i
 def may_ask(key: Key, path: str) -> bool:
     """Return whether the holder of a key may request an address.
 
-    An operator may request everything; a participant its start page, statements, and the logout. Which statements it
-    may see is checked when they are made.
+    An operator may request everything. A participant may request its start page, statements, and the logout. Which
+    statements it may see is checked when they are made.
     """
     if key.role == "operator":
         return True
@@ -203,7 +203,7 @@ class Sessions:
     The file is read again whenever it changes, so removing a key ends its sessions at once.
 
     Attributes:
-        file: the file of keys; None: nobody is asked for a key.
+        file: the file of keys. None: nobody is asked for a key.
         clock: a function that returns the time in seconds; tests replace it.
 
     Examples:
@@ -234,9 +234,7 @@ class Sessions:
         return check_key(self._current(), said)
 
     def by_session(self, said: str) -> Key | None:
-        """Return who opened this session; None if the session is unknown or too old, or its key is no longer in the
-        file.
-        """
+        """Return who opened this session; None if it is unknown or too old, or its key is no longer in the file."""
         found = self._open.get(_hash(said))
         if found is None:
             return None

@@ -1,12 +1,12 @@
 """One run as the live page shows it, gathered from its directory while it grows.
 
 :class:`LiveRun` follows the files of a run and turns what is new into messages for :class:`hanse.web.hub.Hub`. It keeps
-a bounded state: a series of points for each metric (:class:`SparseSeries`), sums for each client
+a bounded amount: a series of points for each metric (:class:`SparseSeries`), sums for each client
 (:class:`Contributors`), and sums of the books (:class:`LiveBooks`). :func:`progress_of` returns a run's progress, also
 for the list of runs.
 
-The run itself does not know that it is watched. Its directory may be a stranger's: texts are cut to a bounded length,
-numbers are checked, and nothing that it names is imported.
+The run itself does not know that it is watched. Its directory may come from a stranger. Texts are therefore cut to a
+bounded length, numbers are checked, and nothing that it names is imported.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SparseSeries:
     _y: array[float] = field(default_factory=lambda: array("d"))
 
     def add(self, x: int, y: float) -> None:
-        """Add the observation ``y`` of round ``x``; rounds come in ascending order."""
+        """Add the observation ``y`` of round ``x``. Rounds come in ascending order."""
         if self.seen % self.stride == 0:
             if len(self._x) == self.most:
                 self._x, self._y = self._x[::2], self._y[::2]
@@ -106,12 +106,12 @@ class Contributor:
         valued: how many updates were valued.
         squares: the sum of the values' variances from sampling, which is independent from round to round.
         drawn: the sum of the values' errors from the draw of the validation samples. Every round uses the same samples,
-            so errors may add up; their sum is an upper bound of the sum's error.
+            so errors may add up. Their sum is an upper bound of the error of the client's sum.
         known: how many values came with a standard error.
         trained: the number of seats with a sound update.
         refused: the number of seats whose update was refused.
-        last_round: the last round in which the client had a seat; -1: none.
-        score: the client's cumulative value as the mechanism keeps it; None if it keeps none.
+        last_round: the last round in which the client had a seat. -1: none.
+        score: the client's cumulative value as the mechanism keeps it. None: it keeps none.
     """
 
     worth: float = 0.0
@@ -125,11 +125,11 @@ class Contributor:
     score: float | None = None
 
     def row(self, client: int) -> list[int | float | None]:
-        """Return the client as the page's script expects it.
+        """Return the client in the form that the page's script expects.
 
         Returns:
-            Client id, sum of values (None: never valued), upper bound of its standard error (None: not known), the
-            mechanism's score, seats trained, seats refused, last round.
+            These items, in order: client id, sum of values (None: never valued), upper bound of its standard error
+            (None: not known), the mechanism's score, seats trained, seats refused, last round.
         """
         worth = self.worth if self.valued else None
         error = math.hypot(math.sqrt(self.squares), self.drawn)
@@ -145,8 +145,8 @@ class Contributors:
         clients: the contributors by client id.
         refusals: the latest refusals, ``(round, client, reason)``.
         names: the clients' names by id, if the run has names.
-        round: the round that was added last; -1: none.
-        latest: the seats of the round added last: ``[client, value, standard error, reason of a refusal]``.
+        round: the round that was added last. -1: none.
+        latest: the seats of the round that was added last: ``[client, value, standard error, reason of a refusal]``.
     """
 
     clients: dict[int, Contributor] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Contributors:
 
         Args:
             seat: the seat.
-            under_way: whether the client still trains and its update may join a later round; the seat then counts
+            under_way: whether the client still trains and its update may join a later round. The seat then counts
                 neither as trained nor as refused.
         """
         if seat.round != self.round:
@@ -198,7 +198,7 @@ class LiveBooks:
     Attributes:
         folder: the run directory.
         totals: sums over the transactions that were read.
-        trouble: why the books cannot be read; None if they can.
+        trouble: why the books cannot be read. None: they can.
         behind: whether there was more than a single read can take.
     """
 
@@ -287,12 +287,12 @@ def progress_of(
         folder: the run directory.
         config: the run's ``config.toml``; empty if it cannot be read.
         last: the last line of the run's metrics.
-        pace_s: seconds that a round takes; None: not known.
+        pace_s: how many seconds a round takes. None: not known.
         now: the time, in seconds since the epoch.
 
     Returns:
-        Main metric, mechanism, seed, clients, rounds done and planned, state (:func:`state_of`), and the seconds since
-        the last round. None: the files do not say.
+        These items: main metric, mechanism, seed, clients, rounds done and planned, state (:func:`state_of`), and the
+        seconds since the last round. None: the files do not say.
     """
 
     def number(section: str, key: str) -> int | None:
@@ -340,13 +340,13 @@ def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: floa
 
     Args:
         rounds: rounds done.
-        planned: rounds planned; None: not known.
-        age_s: seconds since the last round; None: there was none.
-        pace_s: seconds that a round takes; None: not known.
+        planned: the number of rounds planned. None: not known.
+        age_s: the seconds since the last round. None: there was none.
+        pace_s: how many seconds a round takes. None: not known.
 
     Returns:
-        "finished"; "waiting" (no round yet); "running"; or "quiet": no round for longer than five rounds take, so the
-        run has stopped or is in a long round.
+        "finished", "waiting" (no round yet), "running", or "quiet". The last means no round for longer than five rounds
+        take: the run has stopped, or is in a long round.
 
     Examples:
         >>> [state_of(rounds=3, planned=10, age_s=40.0, pace_s=pace) for pace in (20.0, 2.0)]
@@ -396,7 +396,7 @@ class _Read:
 class LiveRun:
     """Follows a run directory.
 
-    :meth:`look` reads what is new and returns a message for those who watch; :meth:`whole` returns everything so far,
+    :meth:`look` reads what is new, and returns a message for those who watch. :meth:`whole` returns everything so far,
     for those who come later. Not safe to call from two threads at once.
 
     Attributes:
@@ -436,8 +436,8 @@ class LiveRun:
         """Read what is new, for about ``budget_s`` seconds, and return what changed.
 
         Returns:
-            None if nothing changed. Otherwise a message whose "whole" says whether it holds everything so far (after a
-            cut, or if very much is new) or only the changes.
+            None if nothing changed. Otherwise a message. Its "whole" says whether the message has everything so far
+            (after a cut, or if very much is new) or only the changes.
         """
         until = time.monotonic() + budget_s
         points: dict[str, list[tuple[int, float]]] = {}

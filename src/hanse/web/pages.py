@@ -37,8 +37,8 @@ def page(name: str, status: int = 200, headers: dict[str, str] | None = None, **
         name: the template's name, such as "login".
         status: the HTTP status code.
         headers: further headers of the answer.
-        words: the template's values. ``who`` is the holder of a key, or None, and ``keys`` says whether there are keys;
-            the head of the page depends on both.
+        words: the template's values. ``who`` is the holder of a key, or None, and ``keys`` says whether there are keys.
+            The head of the page depends on both.
 
     Examples:
         >>> page("login", wrong="").status_code

@@ -1,6 +1,6 @@
 """nginx in front of the live page: TLS, slow clients, and request limits.
 
-Others never reach the page directly: ``hanse serve`` starts nginx with the configuration ``nginx.conf.j2``, and the
+Others never reach the page directly. ``hanse serve`` starts nginx with the configuration ``nginx.conf.j2``, and the
 page itself listens on a socket in a folder that only its user can enter.
 """
 
@@ -37,7 +37,7 @@ def behind(
     Args:
         host: the address that nginx listens on.
         port: nginx's port, which must be free.
-        cert: TLS certificate (PEM); None: plain HTTP.
+        cert: the TLS certificate (PEM). None: plain HTTP.
         cert_key: the certificate's private key.
         wait_s: how many seconds nginx waits for a slow client.
 

@@ -1,7 +1,7 @@
 """The runs in a folder, and a line about each.
 
 :func:`find_runs` looks for run directories, and :func:`summary` says what the list of runs shows of one. Both only look
-at the files, as the folder may hold strangers' runs.
+at the files, because the folder may hold runs of strangers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ListedRun:
     """A run directory that was found.
 
     Attributes:
-        id: the run's name in addresses: a hash of its path, so no path from outside is ever opened.
+        id: the run's name in addresses. It is a hash of the run's path, so that no path from outside is ever opened.
         name: the run's path from the folder that is shown, for people.
         folder: the run directory.
     """

@@ -28,7 +28,10 @@ YOUNG_S = 5.0  # seconds before a statement is made again, though the run has a 
 
 
 class NoStatementError(Exception):
-    """There is no such statement; says why. The message is for the operator: it may mention other participants."""
+    """There is no such statement.
+
+    The message says why. The message is for the operator: it may mention other participants.
+    """
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ async def _make(folder: Path, client: int, form: str) -> bytes:
 
 
 def main(arguments: list[str]) -> int:
-    """Print a statement, and return the exit code: 2, with a line on standard error, if there is none.
+    """Print a statement, and return the exit code. If there is no statement, it is 2, with a line on standard error.
 
     Args:
         arguments: run directory, client id, and "html" or "json".

@@ -1,7 +1,7 @@
 """The published instruction sets that iPFL uses, by their names on the hub, and how their records become instructions.
 
 Sentiment prompts follow FinGPT's benchmarks (Yang et al. 2023), with three answers. FIQA's scores are cut at -0.1 and
-0.1; NWGI's seven degrees become three; mild degrees count as neutral.
+0.1. NWGI's seven degrees become three, of which mild degrees count as neutral.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ PUBLISHED: Mapping[str, PublishedSet] = {
 def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[list[Instruction], list[Instruction]]:
     """Return the train and test instructions of a published set.
 
-    The instructions are read from ``NAME.train.jsonl`` and ``NAME.test.jsonl`` (or .json, .csv; with the set's own
-    fields) in one of the folders, else from the hub or its cache.
+    They are read from ``NAME.train.jsonl`` and ``NAME.test.jsonl`` (or .json, .csv; with the set's own fields) in one
+    of the folders. If no folder has them, they come from the hub or its cache.
 
     Args:
         name: a key of :data:`PUBLISHED`.

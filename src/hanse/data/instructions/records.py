@@ -1,8 +1,8 @@
 """Instructions: a task, its input, and the wanted answer.
 
-:func:`read_instructions` reads them from JSON, JSON lines or CSV, and :func:`encode` turns them into tokens: bytes, or
-those of a published model's tokenizer (:func:`build_tokenizer`). The text of a sample follows the Alpaca format, and
-only the answer counts in the loss.
+:func:`read_instructions` reads them from JSON, JSON lines or CSV. :func:`encode` turns them into tokens, which are
+either bytes or those of a published model's tokenizer (:func:`build_tokenizer`). The text of a sample follows the
+Alpaca format, and only the answer counts in the loss.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, first: bool = False) -> list[int]:
-        """Return the tokens of a text; ``first`` says that a sequence begins with it, which some tokenizers mark."""
+        """Return the tokens of a text. ``first`` says that it begins a sequence, which some tokenizers mark."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -76,8 +76,8 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """UTF-8 bytes as tokens, with nothing to download.
 
-    There are the 256 bytes, an end token, a padding token, and one token for each fixed piece of the Alpaca format.
-    Otherwise the format would take three quarters of a short instruction.
+    There are 256 tokens for the bytes, an end token, a padding token, and one token for each fixed piece of the Alpaca
+    format. Otherwise the format would take three quarters of a short instruction.
     """
 
     size: int = 258 + len(PIECES)
@@ -124,8 +124,8 @@ class _Published:
 def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
     """Return the byte tokenizer, or the tokenizer of a language model.
 
-    A tokenizer without a padding token (Llama's) pads with its end token. Padded labels do not count and no position
-    looks ahead, so this changes nothing; the note says so.
+    A tokenizer without a padding token (Llama's) pads with its end token. Padded labels do not count, and no position
+    looks ahead, so this changes nothing. The note says so.
 
     Args:
         name: "bytes", or a model's hub name or folder.
@@ -161,7 +161,7 @@ class Instruction:
 
     Attributes:
         instruction: what is asked.
-        input: what the instruction is about; may be empty.
+        input: what the instruction is about. It may be empty.
         output: the answer that is wanted.
     """
 
@@ -179,10 +179,10 @@ def prompt(item: Instruction) -> str:
 
 
 def read_instructions(path: Path) -> list[Instruction]:
-    """Return the instructions of a file of records with ``instruction``, ``output`` and, if there is one, ``input``.
+    """Return the instructions of a file of records with ``instruction``, ``output`` and, optionally, ``input``.
 
     Raises:
-        UserError: the file cannot be read, or a record lacks a field; the line names the record.
+        UserError: the file cannot be read, or a record lacks a field. The line names the record.
     """
     instructions = []
     for number, record in enumerate(read_records(path), 1):
@@ -222,7 +222,7 @@ class Encoded:
     """Instructions as samples.
 
     Attributes:
-        samples: tokens ``x [n, T]`` and the next token at every position ``y [n, T]``; only the answer and its end
+        samples: tokens ``x [n, T]``, and the next token at every position, ``y [n, T]``. Only the answer and its end
             token count in the loss.
         cut: how many instructions were longer than the window.
     """
@@ -240,7 +240,7 @@ def encode(items: Sequence[Instruction], tokenizer: Tokenizer, length: int, widt
         items: the instructions, at least one.
         tokenizer: the tokenizer that makes the tokens.
         length: tokens of the window, at least 2.
-        width: T, the positions of a row; None: as many as the longest sample needs.
+        width: T, the number of positions in a row. None: as many as the longest sample needs.
     """
     rows, cut = [], 0
     for item in items:

@@ -1,7 +1,7 @@
-"""The federation that a mechanism plays with when clients are plain Flower apps.
+"""The federation with which a mechanism plays when clients are plain Flower apps.
 
 :class:`PlainFederation` has the methods of :class:`hanse.core.port.Federation`. It turns training and test tasks into
-the train and evaluate messages that Flower's own strategies send, and reads the replies by the names in :class:`Keys`.
+the train and evaluate messages that Flower's own strategies send. It reads the replies by the names in :class:`Keys`.
 Other questions are sent as messages of hanse, to apps that are wrapped by :func:`hanse.flower.speaks`.
 
 Replies are untrusted input: whatever goes wrong while one is read becomes a refusal of that client with a reason.
@@ -82,12 +82,12 @@ class PlainFederation:
         deadline_s: seconds that an exchange waits, unless the caller gives another number.
         train_config: values that travel with each train message, in addition to "server-round" (counted from 1).
         evaluate_config: values that travel with each evaluate message.
-        round: the last round in which somebody was asked to train, from 0; -1 before the first.
+        round: the last round in which somebody was asked to train, from 0. -1: before the first.
         trained: the metrics of sound train replies, by Flower's number of the round.
         tested: the metrics of sound evaluate replies, by Flower's number of the round.
 
     Examples:
-        Nodes of a plain Flower app, in this process; here, one that sends its arrays back:
+        The nodes of a plain Flower app are in this process. Here the app sends its arrays back:
 
         >>> import numpy as np
         >>> from flwr.app import Array, ArrayRecord
@@ -119,8 +119,8 @@ class PlainFederation:
     def present(self, round: int) -> Roster:
         """Return the members that are online, by ascending id.
 
-        A client's number of samples is the one it reported when it last trained, and 1 before that, because a plain app
-        is not asked earlier.
+        A client's number of samples is the number that it reported when it last trained. Before that it is 1, because a
+        plain app is not asked earlier.
         """
         here = self._nodes()
         known = sorted((m for m in self.members.by_key.values() if m.id in here), key=lambda m: m.id)
@@ -137,12 +137,12 @@ class PlainFederation:
         """Send each request's tasks, and return the replies of the clients that answered all of theirs in time.
 
         A request may take several messages: one for each seat that trains, one for each test, and one for all other
-        questions. If one of the answers is refused, so is the whole reply.
+        questions. If one of its answers is refused, the whole reply is refused.
 
         Args:
             round: the round's number, from 0.
-            requests: one for each client; a client that is not online is left out.
-            deadline_s: seconds to wait at most; None: ``self.deadline_s``.
+            requests: one for each client. A client that is not online is left out.
+            deadline_s: the most seconds to wait. None: ``self.deadline_s``.
             closing: not used. Rounds wait for everybody until the deadline.
 
         Returns:

@@ -1,6 +1,6 @@
 """What the register of members keeps of nodes with plain Flower apps.
 
-:func:`introduced` asks the apps whether they answer hanse's questions; this is only done for mechanisms that ask some.
+:func:`introduced` asks the apps whether they answer hanse's questions. This is done only for mechanisms that ask some.
 :func:`hello_of` turns an answer into an entry of the register.
 """
 
@@ -28,7 +28,7 @@ def hello_of(node: Any, said: Mapping[str, Any]) -> Hello:
 
     Args:
         node: the node, as Flower's grid describes it.
-        said: what the node's app says of itself: ``name`` and ``profile``, both optional; untrusted input.
+        said: what the node's app says of itself: ``name`` and ``profile``, both optional. It is untrusted input.
 
     Raises:
         ValueError: what the app says is out of bounds.
@@ -48,8 +48,8 @@ def introduced(grid: Grid, nodes: Mapping[str, Any], seconds: float) -> tuple[di
         seconds: how long to wait.
 
     Returns:
-        What the apps that answer questions say of themselves, by key; and, by key, why each other app does not. A node
-        that did not answer in time is in neither.
+        Two results, both by key: what those apps that answer questions say of themselves, and why each other app does
+        not answer. A node that did not answer in time is in neither.
     """
     question = to_records(Message("null"), kind=SPEAKS)
     messages = [

@@ -28,7 +28,7 @@ class ServerTest:
         federation: the federation, which knows the round that was trained last.
         form: the form that turns a row into arrays.
         evaluate_fn: the function that the user has given to ``start``, or None.
-        result: Flower's result, to which the function's figures are added by round; round 0 is the initial model.
+        result: Flower's result. The function's figures are added to it by round; round 0 is the initial model.
     """
 
     federation: PlainFederation
@@ -42,7 +42,7 @@ class ServerTest:
             self.result.evaluate_metrics_serverapp[0] = said
 
     def figures(self, row: Tensor) -> Figures:
-        """Return the figures of ``evaluate_fn`` for the model in ``row [P]``, by name; empty without it."""
+        """Return the figures of ``evaluate_fn`` for the model in ``row [P]``, by name; empty without a function."""
         number = self.federation.round + 1
         said = None if self.evaluate_fn is None else self.evaluate_fn(number, self.form.arrays(row))
         if said is None:
@@ -73,11 +73,10 @@ class Told:
 
 
 def aggregated(records: Sequence[MetricRecord], weighted_by: str) -> MetricRecord:
-    """Return the metrics of a round's replies as one record: means weighted by samples, as Flower's strategies make
-    them.
+    """Return the metrics of a round's replies as one record of sample-weighted means, as Flower's strategies make them.
 
     Args:
-        records: one for each reply; only metrics that all of them have are kept.
+        records: one for each reply. Only metrics that all of them have are kept.
         weighted_by: the metric that holds the number of samples.
 
     Returns:

@@ -1,11 +1,11 @@
 """A mechanism of hanse instead of a Flower strategy, with an unchanged client app.
 
-:func:`strategy` (as ``hanse.flower.strategy``) checks that a plain Flower app can do what the mechanism asks, and
-returns a :class:`MechanismStrategy`. Its ``start`` has the arguments of a Flower strategy's ``start``: it waits for the
+:func:`strategy` (as ``hanse.flower.strategy``) checks that a plain Flower app can do what the mechanism asks. It
+returns a :class:`MechanismStrategy`. Its ``start`` has the arguments of a Flower strategy's ``start``. It waits for the
 nodes, plays the rounds with the mechanism's selection, weights, values and payments, and returns Flower's ``Result``.
 
-It has no ``configure_train`` and ``aggregate_train``: a mechanism may ask clients several times in a round and choose
-who trains by their answers, for which two calls per round are not enough.
+It has no ``configure_train`` and ``aggregate_train``. A mechanism may ask clients several times in a round and choose
+by their answers who trains, and two calls per round are not enough for this.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ def strategy(
     overwrite: bool = False,
     **options: Any,
 ) -> MechanismStrategy:
-    """Return a mechanism in the form of a Flower strategy; start it with ``.start(grid, initial_arrays, num_rounds)``.
+    """Return a mechanism in the form of a Flower strategy. Start it with ``.start(grid, initial_arrays, num_rounds)``.
 
     Args:
         mechanism: the mechanism's name ("greedyfed"), a table as under ``[mechanism]`` in an experiment's file, or a
             :class:`hanse.core.part.Mechanism`.
         out: the run directory to create, for ``hanse report``, ``statement``, ``serve`` and ``ledger``. None: nothing
             is written.
-        evaluate: ``evaluate(arrays)`` scores a model on the server's own samples: one number (higher is better), or
-            numbers by name ("loss", "accuracy", ...), where the name decides whether lower is better
-            (:func:`hanse.learning.figures.less_is_better`). Mechanisms that value updates need it.
+        evaluate: a function ``evaluate(arrays)`` that scores a model on the server's own samples. It returns one number
+            (higher is better), or numbers by name ("loss", "accuracy", ...). The name then decides whether lower is
+            better (:func:`hanse.learning.figures.less_is_better`). Mechanisms that value updates need it.
         clients: how many nodes take part; ``start`` waits for them. None: those that are online once there are two.
         another: ``another(k)`` makes the k-th further initial model (k from 1), for mechanisms with clusters or tiers.
             None: all models start as ``initial_arrays``.
@@ -94,8 +94,8 @@ def strategy(
         options: the mechanism's options, such as ``clients_per_round=3``, if it is given by name.
 
     Raises:
-        UserError: the mechanism or an option is wrong, or needs something that a plain app cannot do; with a line for
-            each mistake.
+        UserError: the mechanism or an option is wrong, or the mechanism needs something that a plain app cannot do. The
+            message has a line for each mistake.
 
     Examples:
         >>> strategy("greedyfed", evaluate=lambda arrays: {"loss": 0.5}, clients_per_round=3).experiment.mechanism.name
@@ -162,8 +162,8 @@ class MechanismStrategy:
     """A mechanism that is started like a Flower strategy; :func:`strategy` makes it.
 
     Attributes:
-        experiment: the mechanism and its settings; data and rounds are filled in by ``start``.
-        run: the :class:`hanse.runs.experiment.Run` that ``start`` has played; None before that.
+        experiment: the mechanism and its settings. ``start`` fills in data and rounds.
+        run: the :class:`hanse.runs.experiment.Run` that ``start`` has played. It is None before that.
 
     The other fields are arguments of :func:`strategy`.
     """
@@ -199,18 +199,19 @@ class MechanismStrategy:
             grid: Flower's connection to the nodes, or a :class:`hanse.deployment.rehearsal.InProcessGrid`.
             initial_arrays: the model that training starts from.
             num_rounds: how many rounds, at least 1.
-            timeout: seconds that an exchange waits; nodes that have not answered by then lose their seat in the round.
+            timeout: how many seconds an exchange waits. Nodes that have not answered by then lose their seat in the
+                round.
             train_config: values that travel with each train message.
             evaluate_config: values that travel with each evaluate message.
-            evaluate_fn: ``evaluate_fn(round, arrays)`` tests each round's model at the server; what it returns is
-                recorded as the server's test.
+            evaluate_fn: a function ``evaluate_fn(round, arrays)`` that tests each round's model at the server. What it
+                returns is recorded as the server's test.
 
         Returns:
             The first of the server's models, and the metrics of each round.
 
         Raises:
-            UserError: before round 0, if the arrays cannot be mixed, apps do not answer the mechanism's questions,
-                there are fewer nodes than seats, or ``out`` already holds a run.
+            UserError: raised before round 0 if the arrays cannot be mixed, apps do not answer the mechanism's
+                questions, there are fewer nodes than seats, or ``out`` already holds a run.
         """
         if num_rounds < 1:
             raise UserError(f"num_rounds: {num_rounds}: must be at least 1")

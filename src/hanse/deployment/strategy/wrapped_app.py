@@ -1,8 +1,8 @@
 """One line that makes the client app of a Flower project answer hanse's questions.
 
 Some mechanisms ask clients for more than training: scores of several models, bids, the test of a mix. :func:`speaks`
-adds an answer to such questions to an app. It calls the app's own evaluate function with each model in question, on
-that function's samples. The app's train and evaluate functions do not change.
+adds an answer to such questions to an app. It calls the app's own evaluate function with each model that is to be
+scored; the samples are that function's. The app's train and evaluate functions do not change.
 
 The answer is made by the same code as a simulated client's (:class:`hanse.federation.local.LocalFederation`), with an
 engine that scores models by calling the app.
@@ -38,11 +38,11 @@ SPEAKS = "speaks"
 
 
 def speaks(app: ClientApp, *, policy: Any = None, profile: dict[str, Any] | None = None, name: str = "") -> ClientApp:
-    """Make a client app answer hanse's questions, too, and return it.
+    """Make a client app answer hanse's questions as well, and return it.
 
     Args:
-        app: the app, with an evaluate function whose metrics include a loss or what the mechanism asks for.
-        policy: the participant's own decisions: bids, prices, whether it stays (:mod:`hanse.federation.policy`).
+        app: the app. It has an evaluate function whose metrics include a loss, or what the mechanism asks for.
+        policy: the participant's own decisions: bids, prices, and whether it stays (:mod:`hanse.federation.policy`).
             Default: :class:`~hanse.federation.policy.Loyal`.
         profile: plain values that the server may know of the participant, such as its costs.
         name: the participant's name, at most 80 characters. Default: the name under which its node was registered.

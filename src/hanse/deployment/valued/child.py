@@ -1,8 +1,9 @@
 """The program in which a strategy aggregates some of a round's replies.
 
-:mod:`hanse.deployment.valued.reaggregate` starts it with pipes at its standard input and output. Any effects of the
-strategy on its process (generators, logging, warnings, threads) happen here. Output is dropped. Python code that would
-write a file, open a connection or start a program fails, because the strategy has already done so in its own process.
+:mod:`hanse.deployment.valued.reaggregate` starts it with pipes at its standard input and output. Whatever the strategy
+does to its process (generators, logging, warnings, threads) happens here. Output is dropped. Python code that would
+write a file, open a connection or start a program fails here, because the strategy has already done all this in its own
+process.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class RefusedError(Exception):
-    """The strategy tried something that is forbidden here; says what, in one line, and with which object.
+    """The strategy tried something that is forbidden here. The message says, in one line, what and with which object.
 
     The object is only for the log: a path, a command or an address may contain secrets.
     """
 
 
 def importing() -> bool:
-    """Say whether a module is being imported in this thread: a half-imported one would stay broken."""
+    """Say whether a module is being imported in this thread. An import that is interrupted would leave it broken."""
     frame: Any = sys._getframe()
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
@@ -126,7 +127,7 @@ def made(task: dict[str, Any], clients: list[int], guard: Guard) -> Answer:
 
 
 def opened(task: dict[str, Any]) -> Answer:
-    """Return why the strategy cannot be restored from its pickle here; no reason if it can."""
+    """Return why the strategy cannot be restored from its pickle here, or no reason if it can."""
     try:
         pickle.loads(task["strategy"])
     except BaseException as wrong:

@@ -3,10 +3,10 @@
 :class:`Watched` collects what the strategy did in a round. :func:`watching` turns it into a mechanism: :class:`Asked`
 selects the clients that the strategy asked, :class:`Combined` returns its aggregate, and :class:`OfReplies` values the
 replies. :class:`Replies` replaces the clients and returns the replies that have already arrived. The usual loop then
-plays the round, so values, payments, books and records are made as in any other run.
+plays the round. Values, payments, books and records are therefore made as in any other run.
 
-The run's ``config.toml`` names this mechanism as ``hanse.deployment.valued.mechanism:flower``. It cannot be played from
-there, because nothing would tell it what the strategy did.
+The run's ``config.toml`` names this mechanism as ``hanse.deployment.valued.mechanism:flower``. The run cannot be played
+from there, because nothing would tell it what the strategy did.
 """
 
 from __future__ import annotations
@@ -93,13 +93,14 @@ class Watched:
         replies: the sound replies.
         records: the arrays of the sound replies, as they came.
         refused: why a client has no sound reply.
-        weights: the number of samples that each sound reply states; 0 if it states none.
-        made: the strategy's aggregate of the replies; None: it made none.
+        weights: the number of samples that each sound reply states; 0 if a reply states none.
+        made: the strategy's aggregate of the replies. None: it made none.
         average: whether ``made`` is the weighted average of the sound replies.
-        again: what makes the aggregate of some of the replies; used if ``made`` is not an average.
+        again: the function that makes the aggregate of some of the replies. It is used if ``made`` is not an average.
         answered: the clients whose replies, sound or not, the strategy has seen.
         why_not: why the aggregate of some replies is not available, if ``again`` is None.
-        tests: clients' evaluations of the model after the round: ``(figure, samples)`` by client; higher is better.
+        tests: clients' evaluations of the model after the round: ``(figure, samples)`` by client. Higher figures are
+            better.
         tests_before: clients' evaluations of the model before the round, in the same form as ``tests``.
 
     Examples:
@@ -150,7 +151,7 @@ class Watched:
         return shares(np.array([self.weights[c] for c in clients]))
 
     def coalition(self, clients: Sequence[int]) -> ArrayRecord | None:
-        """Return the aggregate that the strategy makes of some clients' replies; None if it makes none.
+        """Return the aggregate that the strategy makes of some clients' replies, or None if it makes none.
 
         Raises:
             NotAgain: the aggregate cannot be made again.
@@ -211,8 +212,9 @@ class Watched:
         self.again, self.why_not = None, self.unsound(self.answered, self.replies) or why
 
     def unsound(self, answered: Iterable[int], sound: Iterable[int]) -> str:
-        """Return why a round cannot be valued if its aggregate also contains unsound updates, for which hanse has no
-        rows. Empty if all replies are sound.
+        """Return why a round cannot be valued if its aggregate also has unsound updates, for which hanse has no rows.
+
+        Empty if all replies are sound.
         """
         others = sorted(set(answered) - set(sound))
         names = ", ".join(self.roster[client].name for client in others)[:150]
@@ -226,7 +228,7 @@ def row_of(form: Form, arrays: ArrayRecord, what: str) -> Tensor:
     Args:
         form: what the arrays should be.
         arrays: the arrays.
-        what: what the arrays are, for the message.
+        what: the name of the arrays in the message.
 
     Raises:
         UserError: the arrays have another form.
@@ -254,7 +256,7 @@ def same(one: ArrayRecord, other: ArrayRecord) -> bool:
 def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None = None) -> Mechanism:
     """Return the mechanism of a run that a Flower strategy has played, without knowledge of any round.
 
-    The arguments are what ``config.toml`` keeps of the strategy; they change nothing here.
+    The arguments are what ``config.toml`` keeps of the strategy. They change nothing here.
 
     Args:
         strategy: name of the strategy's class.
@@ -269,7 +271,7 @@ def watching(mechanism: Mechanism, told: Watched | None) -> Mechanism:
 
     Args:
         mechanism: the mechanism of the run, with its value part and its payment rule.
-        told: what the strategy did in the round; None: no round is known yet.
+        told: what the strategy did in the round. None: no round is known yet.
     """
     value = None if mechanism.value is None else OfReplies(mechanism.value, told)
     return replace(mechanism, select=Asked(told), weigh=Combined(told), value=value)
@@ -280,7 +282,7 @@ class Asked(SelectPart):
     """A select part: the clients that the strategy asked.
 
     Attributes:
-        told: what the strategy did in the round; None: no round is known yet, and ``select`` cannot be called.
+        told: what the strategy did in the round. None: no round is known yet, and ``select`` cannot be called.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -307,7 +309,7 @@ class Combined(AggregatePart):
     The part is of the kind "again": values may ask it for the aggregate of some of the updates.
 
     Attributes:
-        told: what the strategy did in the round; None: no round is known yet, and ``aggregate`` cannot be called.
+        told: what the strategy did in the round. None: no round is known yet, and ``aggregate`` cannot be called.
 
     Examples:
         The loop calls it in each round of a watched strategy. Here with a round played by a rehearsal:
@@ -326,8 +328,10 @@ class Combined(AggregatePart):
     told: Watched | None = None
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the average's weights or, if the strategy does not average, its new row. For only some of the replies,
-        this is the row that the strategy would have made of them; if it makes none, the row stays unchanged.
+        """Return the weights of the average or, if the strategy does not average, its new row.
+
+        For a subset of the replies, this is the row that the strategy would have made of them. If it makes none, the
+        row stays unchanged.
         """
         told = self.told
         assert told is not None
@@ -379,7 +383,7 @@ class OfReplies(ValuePart):
     told: Watched | None = None
 
     def tells(self, standing: frozenset[str]) -> Telling:
-        """Say what is measured and in what unit, and that data, model and training in the record are not the app's."""
+        """Say what is measured, in what unit, and that data, model and training in the record are not the app's."""
         if self.told is None:
             return self.part.tells(standing)
         worth = self.told.worth
@@ -491,9 +495,9 @@ class Replies(Federation):
         """Return the recorded replies, or why there are none. Only training is asked of this federation.
 
         Args:
-            round: the round's number; the recorded replies are those of ``told``'s round.
+            round: the number of the round. The recorded replies are those of the round in ``told``.
             requests: training tasks by client. A client without a reply or a refusal in ``told`` is left out.
-            deadline_s: not used; nobody is waited for.
+            deadline_s: not used, because there is nobody to wait for.
             closing: not used.
         """
         found = []

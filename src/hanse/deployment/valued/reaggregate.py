@@ -1,13 +1,13 @@
 """Makes a strategy's aggregate of some of the replies in another process, for strategies that do not average.
 
 To value a reply, hanse needs the models that the strategy would have made without it. For an average they follow from
-the replies. For any other rule the strategy is pickled, before it aggregates a round, and sent to a separate process
-(:mod:`hanse.deployment.valued.child`), which aggregates subsets of the replies. So nothing changes in the app's
-process: not its generators, logging, warnings, threads or functions.
+the replies. For any other rule, the strategy is pickled before it aggregates a round, and sent to a separate process
+(:mod:`hanse.deployment.valued.child`). This process aggregates subsets of the replies. Nothing therefore changes in the
+app's process: not its generators, logging, warnings, threads or functions.
 
-The process is a fresh interpreter, not a fork (an app has threads, and gRPC's do not survive one), and not
-``multiprocessing``'s spawn, which would run the app's main program again. It gets the app's ``sys.path``, so it can
-import the strategy's class. Each run has one such process, started when first needed.
+The process is a fresh interpreter. It is not a fork, because an app has threads, and gRPC's do not survive a fork. It
+is not ``multiprocessing``'s spawn either, because that would run the app's main program again. It gets the app's
+``sys.path``, so it can import the strategy's class. Each run has one such process, started when first needed.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def pickled(strategy: Strategy) -> bytes:
     """Return a strategy as bytes, in memory, for the other process.
 
     Raises:
-        NotAgain: the strategy cannot be pickled, or something it is made of cannot be imported; the message names the
-            attribute.
+        NotAgain: the strategy cannot be pickled, or something of which it is made cannot be imported. The message names
+            the attribute.
     """
     if type(strategy).__module__ == "__main__":
         raise NotAgain(f"its class {type(strategy).__name__} cannot be imported: {IMPORTABLE}")
@@ -115,7 +115,10 @@ def _culprit(strategy: Strategy) -> str:
 
 
 class Child:
-    """The process in which a run's strategy aggregates again. The first question starts it; it is closed at the end."""
+    """The process in which a run's strategy aggregates again.
+
+    The first question starts the process, which is closed at the end.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -197,7 +200,7 @@ class Again:
         seconds: how long all aggregates of the round together may take.
 
     Examples:
-        Two replies to FedAvg; only the second is aggregated:
+        There are two replies to FedAvg, and only the second is aggregated:
 
         >>> import numpy as np
         >>> from flwr.app import Array, RecordDict

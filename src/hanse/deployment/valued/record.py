@@ -73,7 +73,8 @@ class Plan:
         experiment: the run's experiment, as in ``config.toml``.
         worth: what judges models.
         out: the run directory.
-        names: the nodes' names, by Flower's node id; or the key of a value that nodes report, which becomes their name.
+        names: the nodes' names, by Flower's node id. Alternatively, the key of a value that nodes report, which becomes
+            their name.
         overwrite: whether a run in ``out`` may be replaced.
 
     Examples:
@@ -100,8 +101,8 @@ class Plan:
 class Watch:
     """A run that is being watched.
 
-    The listener calls :meth:`begins` once; in each round :meth:`asks`, :meth:`asked`, :meth:`comes`, :meth:`makes`,
-    :meth:`tests` and :meth:`ends`, in this order; and :meth:`close` at the end.
+    The listener calls :meth:`begins` once. In each round it calls :meth:`asks`, :meth:`asked`, :meth:`comes`,
+    :meth:`makes`, :meth:`tests` and :meth:`ends`, in this order. At the end it calls :meth:`close`.
 
     Attributes:
         plan: what the user has asked for.
@@ -110,10 +111,10 @@ class Watch:
         members: the nodes that have come so far, as clients.
         state: the loop's state after the last recorded round; None before the run directory exists.
         gaps: a line for each round without values.
-        rounds: how many rounds are planned; 0: not known.
+        rounds: how many rounds are planned. 0: not known.
         broken: whether recording was given up.
         child: the process in which the strategy aggregates again.
-        kept: what restores anything that user code changes in this process.
+        kept: the object that undoes whatever user code changes in this process.
         judged: whether the server evaluates models itself, at the end of a round.
 
     Examples:
@@ -176,7 +177,7 @@ class Watch:
         """Make the run directory.
 
         Args:
-            arrays: the initial arrays; None: not known until the first round.
+            arrays: the initial arrays. None: they are not known until the first round.
             rounds: how many rounds are planned, if that is known.
 
         Raises:
@@ -287,7 +288,7 @@ class Watch:
             self.members.register([(own.key, _hello(name))])
 
     def says(self, who: str, figures: object) -> None:
-        """Take the strategy's own figures of the round: on the clients' training or evaluation, or the server's."""
+        """Take the strategy's own figures of the round, from clients' training or evaluation, or from the server."""
         if self._now is None or not isinstance(figures, MetricRecord):
             return
         numbers = {name: x for name, x in numbers_of(figures).items() if math.isfinite(x) and len(name) <= 80}
@@ -297,7 +298,7 @@ class Watch:
             self._said |= {name: x for name, x in found.items() if math.isfinite(x)}
 
     def makes(self, arrays: ArrayRecord | None) -> None:
-        """Take the strategy's aggregate of the replies; None: it made none."""
+        """Take the strategy's aggregate of the replies, or None if it made none."""
         if self._now is None:
             return
         self._now.made = None if arrays is None else own_copy(arrays)
@@ -340,7 +341,7 @@ class Watch:
         self.state = record.played.state
 
     def close(self) -> None:
-        """Finish the record: end the open round, settle what is open in the books, and close the run directory.
+        """Finish the record: end the open round, settle what is still open in the books, and close the run directory.
 
         A run directory without a single round is deleted.
         """
@@ -521,7 +522,7 @@ def _hello(name: str) -> Hello:
 def guarded(watch: Watch, listen: Callable[[], None]) -> None:
     """Call ``listen`` without any effect on the training.
 
-    Generators and settings are restored. An exception ends the recording with a warning; later calls do nothing.
+    Generators and settings are restored. An exception ends the recording with a warning. Later calls then do nothing.
     """
     if watch.broken:
         return

@@ -31,7 +31,7 @@ def states() -> dict[str, Any]:
 
 
 def put_states(known: Mapping[str, Any]) -> None:
-    """Put generators into states that :func:`states` has returned; PyTorch's only where it is imported."""
+    """Put generators back into states that :func:`states` has returned; PyTorch's only if it is imported."""
     if "random" in known:
         random.setstate(known["random"])
     if "numpy" in known:
@@ -64,7 +64,7 @@ def settings() -> dict[str, Any]:
 
 
 def put_settings(known: Mapping[str, Any]) -> None:
-    """Restore settings that :func:`settings` has returned; PyTorch's only where it is imported."""
+    """Restore settings that :func:`settings` has returned. PyTorch's are restored only if it is imported."""
     np.seterr(**known["numpy"])
     if (torch := sys.modules.get("torch")) is not None and "dtype" in known:
         torch.set_default_dtype(getattr(torch, known["dtype"]))
@@ -75,7 +75,7 @@ def put_settings(known: Mapping[str, Any]) -> None:
 
 @dataclass
 class Kept:
-    """Restores what user code called by hanse has changed: generators that it drew from, and settings.
+    """Restores what user code called by hanse has changed: the generators from which it drew, and settings.
 
     A generator that other threads also draw from is never put back, because they would draw the same numbers twice.
     When a generator is first found changed and there are other threads, it is watched for as long as the user code

@@ -4,10 +4,10 @@
 starts its own strategy as usual, and :class:`hanse.deployment.valued.record.Watch` records what happens as a run.
 
 Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train``, ``configure_evaluate`` and
-``aggregate_evaluate`` of the strategy. During the block the strategy *object* therefore has attributes with these
-names, which call its own methods and listen. Its class, its ``start`` and references to it do not change, and
-``super()`` inside it never sees these attributes. They are removed at the end of the block, and while one of the
-strategy's own methods runs, so a strategy that copies or saves itself is not affected.
+``aggregate_evaluate`` of the strategy. During the block, the strategy *object* therefore has attributes with these
+names. They call its own methods and record what happens. Its class, its ``start`` and references to it do not change,
+and ``super()`` inside it never sees these attributes. They are removed at the end of the block, and also while one of
+the strategy's own methods runs. A strategy that copies or saves itself is therefore not affected.
 """
 
 from __future__ import annotations
@@ -71,27 +71,28 @@ def valued(
     Args:
         strategy: any strategy of Flower's Message API (``flwr.serverapp.strategy.Strategy``), including your own.
         out: the run directory to create, for ``hanse report``, ``statement``, ``serve`` and ``ledger``.
-        validation: what judges models: a function ``evaluate(arrays)`` of an ``ArrayRecord`` that returns a number
-            (higher is better), or numbers by name; or, with ``model``, a validation set: ``(x, y)``, a PyTorch or
-            Hugging Face data set, or a ``DataLoader``. None: the change in the clients' own evaluations is divided
-            among them, to first order.
-        model: a torch module whose state the app's arrays hold; it is not changed.
-        utility: the figure that counts, among those that ``evaluate`` returns or clients report, or that hanse measures
-            on ``model`` ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The
-            name decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
+        validation: what judges models. It is a function ``evaluate(arrays)`` of an ``ArrayRecord``, which returns a
+            number (higher is better) or numbers by name. With ``model``, it is instead a validation set: ``(x, y)``, a
+            PyTorch or Hugging Face data set, or a ``DataLoader``. None: the change in the clients' own evaluations is
+            divided among them, to first order.
+        model: a torch module whose state the app's arrays hold. It is not changed.
+        utility: the figure that counts. It is one that ``evaluate`` returns, or that clients report, or that hanse
+            measures on ``model`` ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the
+            accuracy. The name decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses
+            and errors).
         target: the name of the labels, if samples are dictionaries or a table.
-        method: how values are computed, as ``mechanism.value`` of an experiment: "path" (with ``model``, by its loss),
-            "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table with options. None: "path"
-            with a ``model`` whose loss has a gradient and a strategy that averages as Flower's FedAvg does, else
-            "mixture". If the strategy does not average, "mixture" is replaced by "exact" (up to 6 replies) or "gtg",
-            which repeat the aggregation for each coalition, and "path" leaves a gap.
-        payment: a payment rule, as ``mechanism.settle``: its import path, or a table with options. It must not ask
+        method: how values are computed, as in ``mechanism.value`` of an experiment: "path" (with ``model``, by its
+            loss), "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table with options. None:
+            "path" if there is a ``model`` whose loss has a gradient and the strategy averages as Flower's FedAvg does;
+            otherwise "mixture". If the strategy does not average, "mixture" is replaced by "exact" (up to 6 replies) or
+            "gtg", which repeat the aggregation for each coalition. "path" then gives no values.
+        payment: a payment rule, as in ``mechanism.settle``: its import path, or a table with options. It must not ask
             clients anything. None: nothing is paid.
         grant: with a payment rule, the tokens that a new client gets.
-        names: the nodes' names, by Flower's node id; or the key of a number or text that clients report with their
-            arrays, such as "partition-id", which becomes their name. None: their ids.
-        clients: the largest number of different nodes, 1 to 1,000,000; rounds with more have no values.
-        seed: the seed of hanse's own random draws; no other generator is changed.
+        names: the nodes' names, by Flower's node id. Alternatively, the key of a number or text that clients report
+            with their arrays, such as "partition-id"; this becomes their name. None: their ids.
+        clients: the largest number of different nodes, 1 to 1,000,000. Rounds with more nodes have no values.
+        seed: the seed of hanse's own random draws. No other generator is changed.
         overwrite: whether an existing run in ``out`` may be deleted.
 
     Returns:
@@ -99,7 +100,7 @@ def valued(
             taken. ``start`` raises UserError, before anything is sent, if the initial arrays cannot be valued.
 
     Raises:
-        UserError: arguments are wrong; with a line for each.
+        UserError: arguments are wrong. There is a line for each.
 
     Examples:
         An app writes ``with hanse.valued(strategy, out="runs/x", validation=evaluate) as strategy:`` around its

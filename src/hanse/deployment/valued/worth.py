@@ -4,8 +4,8 @@
 server's validation set. Both can judge any model, including those of coalitions. :class:`ByClients` needs neither: it
 divides a round's gain according to the clients' own evaluations.
 
-:func:`hanse.valued` picks one by its arguments ``validation`` and ``model``; :func:`counted_in` describes the unit of
-its values.
+The arguments ``validation`` and ``model`` of :func:`hanse.valued` decide which one is used. :func:`counted_in`
+describes the unit of its values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ Evaluate = Callable[[ArrayRecord], float | Mapping[str, float]]
 
 
 class NoWorthError(Exception):
-    """A model could not be judged; says why in one line. It becomes a gap in the record, and never ends a training."""
+    """A model could not be judged.
+
+    The message says why in one line. It becomes a gap in the record, and never ends a training.
+    """
 
 
 FIRST = "(of the initial arrays, the model before the first round)"
@@ -56,9 +59,9 @@ class ByFunction:
 
     Attributes:
         evaluate: ``evaluate(arrays)`` returns a number (higher is better), or numbers by name.
-        utility: the name of the number that counts; None: the loss, else the accuracy, else the only one
+        utility: the name of the number that counts. None: the loss, else the accuracy, else the only number
             (:func:`hanse.learning.figures.counted`).
-        known: the name of the number found to count, under "utility"; filled in by the first call.
+        known: the name of the number that counts, once it is found, under "utility". The first call fills it in.
     """
 
     evaluate: Evaluate
@@ -66,7 +69,7 @@ class ByFunction:
     known: dict[str, str] = field(default_factory=dict)
 
     def worth(self, arrays: ArrayRecord) -> float:
-        """Return a model's worth; higher is better, so losses count negatively.
+        """Return a model's worth. Higher is better, so a loss is negated.
 
         Args:
             arrays: the model; ``evaluate`` gets a copy, which it may change.
@@ -153,7 +156,7 @@ class ByModule:
         problem: the module, with its loss and metrics.
         engine: the engine that scores rows of the module's state.
         samples: the validation set.
-        num_classes: number of classes; None: targets are numbers.
+        num_classes: the number of classes. None: targets are numbers.
         utility: "loss" (a model's worth is then minus its loss), "accuracy", "balanced", or a metric of hanse.
     """
 
@@ -170,7 +173,7 @@ class ByModule:
         Args:
             module: the model; it is not changed.
             validation: a validation set, as :func:`validation_samples` takes it.
-            utility: the figure that counts; None: the loss.
+            utility: the figure that counts. None: the loss.
             target: the labels' name, where samples are dictionaries or a table.
 
         Raises:
@@ -193,7 +196,7 @@ class ByModule:
 
 
 def why_no_path(worth: Worth) -> str | None:
-    """Return why path values are impossible with a judge; None if they are possible."""
+    """Return why path values are impossible with a judge, or None if they are possible."""
     if not isinstance(worth, ByModule) or worth.utility != "loss":
         return "follows the gradient of a loss: give model=, and validation= its samples, with utility 'loss'"
     why = why_no_slope(worth.problem, worth.samples)
@@ -241,20 +244,20 @@ class ByClients:
     """The clients' own evaluations, for an app whose server has no samples.
 
     The gain of a round is the improvement reported by the clients that evaluated the model before and after it,
-    weighted by their samples. Client i's part of it is proportional to ``w_i <D_i, sum_j w_j D_j>``: how far its update
-    ``D_i`` went in the direction of all updates together. This is a first-order share: it needs no models of
+    weighted by their samples. Client i's part of the gain is proportional to ``w_i <D_i, sum_j w_j D_j>``: how far its
+    update ``D_i`` went in the direction of all updates together. This is a first-order share, so it needs no models of
     coalitions. FedCE (Jiang et al., CVPR 2023) uses this direction as one of its two terms.
 
     Attributes:
-        utility: the metric that counts in the clients' evaluate replies; None: the loss, else the accuracy.
-        known: the metric that counts, under "utility"; once found it stays, so all rounds have one unit.
+        utility: the metric that counts in the clients' evaluate replies. None: the loss, else the accuracy.
+        known: the metric that counts, under "utility". Once found it stays the same, so all rounds have one unit.
     """
 
     utility: str | None = None
     known: dict[str, str] = field(default_factory=dict)
 
     def figure(self, numbers: Figures) -> float | None:
-        """Return a client's evaluation, higher is better; None if the metric is missing or not finite."""
+        """Return a client's evaluation, higher is better, or None if the metric is missing or not finite."""
         wanted = self.utility or self.known.get("utility")
         name = counted(numbers, wanted) if wanted else counted(numbers, "loss") or counted(numbers, "accuracy")
         if name is None or not math.isfinite(numbers[name]):
@@ -267,10 +270,10 @@ class ByClients:
         """Return by how much the model got better for the clients that evaluated it before and after the round.
 
         Args:
-            before: ``(figure, samples)`` for the model before the round, by client; figures as :meth:`figure` returns
-                them.
+            before: ``(figure, samples)`` for the model before the round, by client. Figures are as :meth:`figure`
+                returns them.
             after: the clients' figures for the model after the round, in the same form. The mean over clients is
-                weighted by these samples; if all are 0, it is plain.
+                weighted by these samples. If all of them are 0, it is not weighted.
 
         Raises:
             NoWorthError: no client evaluated both models.
@@ -290,7 +293,7 @@ class ByClients:
 
     @staticmethod
     def values(gain: float, weights: Floats, moves: Tensor) -> Floats:
-        """Return each update's share of the gain, ``[S]``; the shares sum to ``gain``.
+        """Return each update's share of the gain, ``[S]``. The shares sum to ``gain``.
 
         Args:
             gain: what the round gained.
@@ -298,8 +301,8 @@ class ByClients:
             moves: ``[S, P]``, each update minus the model that it started from.
 
         Returns:
-            The shares; zeros if the weighted updates cancel and the model did not move. A share is negative if its
-                update opposed the others.
+            The shares. They are zeros if the weighted updates cancel and the model did not move. A share is negative if
+                its update opposed the others.
         """
         parts = shares(weights)
         together = parts * (inner_products(moves) @ parts)

@@ -3,29 +3,30 @@
 A file has ``[[claims]]`` and their common settings, ``[defaults]``. A claim has:
 
 * ``name``, short and unique; ``says``, the paper's sentence in our words; ``where``, its place in the paper.
-* ``table``: the table, or tables, whose runs decide it; ``recipe`` and ``scale``: which runs. Holm's correction is over
-  the claims of the same (first) table.
-* ``kind`` of contrast: "difference": ``arm`` is above each of ``against``; "change": from the second of two ``columns``
-  to the first ``arm`` gains more (or loses less) than each of ``against``, or gains at all if there are none; "order":
-  ``arm`` is above the first of ``against``, that one above the second, and so on; "share": it holds in more seeds of
-  ``arm`` than of ``against``, pooled over the settings; "equal": ``arm`` has the ``printed`` number, within the
-  ``margin``.
-* ``groups``, ``columns``: the settings, by the table's names; left out: all. ``over``: "pooled" (the mean over them
+* ``table``: the table, or tables, whose runs decide it; ``recipe`` and ``scale``: which of the runs. Holm's correction
+  is over the claims of the same (first) table.
+* ``kind`` of contrast, in which ``arm`` and ``against`` name rows of the table. "difference": ``arm`` is above each of
+  ``against``. "change": from the second of two ``columns`` to the first, ``arm`` gains more (or loses less) than each
+  of ``against``, or gains at all if there are none. "order": ``arm`` is above the first of ``against``, this one above
+  the second, and so on. "share": a statement is true in more seeds of ``arm`` than of ``against``, pooled over the
+  settings. "equal": ``arm`` has the ``printed`` number, within the ``margin``.
+* ``groups``, ``columns``: the settings, by the table's names. If left out: all. ``over``: "pooled" (the mean over them
   decides) or "each" (all must show it).
-* ``variants``: by row, the hyper-parameters to use. Choosing them on the test set would invalidate the claim, so a row
-  with several variants must be named here.
-* ``reading``: "last" (the test at the column's round), ``{ mean = [150, 400] }`` (the tests from round 150 to 400),
-  ``{ rounds = 90.0 }`` (rounds to that figure, fewer are better), ``{ rounds = "against" }`` (by how many percent fewer
-  rounds to the other arm's best, GTFLAT eq. 13), or "best" (the best test until the column's round). "best" needs
-  ``control``: an arm with the same freedom to choose its round, which gets its own row unless it is in ``against``;
-      kind "equal" needs none.
+* ``variants``: by row, the hyper-parameters to use. Choosing a variant on the test set would invalidate the claim, so
+  for a row with several variants one must be named here.
+* ``reading``: which number of a run counts. "last": the test at the column's round. ``{ mean = [150, 400] }``: the mean
+  of the tests from round 150 to 400. ``{ rounds = 90.0 }``: the rounds until that figure; fewer are better. ``{ rounds
+  = "against" }``: by how many percent fewer rounds the best of the other row is reached (GTFLAT eq. 13). "best": the
+  best test until the column's round. "best" needs ``control``: a row with the same freedom to choose its round. The
+  control makes a comparison of its own, unless it is in ``against``. Kind "equal" needs no control.
 * ``lower``: whether lower figures are better.
-* ``printed``: the effect that the paper prints, above 0 where it claims one; left out: from the printed table.
-* ``margin``: the smallest effect that matters, above 0; left out: half of the printed one.
+* ``printed``: the effect that the paper prints, above 0 if the paper claims one. If left out, it is computed from the
+  printed table.
+* ``margin``: the smallest effect that matters, above 0. If left out, it is half of the printed effect.
 * ``turn``: a whole number above 0; the planner works on claims with lower numbers first. Default: 9.
 * ``why``: in at most 40 words, what this claim's numbers show about the mechanism; printed on the pages.
-* ``twin``: an arm with the mechanism's interface and cost but without its game. It gets its own row, and both rows'
-  names say which comparison they are.
+* ``twin``: an arm with the mechanism's interface and cost but without its game. It makes a comparison of its own, and
+  the names of both say which comparison they are.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Reading:
     """The number to read from a run's tests.
 
     Attributes:
-        kind: which number: "last", "best", "mean" (of the tests from ``first`` to ``last``), "rounds" (to ``target``)
-            or "faster" (percent fewer rounds than the other arm).
+        kind: which number: "last", "best", "mean" (of the tests from ``first`` to ``last``), "rounds" (until
+            ``target``) or "faster" (by how many percent fewer rounds than the other row).
         first: the first round of a mean.
         last: the last round of a mean.
         target: the figure to reach, in the table's unit.
@@ -68,12 +69,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class Arm:
-    """One row in one setting, from which a number is read for each seed.
+    """One row of a table in one setting. It gives a number for each seed.
 
     Attributes:
         table: the table.
         cell: the cell of the table.
-        variant: the variant that is read; None: the cell is computed without a run.
+        variant: the variant that is read. None: the cell is computed without a run.
     """
 
     table: PaperTable
@@ -86,9 +87,9 @@ class Claim:
     """A claim, checked against its table. The module's description says what the other fields mean.
 
     Attributes:
-        arms: ``[settings][1 + against]``; for a "change" the settings come in pairs, after and before.
+        arms: ``[settings][1 + against]``. For a "change" the settings come in pairs: after and before.
         role: whether this is the paper's claim itself or its comparison with a twin or a control.
-        why: what the claim's numbers show, written by hand; may be "".
+        why: what the claim's numbers show, written by hand. It may be "".
     """
 
     name: str
@@ -151,13 +152,13 @@ NEEDED = ("name", "says", "where", "table", "kind", "arm")
 
 
 def load_claims(paper: str) -> tuple[Claim, ...]:
-    """Return a paper's claims, each followed by its comparisons with its control and its twin.
+    """Return a paper's claims, each followed by its comparisons with its control and its twin (see the module's text).
 
     Args:
         paper: the paper's name on the command line.
 
     Raises:
-        UserError: the file is invalid; a line for each mistake, with the field, the value and what is allowed.
+        UserError: the file is invalid. There is a line for each mistake, with the field, the value and what is allowed.
     """
     file = files("hanse.lab.papers") / paper / "claims.toml"
     return read_claims(paper, file.read_text()) if file.is_file() else ()

@@ -35,9 +35,9 @@ class Verdict:
 
     Attributes:
         claim: the claim.
-        judged: verdict, effect, interval and, if it is open, how many seeds would decide it.
+        judged: verdict, effect, interval and, if the claim is open, how many seeds would decide it.
         seeds: how many seeds have all of the claim's runs, from seed 0 on.
-        floor: the noise floor of the claim's effect; None: not measured.
+        floor: the noise floor of the claim's effect. None: not measured.
     """
 
     claim: Claim
@@ -87,8 +87,9 @@ def jobs_of(claim: Claim, seed: int) -> list[Job]:
 
 
 def curve_of(arm: Arm, result: Mapping[str, Any], at: int) -> tuple[NDArray[np.int64], Floats] | None:
-    """Return a run's tests up to a round: their rounds, and the figure (or mean of several) in the table's unit. None
-    if that round was not tested or has no figure.
+    """Return a run's tests up to a round: their rounds, and the figure (or mean of several) in the table's unit.
+
+    None if that round was not tested or has no figure.
     """
     cell, table = arm.cell, arm.table
     names = [cell.metric or table.metric] if isinstance(cell.metric, str) else list(cell.metric)
@@ -102,8 +103,10 @@ def curve_of(arm: Arm, result: Mapping[str, Any], at: int) -> tuple[NDArray[np.i
 
 
 def reading_of(arm: Arm, result: Mapping[str, Any], reading: Reading) -> float | None:
-    """Return a reading's number for a run; None if the run does not have it. The tests up to the arm's round count, or
-    those that a mean names. A target that is never reached counts as reached one test after the last.
+    """Return a reading's number for a run; None if the run does not have it.
+
+    The tests up to the round count of the row that is read, or the tests that a mean names. A target that is never
+    reached counts as reached one test after the last.
     """
     at = max(result["tested"], default=0) if reading.kind == "mean" else arm.cell.at
     curve = curve_of(arm, result, at)
@@ -128,8 +131,8 @@ def _after(rounds: NDArray[np.int64]) -> int:
 def faster(arm: Arm, ours: Mapping[str, Any], other: Arm, theirs: Mapping[str, Any]) -> float | None:
     """Return by how many percent fewer rounds ``ours`` reaches the best of ``theirs``, GTFLAT eq. 13.
 
-    Both curves are the best figures so far; a curve that never gets there counts as one test after the last. None if a
-    figure is missing.
+    Both curves are the best figures so far. A curve that never gets there counts as if it did so one test after the
+    last. None if a figure is missing.
     """
     curves = [c for c in (curve_of(arm, ours, arm.cell.at), curve_of(other, theirs, other.cell.at)) if c is not None]
     if len(curves) < 2 or any(np.isnan(curve).any() for _, curve in curves):
@@ -140,7 +143,7 @@ def faster(arm: Arm, ours: Mapping[str, Any], other: Arm, theirs: Mapping[str, A
 
 
 def values(claim: Claim, runs: Runs) -> Floats:
-    """Return ``[seeds, settings, arms]``, the readings of all seeds, from 0 on, that have every run of the claim.
+    """Return ``[seeds, settings, arms]``: the readings of those seeds, from 0 on, that have every run of the claim.
 
     If the reading is the number of rounds to the other arm's best, the first arm's number is the improvement and the
     other arm's is 0.
@@ -168,8 +171,10 @@ def _setting(claim: Claim, setting: Sequence[Arm], seed: int, runs: Runs) -> lis
 
 
 def noise(claim: Claim, runs: Runs) -> float | None:
-    """Return the noise floor of a claim's differences: for the noisiest arm, the root mean square of repeat minus run,
-    over repeats on other instruction sets or commits. None if an arm has fewer than three repeats.
+    """Return the noise floor of a claim's differences.
+
+    It is that of the noisiest arm: the root mean square of repeat minus run, over repeats on other instruction sets or
+    commits. None if an arm has fewer than three repeats.
 
     For an effect pooled over settings, the floor is divided by the root of their number.
     """
@@ -192,12 +197,12 @@ def _repeated(arm: Arm, reading: Reading, runs: Runs) -> Iterator[float]:
 
 
 def effect_of(claim: Claim, runs: Runs, floor: float | None) -> tuple[Effect | None, int]:
-    """Return a claim's effect, and the number of its seeds.
+    """Return the effect that a claim shows, and the number of its seeds.
 
     Args:
         claim: the claim.
         runs: the kept runs of the claim's paper.
-        floor: the noise floor of the claim's differences; None: not measured.
+        floor: the noise floor of the claim's differences. None: not measured.
     """
     if _is_computed(claim):
         return _exact(claim), 0
@@ -282,7 +287,7 @@ def _undecided(claim: Claim, runs: Runs, judged: Judged) -> Judged:
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """Return the claims as plain values; an effect, if any, has ``mean``, ``low`` and ``high``.
+    """Return the claims as plain values. An effect, if there is one, has ``mean``, ``low`` and ``high``.
 
     Args:
         verdicts: the claims.

@@ -1,7 +1,7 @@
 """Chooses the runs that decide the most claims for their cost, and plays them until all are decided.
 
-:func:`plan` lists a paper's steps, best first: a step brings a claim to its next interim test (or measures its noise
-floor), and counts for every other claim whose missing runs it contains. Claims with a lower turn come first.
+:func:`plan` lists a paper's steps, best first. A step brings a claim to its next interim test (or measures its noise
+floor). It also counts for every other claim whose missing runs it contains. Claims with a lower turn come first.
 :func:`decide` repeatedly plays the best step of all papers and judges again. Every finished run is saved at once, so
 the process can be killed and continued at any time.
 """
@@ -85,9 +85,10 @@ class _Want:
 
 
 def costs(runs: Runs) -> Callable[[Job], float]:
-    """Return a function that estimates a run's processor seconds from kept runs. It takes the runs of the same
-    mechanism, model and source; without any, the costliest mechanism with that model and source; else the costliest of
-    all.
+    """Return a function that estimates a run's processor seconds from kept runs.
+
+    The estimate comes from runs of the same mechanism, model and source. Without any, it comes from the costliest
+    mechanism with that model and source, and without these from the costliest of all.
 
     Args:
         runs: the kept runs of a paper.
@@ -112,7 +113,7 @@ def plan(verdicts: Sequence[Verdict], runs: Runs, failed: Collection[str] = ()) 
     Args:
         verdicts: the claims of a paper.
         runs: the paper's kept runs.
-        failed: keys of runs that failed, which are not tried again.
+        failed: keys of runs that failed. They are not tried again.
     """
     seconds = costs(runs)
     wants = [w for v in verdicts if (w := _want(v, runs)) is not None and not w.jobs.keys() & set(failed)]
@@ -174,8 +175,9 @@ def _repeats(verdict: Verdict, runs: Runs) -> dict[str, Job]:
 
 
 def away(claim: Claim) -> list[str]:
-    """Return the claim's data sources that are missing; if it has no arms without them, the missing sources of its
-    table.
+    """Return the claim's missing data sources.
+
+    If all of its arms need missing sources, these are the missing sources of its table.
     """
     named = {
         named_choice(arm.variant.sections["data"]["source"], "digits")
@@ -202,10 +204,10 @@ def decide(
     While a folder has a file ``pause``, no round of its runs is played.
 
     Args:
-        asked: the claims of each paper, by the folder of its kept runs; the folder stays locked until the end.
-        hours: the hours of wall clock after which no run is started; None: no limit.
+        asked: the claims of each paper, by the folder of its kept runs. The folder stays locked until the end.
+        hours: the hours of wall clock after which no run is started. None: no limit.
         workers: how many processes play.
-        console: where progress is drawn; None draws none.
+        console: where progress is drawn. None: it is not drawn.
         work: what plays one job.
         clock: a function that returns the time in seconds.
 
@@ -213,8 +215,9 @@ def decide(
         The claims with their verdicts, paper by paper, and the reason of each failed run, by its label.
 
     Raises:
-        UserError: another process works in a folder, its kept lines are damaged, or hours or workers are not above 0.
-        MachineError: a result cannot be written; earlier results are kept.
+        UserError: another process works in a folder, lines that the folder keeps are damaged, or hours or workers are
+            not above 0.
+        MachineError: a result cannot be written. Earlier results are kept.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
     if hours is not None and not hours > 0:

@@ -1,20 +1,20 @@
 """The tests behind a claim's verdict: arrays in, plain numbers out.
 
 A claim is about an *effect*, which is above 0 if the claim is right. :func:`effect`, :func:`share_effect` and
-:func:`equality` turn its differences, one per seed, into three p-values; :func:`words` corrects the p-values of all
-claims of a table and returns the verdicts.
+:func:`equality` turn the claim's differences, one per seed, into three p-values. :func:`words` corrects the p-values of
+all claims of a table and returns the verdicts.
 
 **Repeated testing.** Seeds are added until a claim is decided, which invalidates a plain 5 % test. There are three
-looks (interim tests), after 5, 10 and 20 seeds, and the 5 % are spent over them in proportion to the seeds (the
-spending function ``alpha * n / 20``: Lan and DeMets, Discrete sequential boundaries for clinical trials, Biometrika 70,
-1983): a look's p-value is divided by its share. The shares sum to 1, so whichever look one stops at, the probability of
-a p-value below ``u`` is at most ``u``. Intervals are Jennison and Turnbull's repeated confidence intervals (JRSS B 51,
-1989). Between looks, the result of the last one holds. A look at which an exact test cannot reach its share, such as
-sign flips after five seeds, is skipped, and its share goes to the next.
+looks (interim tests), after 5, 10 and 20 seeds. The 5 % are spent over them in proportion to the seeds: a look's
+p-value is divided by its share. (The spending function is ``alpha * n / 20``: Lan and DeMets, Discrete sequential
+boundaries for clinical trials, Biometrika 70, 1983.) The shares sum to 1. So whichever look one stops at, the
+probability of a p-value below ``u`` is at most ``u``. Intervals are Jennison and Turnbull's repeated confidence
+intervals (JRSS B 51, 1989). Between two looks, the result of the last look is valid. Some looks cannot reach their
+share with an exact test, such as sign flips after five seeds. Such a look is skipped, and its share goes to the next.
 
-**Many claims.** Holm's step-down method (Scandinavian Journal of Statistics 6, 1979) over the claims of a table, once
-for *confirmed* and *contradicted* together and once for *no such effect*, so each kind of verdict is wrong anywhere in
-a table with probability at most 5 %.
+**Many claims.** Holm's step-down method (Scandinavian Journal of Statistics 6, 1979) is applied over the claims of a
+table: once for *confirmed* and *contradicted* together, and once for *no such effect*. Each kind of verdict is
+therefore wrong anywhere in a table with probability at most 5 %.
 
 **The noise floor** is the deviation of the difference between a run and the same run on another instruction set or
 engine. Divided by the root of the number of seeds, it is added to an effect's error, so nothing below it is confirmed.
@@ -70,11 +70,11 @@ class Judged:
 
     Attributes:
         word: the verdict, by the rule of :func:`words`.
-        effect: the effect; for a claim about several differences, the weakest. None: no seed has all of the claim's
-            runs.
+        effect: the effect. For a claim about several differences, it is that of the weakest. None: no seed has all of
+            the claim's runs.
         low: the lower end of the repeated interval of ``effect``, at Holm's level.
         high: the upper end of that interval.
-        needed: how many seeds would decide an open claim if mean and deviation do not change; None: unknown, or more
+        needed: how many seeds would decide an open claim if mean and deviation did not change. None: unknown, or more
             than 10,000.
         level: the interval's error level, which is Holm's for this claim.
         lesser: whether a confirmed effect is smaller than the smallest that matters.
@@ -97,7 +97,7 @@ class Judged:
 
 
 def look(seeds: int, looks: Sequence[int] = LOOKS) -> tuple[int, float] | None:
-    """Return the last look that this many seeds allow and its share of the 5 %; None before the first.
+    """Return the last look that this many seeds allow, and its share of the 5 %, or None before the first look.
 
     Example:
         >>> look(4), look(5), look(12), look(12, FLIP_LOOKS)
@@ -125,10 +125,11 @@ def flip_sides(sums: NDArray[np.int64]) -> tuple[float, float]:
     """Return the exact p-values of both sides if each seed's sum has either sign with equal probability.
 
     This is the stratified exact test of shares, with the seed as the stratum: a seed's two arms are exchanged in all
-    settings at once, so settings may depend on each other, as they do if they share a seed's model.
+    settings at once. Settings may therefore depend on each other, as they do if they share a seed's model.
 
     Args:
-        sums: ``[n]``: over the settings, how often something held in the first arm minus how often in the second.
+        sums: ``[n]``: for each seed, over the settings, how often something was true in the first arm minus how often
+            it was in the second.
 
     Example:
         >>> flip_sides(np.array([1, 2, 1, 1, 1]))
@@ -159,12 +160,12 @@ def spread_of_shares(first: Floats, second: Floats) -> float:
 
 
 def effect(differences: Floats, margin: float, floor: float | None) -> Effect | None:
-    """Return the effect that the seeds' differences show, by Student's t; None before the first look.
+    """Return the effect that the seeds' differences show, by Student's t, or None before the first look.
 
     Args:
         differences: ``[n]``, above 0 where the claim is right, in the order of the seeds.
         margin: the smallest effect that matters, above 0.
-        floor: the noise floor; None: not measured. The deviation of the differences, which includes the noise, is then
+        floor: the noise floor. None: not measured. The deviation of the differences, which includes the noise, is then
             used as the floor.
     """
     at = look(len(differences))
@@ -181,13 +182,13 @@ def _tested(mean: float, error: float, share: float, n: int, margin: float) -> E
 
 
 def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
-    """Return the effect of a difference of shares, pooled over the settings; None before the first look.
+    """Return the effect of a difference of shares, pooled over the settings, or None before the first look.
 
-    The direction is tested by :func:`flip_sides`; the interval uses the larger of the seeds' error and Agresti and
+    :func:`flip_sides` tests the direction. The interval uses the larger of two errors: the seeds', and Agresti and
     Min's. There is no floor, because noise that changes an outcome is already in the shares.
 
     Args:
-        first: ``[n, settings]``: 1 where the outcome held in the first arm, else 0.
+        first: ``[n, settings]``: 1 where the outcome was seen in the first arm, else 0.
         second: ``[n, settings]``, the same for the second arm.
         margin: the smallest difference that matters, in percentage points; the effect has the same unit.
     """
@@ -204,9 +205,10 @@ def share_effect(first: Floats, second: Floats, margin: float) -> Effect | None:
 
 
 def equality(differences: Floats, margin: float, floor: float | None) -> Effect | None:
-    """Return the evidence on whether our mean equals a printed number, within a margin; None before the first look. Of
-    the result's p-values, ``up`` is small if the mean lies inside the margin (two one-sided tests), ``down`` if
-    outside.
+    """Return the evidence on whether our mean equals a printed number, within a margin; None before the first look.
+
+    Of the result's p-values, ``up`` is small if the mean lies inside the margin (two one-sided tests), and ``down`` if
+    it lies outside.
 
     Args:
         differences: ``[n]``, ours minus the printed number.
@@ -226,8 +228,9 @@ def equality(differences: Floats, margin: float, floor: float | None) -> Effect 
 def together(effects: Sequence[Effect]) -> Effect:
     """Combine several differences into one claim, which is right only if all of them are.
 
-    ``up`` is the largest (all must be shown: intersection and union, Berger 1982), ``down`` and ``small`` are
-    Bonferroni's (one is enough); the numbers are those of the difference with the largest ``up``.
+    ``up`` is the largest of the p-values (all differences must be shown: intersection and union, Berger 1982). ``down``
+    and ``small`` are Bonferroni's (one difference is enough). The other numbers are those of the difference with the
+    largest ``up``.
     """
     weakest = max(effects, key=lambda e: (e.up, -e.mean))
     down, small = (min(1.0, len(effects) * min(p)) for p in ([e.down for e in effects], [e.small for e in effects]))
@@ -256,12 +259,12 @@ def holm(p: Sequence[float]) -> list[tuple[float, float]]:
 def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Judged]:
     """Return the verdicts on a table's claims.
 
-    *confirmed*: the interval is clear of 0 on the claimed side; *contradicted*: on the other side; *no such effect*: it
-    contains 0 and lies below the smallest effect that matters; *open*: none of these. A confirmed effect below the
-    smallest that matters is ``lesser``: its direction is confirmed, not its size.
+    *confirmed*: the whole interval lies on the claimed side of 0. *contradicted*: it lies on the other side. *no such
+    effect*: it contains 0 and lies below the smallest effect that matters. *open*: none of these. A confirmed effect
+    below the smallest that matters is ``lesser``: its direction is confirmed, not its size.
 
     Args:
-        effects: the effect of each claim; None: it has fewer seeds than its first look needs. A claim counts in Holm's
+        effects: the effect of each claim. None: it has fewer seeds than its first look needs. A claim counts in Holm's
             correction whether or not it was run.
         margins: for each claim, the smallest effect that matters.
     """
@@ -284,8 +287,9 @@ def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Ju
 
 
 def seeds_needed(found: Effect, margin: float, level: float) -> int | None:
-    """Return how many seeds would decide a claim if its mean and deviation did not change, at least up to the next
-    look; None: more than 10,000.
+    """Return how many seeds would decide a claim if its mean and deviation did not change.
+
+    The number reaches at least to the next look. None: it is more than 10,000.
 
     Args:
         found: the claim's present effect.
@@ -308,11 +312,10 @@ def decides(found: Effect, margin: float, level: float) -> bool:
 
 
 def chance_to_decide(found: Effect | None, margin: float, at: int, level: float) -> float:
-    """Return the approximate probability that the look after ``at`` seeds decides a claim, from its mean and deviation
-    so far.
+    """Return the approximate probability that the look after ``at`` seeds decides a claim, from its mean and deviation.
 
     Args:
-        found: the claim's present effect; None: nothing is known, and half is returned.
+        found: the claim's present effect. None: nothing is known, and half is returned.
         margin: the smallest effect that matters.
         at: seeds at that look.
         level: Holm's level for the claim.

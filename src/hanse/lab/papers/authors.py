@@ -1,7 +1,7 @@
 """Parts that follow the authors' code where it differs from the paper's text, for the papers' tables.
 
-The parts in :mod:`hanse.mechanisms` follow one reading of each paper; these are alternatives, which tables name by
-import path. The numbers in brackets refer to docs/papers.md.
+The parts in :mod:`hanse.mechanisms` follow one reading of each paper. The parts here are alternatives, which tables
+name by import path. The numbers in brackets refer to docs/papers.md.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class AuthorsMarket(IPFL):
     """iPFL as in its authors' code. Its other options are those of :class:`hanse.mechanisms.ipfl.IPFL`.
 
     Attributes:
-        stop: how Alg. 2 treats sellers that do not pay off. "skip": it skips them. "break": it ends at the first, as
-            printed, and misses imports that would have paid off (I2).
+        stop: how Alg. 2 treats sellers that do not pay off. "skip": it skips them. "break": it ends at the first such
+            seller, as printed, and misses imports that would have paid off (I2).
         pull_alone: whether a client that imports nothing is pulled towards its own last model (I19).
-        last_market: whether models are also traded after the last training, when nobody uses them: T markets instead of
-            T - 1 (I21).
+        last_market: whether models are also traded after the last training, when nobody uses them. This makes T markets
+            instead of T - 1 (I21).
 
     Examples:
         >>> AuthorsMarket(stop="break").bounded
@@ -55,7 +55,7 @@ class AuthorsMarket(IPFL):
         return not self.last_market and super()._over(view)
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        """Return iPFL's models and centres; with ``pull_alone``, all centres count as made of others' models.
+        """Return iPFL's models and centres. With ``pull_alone``, all centres count as made of others' models.
 
         Args:
             view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
@@ -68,7 +68,7 @@ class AuthorsMarket(IPFL):
         return replace(weighed, found=tuple(found)), state
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return iPFL's settlement; a market's record notes ``stop = "break"``, which an audit must know.
+        """Return iPFL's settlement. A market's record notes ``stop = "break"``, which an audit must know.
 
         Args:
             view: the round, as :class:`hanse.mechanisms.ipfl.IPFL` reads it.
@@ -96,12 +96,12 @@ def ipfl(
     """iPFL with the options of its authors' code.
 
     Args:
-        lam: the weight of distances; see :class:`hanse.mechanisms.ipfl.IPFL`, also for the next four.
+        lam: the weight of distances. For this and the next four options, see :class:`hanse.mechanisms.ipfl.IPFL`.
         eta: the step with which centres are made.
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
-        stop: "skip" or "break"; see :class:`AuthorsMarket`, also for the next two.
+        stop: "skip" or "break". For this and the next two options, see :class:`AuthorsMarket`.
         pull_alone: whether a client that imports nothing is pulled towards its own last model.
         last_market: whether there is a market after the last training.
     """
@@ -123,8 +123,9 @@ class AuthorsUtilities(Utilities):
     """The utilities of clients under iPFL's baselines, as in the authors' code.
 
     Attributes:
-        count: which models count as client i's imports: those "mixed", as in :class:`hanse.mechanisms.ipfl.Utilities`,
-            or those "received", if the mechanism sends more models than it mixes (FedFomo).
+        count: which models count as client i's imports. "mixed": those mixed into its model, as in
+            :class:`hanse.mechanisms.ipfl.Utilities`. "received": those sent to it, which matters if the mechanism sends
+            more models than it mixes (FedFomo).
         last_market: whether the last round counts, although nobody trains after it (I21).
 
     Examples:
@@ -175,9 +176,9 @@ class FullTiers(Tiers):
 
 @dataclass(frozen=True)
 class RandomPick(SelectPart):
-    """Power-of-Choice as in the code of GreedyFed's authors: effectively a uniform draw without questions.
+    """Power-of-Choice as in the code of GreedyFed's authors: in effect, a uniform draw without questions.
 
-    Their code lists losses by id, but takes its choice from a shuffled list.
+    Their code lists losses by id, but chooses clients from a shuffled list.
 
     Attributes:
         clients_per_round: how many clients train in a round.
@@ -196,8 +197,8 @@ class RandomPick(SelectPart):
         """Return the clients that were drawn, in ascending order.
 
         Args:
-            view: the round; ``present`` and ``draw`` are read.
-            state: the part's state, always ``{}``: it keeps none.
+            view: the round. The method reads ``present`` and ``draw``.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         m = min(self.clients_per_round, len(view.present))
         return Choice(np.sort(view.draw("picked").choice(view.present, m, replace=False))), state

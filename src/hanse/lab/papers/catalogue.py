@@ -34,11 +34,11 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: 
         table: one of the paper's tables, such as "table2".
         scale: "smoke", "small" or "paper" (see :mod:`hanse.lab.papers.tables`).
         recipe: "paper" to follow the text, or "authors" to follow the authors' public code.
-        kept: for a table computed from other tables' runs, the folders of results to search before those that its file
-            names.
+        kept: for a table that is computed from other tables' runs: the folders of results that are searched before
+            those that its file names.
 
     Raises:
-        UserError: a name does not exist; the message suggests the nearest one. All mistakes are reported together, but
+        UserError: a name does not exist. The message suggests the nearest one. All mistakes are reported together, but
             in an unknown paper the table is not checked.
     """
     lines = _unknown(paper)
@@ -79,11 +79,11 @@ def list_papers(paper: str | None = None) -> list[dict[str, Any]]:
     """Return all papers and tables as plain values.
 
     Args:
-        paper: the only paper to list; None lists all.
+        paper: the only paper to list. None: all are listed.
 
     Returns:
-        One ``{paper, citation, tables}`` for each paper. A table is ``{table, title, data}``: ``data`` has, for each
-        scale, the sources that the table needs by either recipe, and whether each source's files are here.
+        One ``{paper, citation, tables}`` for each paper. A table is ``{table, title, data}``. For each scale, ``data``
+        has the sources that the table needs by either recipe, and whether each source's files are here.
 
     Raises:
         UserError: there is no such paper.

@@ -1,6 +1,6 @@
 """Finds what a table at a smaller scale changes from the same recipe at full size, by comparing the experiments.
 
-A run's place in a table is its group, column, row and variant, which have the same names at every scale; runs at the
+A run's place in a table is its group, column, row and variant, which have the same names at every scale. Runs at the
 same place are compared.
 """
 
@@ -25,9 +25,9 @@ _SEEDS = ("data.seed", "run.seed")
 def changed(table: PaperTable, full: PaperTable) -> list[str]:
     """Return all differences of a table from its recipe at full size.
 
-    Every setting of an experiment is compared, with its default if it is not given. Settings that affect no result
-    (threads, engine, file locations) and seeds that only repeat a run are ignored; a seed fixed by the table is
-    compared.
+    Every setting of an experiment is compared, with its default if it is not given. Two things are ignored: settings
+    that affect no result (threads, engine, file locations), and seeds that only repeat a run. A seed that the table
+    fixes is compared.
 
     Args:
         table: the table at its own scale.
@@ -35,8 +35,8 @@ def changed(table: PaperTable, full: PaperTable) -> list[str]:
 
     Returns:
         Lines in this order: what the table's file says in words (``changes``); groups, columns, rows and variants that
-        are left out or added; settings that differ, each with how many runs it concerns; data files whose split is not
-        the official one. None if nothing differs.
+        are left out or added; settings that differ, each with the number of runs concerned; and data files whose split
+        is not the official one. None if nothing differs.
     """
     ours, theirs = runs_of(table), runs_of(full)
     lines = list(table.changes)
@@ -68,8 +68,8 @@ def runs_of(table: PaperTable) -> dict[Place, tuple[Cell, Variant]]:
 def differences(cell: Cell, variant: Variant, full: Cell, its: Variant) -> Iterator[tuple[str, str, str]]:
     """Yield each setting that differs, as its dotted key, our value and the full table's value.
 
-    The round at which the number is read counts as a setting, unless both numbers are read at the end of their runs:
-    then the number of rounds already shows it.
+    The round at which the number is read counts as a setting. It does not if both numbers are read at the end of their
+    runs, because the number of rounds then already shows it.
     """
     ours, theirs = _settings(variant.sections), _settings(its.sections)
     for name in (*theirs, *(name for name in ours if name not in theirs)):

@@ -35,11 +35,12 @@ class VariantScore:
 
     Attributes:
         variant: the variant's name; "" if the cell has only one.
-        mean: the mean over the seeds; None if there is no number.
-        sd: the sample standard deviation over the seeds; None for fewer than two, and for a share of seeds.
+        mean: the mean over the seeds. None: there is no number.
+        sd: the sample standard deviation over the seeds. None: there are fewer than two seeds, or the number is a share
+            of seeds.
         n: how many seeds are finished.
         seeds: the finished seeds.
-        held: for a share of seeds, in how many seeds the statement holds; None for any other number.
+        held: if the number is a share of seeds, in how many seeds the statement is true. None for any other number.
     """
 
     variant: str
@@ -50,7 +51,7 @@ class VariantScore:
     held: int | None = None
 
     def few(self, asked: int) -> str:
-        """Return how many seeds are finished, such as "3 of 5" or, if these are not the first ones, "3 of 5: 0, 2, 4".
+        """Return how many seeds are finished, such as "3 of 5", or "3 of 5: 0, 2, 4" if these are not the first ones.
 
         Args:
             asked: how many seeds were asked for. If all of them are finished, the text is empty.
@@ -97,7 +98,7 @@ class CellCurve:
         row: the cell.
         rounds: ``[points]``, how many rounds had been played.
         mean: ``[points]``, the means over the seeds, in the table's unit.
-        sd: ``[points]``, sample standard deviations over the seeds; 0 for one seed.
+        sd: ``[points]``, sample standard deviations over the seeds. They are 0 for one seed.
         n: how many seeds.
     """
 
@@ -172,7 +173,7 @@ def _by_seed(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> dict[in
 
 
 def factor_of(cell: Cell, table: PaperTable) -> float:
-    """Return the factor of a cell's recorded figure: its own, or else the table's."""
+    """Return the factor of a cell's recorded figure: the cell's own if it has one, else the table's."""
     return table.factor if cell.factor is None else cell.factor
 
 
@@ -290,8 +291,8 @@ def _kind(cell: Cell) -> str:
 def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]]:
     """Estimate the cost of the full table on this machine.
 
-    A round is assumed to cost as much as in runs of the same mechanism, model and source, or else of the costliest
-    mechanism measured with that model and source.
+    A round is assumed to cost as much as in runs of the same mechanism, model and source. Without such runs, it costs
+    as much as with the costliest mechanism measured with that model and source.
 
     Args:
         outcome: the table that was run, usually at a smaller scale.

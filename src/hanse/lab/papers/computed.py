@@ -1,9 +1,9 @@
 """Computes the tables whose numbers need no run of their own.
 
-These are GTFLAT's Example 1, the fits of iPFL's Table 7 (to the printed numbers, and to our own where the runs are
-kept), the class counts of iPFL's clients, and what the papers prove (:mod:`hanse.lab.papers.theorems`). A table's file
-names a function of :data:`COMPUTED` under ``computed``. Such a function takes the table's cells and its ``values`` and
-returns one number for each cell.
+There are four: GTFLAT's Example 1; the fits of iPFL's Table 7 (to the printed numbers, and to our own where the runs
+are kept); the class counts of iPFL's clients; and what the papers prove (:mod:`hanse.lab.papers.theorems`). A table's
+file names a function of :data:`COMPUTED` under ``computed``. Such a function takes the table's cells and its ``values``
+and returns one number for each cell.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
         accuracies: accuracy (percent) by the number ``N`` of samples, for at least two numbers.
 
     Returns:
-        ``p1`` and ``p2``, ``R2`` (0 if all accuracies are equal, since there is nothing to explain) and ``RMSE``, the
+        ``p1`` and ``p2``; ``R2`` (0 if all accuracies are equal, since there is nothing to explain); and ``RMSE``, the
         root mean square error in percentage points.
 
     Example:
@@ -93,13 +93,13 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
     """Return our own Table 7 of iPFL from runs that were kept.
 
     Args:
-        folders: the folders in which ``hanse reproduce`` has kept runs; each job is taken from the first folder that
+        folders: the folders in which ``hanse reproduce`` has kept runs. Each job is taken from the first folder that
             has it.
         scale: the table's scale, by name (:data:`hanse.lab.papers.tables.Scale`).
         recipe: the table's recipe, by name (:data:`hanse.lab.papers.tables.Recipe`).
 
     Returns:
-        The mean accuracy (percent) over the table's seeds by the number of samples of a client; None if any run is
+        The mean accuracy (percent) over the table's seeds, by the number of samples of a client, or None if any run is
         missing.
     """
     table = build_table("ipfl", "table7", scale, recipe, computed={})

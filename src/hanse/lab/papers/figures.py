@@ -4,23 +4,23 @@
 or to learn what a ``[[figure]]`` in a table's file may say. Each ``[[figure]]`` becomes one picture for every group of
 the table that has something to show.
 
-Points are means over seeds; bands and whiskers are one sample standard deviation, up and down. Hollow markers are the
+Points are means over seeds. Bands and whiskers are one sample standard deviation, up and down. Hollow markers are the
 paper's numbers. ``kind`` is one of:
 
 * "curves": the table's figure over the rounds, one line for each algorithm, and the published numbers at their rounds.
 * "cdf": the share of clients that are below a number, one line for each algorithm. ``each`` names the number:
-  "clients", the accuracy at the last test, or a figure such as "utility/client/*". Where the runs have not kept it
-  client by client, the columns called q10, q25, ... stand for it. ``printed = false`` leaves out the paper's means.
+  "clients", the accuracy at the last test, or a figure such as "utility/client/*". If the runs have not kept it for
+  each client, the columns called q10, q25, ... are used instead. ``printed = false`` leaves out the paper's means.
 * "scatter": column ``y`` against column ``x``, one point for each algorithm. ``missing`` replaces a ``y`` that the
   table does not have.
-* "moves": how algorithms move from the setting ``start`` to another, in columns called "SETTING: x" and "SETTING: y".
+* "moves": how algorithms move from the setting ``start`` to another, by columns called "SETTING: x" and "SETTING: y".
 * "strip": one place for each algorithm, with each client's own number (``each``) and the mean in ``column``.
-* "bars": the numbers of ``columns`` (default: all) for each row, side by side or ``stacked``, without the rows
-  ``hide``.
+* "bars": the numbers of ``columns`` (default: all) for each row, side by side or ``stacked``. The rows in ``hide`` are
+  left out.
 * "fit": the numbers against the setting ``x`` of their experiments, with the curve p1/sqrt(x) + p2 fitted to them.
   ``printed_at [n]`` are the x of the published numbers, ``printed_fit`` the published p1 and p2.
 * "trades": who paid whom over the run, as a graph with the clients coloured by role.
-* "imports": who imported whose model, in what share of the markets, with the algorithms side by side.
+* "imports": who imported whose model, and in what share of the markets, with the algorithms side by side.
 
 ``x_name`` and ``y_name`` name axes that the table's unit does not name; ``title`` replaces the table's title.
 """
@@ -66,12 +66,12 @@ Here = Mapping[tuple[str, str], Row]
 
 
 def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
-    """Return the pictures of a table, without pictures that would have none of our numbers.
+    """Return the pictures of a table. Pictures that would have none of our numbers are left out.
 
     Args:
         outcome: the table with its results.
-        stem: the key of the picture, which is its file's name; if there are several pictures, the beginning of their
-            keys.
+        stem: the key of the picture, which is the name of its file. If there are several pictures, it is the beginning
+            of their keys.
     """
     table_rows = rows(outcome)
     drawn: list[Chart] = []

@@ -1,11 +1,11 @@
 """Turns a paper's table into runs, and finished runs into the table's numbers.
 
-:func:`run_table` plays a table; :func:`kept_outcome` assembles it from kept runs. Both return a :class:`TableOutcome`,
+:func:`run_table` plays a table, and :func:`kept_outcome` makes it from kept runs. Both return a :class:`TableOutcome`,
 which :mod:`hanse.lab.papers.compare` turns into numbers. :func:`expand` lists the jobs behind a table. Cells that read
 the same run at different rounds share its job.
 
-Runs that move money are played by :func:`play_audited`, in a temporary run directory, where their ledger is verified
-and every market replayed; :func:`audits` summarises the results.
+Runs that move money are played by :func:`play_audited` in a temporary run directory. There, their ledger is verified
+and every market is replayed. :func:`audits` summarises the results.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reading:
         variant: one of the cell's variants.
         seed: which seed.
         job: the run.
-        base: the run that ``job`` is compared with; None if the cell compares nothing.
+        base: the run with which ``job`` is compared. None: the cell compares nothing.
     """
 
     cell: Cell
@@ -72,7 +72,7 @@ def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list
 
     Args:
         table: the table.
-        seeds: how many seeds, 0, 1, ...
+        seeds: the number of seeds, which are 0, 1, ...
         checked: whether every experiment is checked, which takes longer.
 
     Raises:
@@ -149,10 +149,11 @@ def run_table(
 
     Args:
         table: the table.
-        seeds: how many seeds, 1 to 1,000: 0, 1, ...
-        workers: how many processes play; with 1 it is this one.
-        folder: the folder whose ``kept.jsonl.gz`` keeps the results, where other tables find those that they share.
-        console: where the progress bar is drawn; None draws none.
+        seeds: the number of seeds, 1 to 1,000. The seeds are 0, 1, ...
+        workers: how many processes play. With 1, it is this process.
+        folder: the folder whose ``kept.jsonl.gz`` keeps the results. Other tables find there the results that they
+            share.
+        console: where the progress bar is drawn. None: it is not drawn.
         work: what plays one job.
 
     Raises:
@@ -181,7 +182,7 @@ def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> T
     Args:
         table: the table.
         folder: the folder that :func:`run_table` was given.
-        seeds: how many seeds; None: the table's default, or more if runs with more seeds are kept.
+        seeds: the number of seeds. None: the table's default, or more if runs with more seeds are kept.
     """
     store = KeptFile(folder)
     most = MOST_SEEDS if seeds is None else seeds
@@ -206,10 +207,11 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
         step: a function told of every finished round.
 
     Returns:
-        The result that :func:`hanse.lab.job.attempt` describes. If money moved, it also has ``audit``: for each check
-            ``{"holds", "said"}`` by its name, and ``rounds``, the number of markets that were replayed. A market of
-        at most 40 clients also has ``trades``: ``clients [m]``, and over the whole run ``money [m, m]``, the tokens
-        that client i paid client j, and ``imports [m, m]``, the share of the markets in which i imported j's model.
+        The result that :func:`hanse.lab.job.attempt` describes. If money moved, it also has ``audit`` (for each check
+            ``{"holds", "said"}``, by the check's name) and ``rounds``, the number of markets that were replayed. A
+            market of at most 40 clients also has ``trades``, over the whole run: ``clients [m]``; ``money [m, m]``, the
+            tokens that client i paid client j; and ``imports [m, m]``, the share of the markets in which i imported j's
+            model.
     """
     from hanse.runs.experiment import run
 
@@ -267,8 +269,8 @@ def audits(outcome: TableOutcome) -> list[str]:
         outcome: the table with its results.
 
     Returns:
-        A line with the checks that hold in all runs that have them, one line for each other check, and one on imports
-        that would have paid off and were left out. Empty if no run has books.
+        First a line with the checks that are true in all runs that have them, then one line for each other check, and
+        one line on imports that would have paid off and were left out. Empty if no run has books.
     """
     books = [job for job in outcome.jobs if "audit" in outcome.results.get(job.key, {})]
     if not books:

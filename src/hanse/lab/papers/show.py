@@ -1,4 +1,4 @@
-"""A finished table for people and programs: rich tables, Markdown, JSON, and its figures as PNG, SVG and CSV."""
+"""A finished table for people and programs: as rich tables, Markdown or JSON, and its figures as PNG, SVG and CSV."""
 
 from __future__ import annotations
 
@@ -267,9 +267,10 @@ _LONGEST = 100  # characters of a file's name that say what a table was cut down
 
 
 def stem_of(table: PaperTable) -> str:
-    """Return the beginning of a table's file names: its name, the authors' recipe if used, the scale, and the
-    ``--only`` filters, so a part of a table does not overwrite the whole. If that is too long for a file name, it ends
-    in a hash.
+    """Return the beginning of a table's file names.
+
+    It has the table's name, the authors' recipe if used, the scale, and the ``--only`` filters. A part of a table
+    therefore does not overwrite the whole. If that is too long for a file name, it ends in a hash.
     """
     recipe = ("authors",) if table.recipe == "authors" else ()
     asked = "-or-".join(table.only).lower()
@@ -280,8 +281,10 @@ def stem_of(table: PaperTable) -> str:
 
 
 def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list[Path]:
-    """Write ``<table>-<scale>.json`` (``<table>-authors-<scale>.json`` by the authors' recipe) and ``.md``, and of
-    each of its pictures a ``.png``, ``.svg`` and ``.csv``; return their paths.
+    """Write a finished table into files, and return their paths.
+
+    These are ``<table>-<scale>.json`` (``<table>-authors-<scale>.json`` by the authors' recipe) and ``.md``, and for
+    each picture a ``.png``, an ``.svg`` and a ``.csv``.
     """
     stem = stem_of(outcome.table)
     drawn = charts(outcome, stem)

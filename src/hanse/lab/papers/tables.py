@@ -1,47 +1,48 @@
 """Reads a paper's tables from TOML files.
 
-``<paper>/paper.toml`` has what the tables of a paper share, ``<paper>/<table>.toml`` is one table. Read this module to
-add a table or to understand a file. :func:`load_paper` reads a paper, :func:`build_table` one of its tables as a
-:class:`PaperTable`: a list of :class:`Cell`, each with the published number and the experiments behind it.
-:func:`filtered`, :func:`on_device` and :func:`with_seeds` change a table that was built.
+``<paper>/paper.toml`` has what the tables of a paper have in common, and each ``<paper>/<table>.toml`` is one table.
+Read this module to add a table or to understand a file. :func:`load_paper` reads a paper, :func:`build_table` one of
+its tables as a :class:`PaperTable`: a list of :class:`Cell`, each with the published number and the experiments behind
+it. :func:`filtered`, :func:`on_device` and :func:`with_seeds` change a table that was built.
 
-A cell is one algorithm in one setting. Its *variants* are the hyper-parameters that the paper tried; the paper reports
-the best. A variant is an experiment as nested plain values, without seeds.
+A cell is one algorithm in one setting. Its *variants* are the hyper-parameters that the paper tried. The paper reports
+the best one. A variant is an experiment as nested plain values, without seeds.
 
-**The grid.** A file lists ``groups`` (the blocks of the printed table), ``columns`` and ``rows``; a cell is one of
-each. An entry of these lists is a table with a ``name``; or a name alone, which ``[group.NAME]``, ``[column.NAME]`` or
-``[row.NAME]`` explains; or a table that is ``like`` such a name except for what it says itself. An entry may have:
+**The grid.** A file lists ``groups`` (the blocks of the printed table), ``columns`` and ``rows``. A cell belongs to one
+of each. An entry of these lists has one of three forms: a table with a ``name``; a name alone, which ``[group.NAME]``,
+``[column.NAME]`` or ``[row.NAME]`` explains; or a table that is ``like`` such a name except for what it says itself. An
+entry may have:
 
 * ``experiment``: settings of the cell's experiment. Those of the file come first, then those of the group, column, row
-  and variant, each over the ones before. ``without`` lists keys (``"data.partition.alpha"``) that are taken away first.
+  and variant; each overrides the ones before. ``without`` lists keys (``"data.partition.alpha"``) that are taken away
+  first.
 * ``values``: what replaces ``"{name}"`` in settings, names and figures. ``"none"`` leaves a setting out. * ``scales``,
 ``recipes``: the only scales and recipes that have this entry. * ``if_here``, ``unless_here``: it exists only with, or
-only without, the file of this data set. ``missing`` is the
-  message for a group that is absent for this reason.
-* ``columns``, ``rows``: the only ones that a group (or, for ``columns``, a row) has.
+only without, the file of this data set. ``missing`` is the message for a group that is absent for this reason.
+* ``columns``, ``rows``: the only columns and rows that a group has (or, for ``columns``, a row has).
 * ``changes``: in words, the differences from the paper due to a group.
-* ``metric``, ``factor`` or ``over`` (a divisor in its place), ``at``, ``measure``, ``against`` (a row),
-  ``tags``: see :class:`Cell`.
-* ``printed``: its name in ``[published]``; false for a column that is not printed.
+* ``metric``, ``factor`` or instead ``over`` (a divisor), ``at``, ``measure``, ``against`` (a row), ``tags``: see
+  :class:`Cell`.
+* ``printed``: the column's name in ``[published]``, or false for a column that is not printed.
 * ``variants`` (rows only): the hyper-parameters that were tried, as entries.
 
-**Published numbers.** ``[published.GROUP]`` has a list for each row, in the order of the group's printed columns: a
-number, ``[mean, sd]``, or "-" for none. ``published_over`` divides what is printed. A whole file may also have
-``without``, ``metric``, ``factor``, ``measure`` and ``at``.
+**Published numbers.** ``[published.GROUP]`` has a list for each row, in the order of the group's printed columns. Its
+items are a number, ``[mean, sd]``, or "-" for none. ``published_over`` divides what is printed. A whole file may also
+have ``without``, ``metric``, ``factor``, ``measure`` and ``at``.
 
 **Scales.** Any value may be written ``{ paper = 400, small = 40, smoke = 6 }``. A scale that is not given has the
-paper's value; without a paper's value, the key does not exist at this scale. "paper" is the paper's own size, "small" a
-stated part of it, and "smoke" takes a minute and needs no data.
+paper's value. If there is no value for the paper, the key does not exist at this scale. "paper" is the paper's own
+size, "small" a stated part of it, and "smoke" takes a minute and needs no data.
 
 **Taking over.** ``like = "table2"`` starts from another file. In ``notes`` and ``changes``, ``"..."`` stands for the
-paper's own list. ``computed`` names a function of :mod:`hanse.lab.papers.computed` that gives the cells' numbers where
-no experiment is needed.
+paper's own list. ``computed`` names a function of :mod:`hanse.lab.papers.computed` that gives the cells' numbers if no
+experiment is needed.
 
-**Recipes.** "paper" follows the text; where that is silent, ``paper.toml`` decides. "authors" follows the authors'
-public code: ``<paper>/authors.toml`` overrides keys of ``paper.toml``; ``[authors]`` in a table's file overrides keys
-of that file. ``[[differences]]`` in ``authors.toml`` names each setting in which the two differ, for
-``docs/papers.md``: ``setting`` (a dotted key of the experiment), ``paper``, ``authors``, ``source``, ``also`` (settings
-that change with it) and ``missing`` (why it is not built).
+**Recipes.** "paper" follows the text of the paper. Where the text is silent, ``paper.toml`` decides. "authors" follows
+the authors' public code. ``<paper>/authors.toml`` overrides keys of ``paper.toml``, and ``[authors]`` in a table's file
+overrides keys of that file. ``[[differences]]`` in ``authors.toml`` names each setting in which the two differ, for
+``docs/papers.md``. It has ``setting`` (a dotted key of the experiment), ``paper``, ``authors``, ``source``, ``also``
+(settings that change with it) and ``missing`` (why it is not built).
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Variant:
     Attributes:
         name: the variant's name, such as "lr=0.1"; "" if it is the only one.
         sections: the experiment as nested plain values, without seeds unless the table fixes the split.
-        against: the experiment to compare with, for a cell that measures rounds; else None.
+        against: the experiment with which a cell that measures rounds is compared; otherwise None.
     """
 
     name: str
@@ -107,12 +108,12 @@ class Cell:
         at: after how many rounds the number is read.
         published: the published number; None if there is none.
         tags: the words by which ``--only`` finds the cell, in lower case.
-        measure: what the number is: the figure "at" round ``at``, the "best" until then, the effective "rounds" or
-            their "improvement" over another run (see :mod:`hanse.lab.papers.compare`), or the "share" of the seeds in
-            which a figure of 0 or 1 was 1 at that round.
+        measure: what the number is. "at": the figure at round ``at``. "best": the best until then. "rounds": the
+            effective rounds; "improvement": their improvement over another run (see :mod:`hanse.lab.papers.compare`).
+            "share": the share of the seeds in which a figure of 0 or 1 was 1 at that round.
         computed: the number itself, for a cell that needs no experiment; None if it cannot be computed here.
         metric: the recorded figure that replaces the table's; several figures are averaged. "": the table's figure.
-        factor: the factor that replaces the table's; None: the table's factor.
+        factor: the factor that replaces the table's. None: the table's factor.
         place: the names of group, column and row in the file, which are the same at every scale.
     """
 
@@ -147,8 +148,8 @@ class PaperTable:
         cells: the cells, in the order of the printed table.
         recipe: whether the table follows the text or the authors' code.
         seeds: how many seeds by default.
-        changes: differences from the recipe that need words; :func:`hanse.lab.papers.changes.changed` finds differences
-            in settings.
+        changes: differences from the recipe that must be said in words. :func:`hanse.lab.papers.changes.changed` finds
+            differences in settings.
         notes: notes on reading the numbers.
         metric: which recorded figure the cells show.
         factor: the factor of that figure, 100 for percent.
@@ -158,7 +159,7 @@ class PaperTable:
         only: the ``--only`` filters that were applied.
 
     Examples:
-        A table of one cell, made by hand; :func:`build_table` makes the papers' tables from their files.
+        A table of one cell, made by hand. (:func:`build_table` makes the papers' tables from their files.)
 
         >>> digits = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 2}}
         >>> tried = (Variant("fedavg", digits),)
@@ -193,7 +194,7 @@ class Paper:
     Attributes:
         name: the paper's name on the command line.
         citation: title, authors and year.
-        tables: the function that builds each table, by name; it takes a scale and optionally a recipe and folders of
+        tables: the function that builds each table, by name. It takes a scale and optionally a recipe and folders of
             results, as :func:`build_table` does.
     """
 
@@ -207,7 +208,7 @@ def filtered(table: PaperTable, only: Sequence[str]) -> PaperTable:
 
     Args:
         table: the table.
-        only: the filters; without any, all cells pass. A filter is words separated by spaces or commas, and a cell
+        only: the filters. Without any, all cells pass. A filter is words separated by spaces or commas, and a cell
             passes if all of them are among its tags.
 
     Raises:
@@ -237,8 +238,8 @@ def on_device(table: PaperTable, device: str) -> PaperTable:
 
     Args:
         table: the table.
-        device: "cpu" returns the table as it is. On any other device (such as "cuda") the experiments leave the engine
-            to hanse's rule ("auto"), since those that they name may run on the CPU only.
+        device: "cpu" returns the table as it is. On any other device (such as "cuda"), hanse's rule chooses the engines
+            ("auto"), because the engines that the experiments name may run only on the CPU.
     """
     if device == "cpu":
         return table
@@ -253,12 +254,14 @@ def on_device(table: PaperTable, device: str) -> PaperTable:
 
 
 def with_seeds(table: PaperTable, seeds: int | None, published: int) -> PaperTable:
-    """Return the table with another number of seeds, which is listed among its changes if the paper's number differs.
-    (Not if all cells are computed, and so the same for every seed.)
+    """Return the table with another number of seeds.
+
+    If the paper's number differs, it is listed among the table's changes. (Not if all cells are computed, and so the
+    same for every seed.)
 
     Args:
         table: the table.
-        seeds: how many seeds; None keeps the table's own number.
+        seeds: the number of seeds. None: the table's own number is kept.
         published: how many seeds the paper has.
     """
     seeds = table.seeds if seeds is None else seeds
@@ -323,8 +326,8 @@ def differences(paper: str) -> list[dict[str, Any]]:
         paper: the paper's name.
 
     Returns:
-        Entries with ``setting``, ``paper``, ``authors`` and ``source``; some with ``also`` (settings that change with
-        it), and some with ``missing``, which says why a difference is not built here.
+        Entries with ``setting``, ``paper``, ``authors`` and ``source``. Some also have ``also`` (settings that change
+        with it), and some ``missing``, which says why a difference is not built here.
     """
     entries: list[dict[str, Any]] = _authors(paper).get("differences", [])
     return entries
@@ -405,15 +408,15 @@ def build_table(
 ) -> PaperTable:
     """Return a table at a scale by a recipe.
 
-    Groups that the scale or recipe does not have, or whose data are not here, are left out; ``absent`` says why.
+    Groups that the scale or recipe does not have, or whose data are not here, are left out. ``absent`` says why.
 
     Args:
         paper: the paper's name.
         name: the table's name.
         scale: the scale.
         recipe: the recipe.
-        kept: for a computed table that reads other tables' runs, the folders of results to search before those of its
-            own ``values.kept``.
+        kept: for a computed table that reads other tables' runs: the folders of results that are searched before those
+            of its own ``values.kept``.
         computed: the functions that the table may name as ``computed``.
 
     Raises:

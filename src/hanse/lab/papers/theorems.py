@@ -1,7 +1,7 @@
 """Computed tables for statements that the papers prove or argue without an experiment.
 
-iPFL's theorems are tested on random markets: a counterexample refutes one; finding none is no proof. GTFLAT's final
-state is compared with the definition of an equilibrium, and PI-FL's bound of eq. (57) with the exact bound.
+iPFL's theorems are tested on random markets. A counterexample refutes a theorem; finding none is no proof. GTFLAT's
+final state is compared with the definition of an equilibrium, and PI-FL's bound of eq. (57) with the exact bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLOSE = 1e-9  # of a market's largest gain: what rounding may add
 
 
 def random_market(rng: np.random.Generator) -> Market:
-    """Return a market of 2 to 8 different clients at iPFL's scale; some want nothing, and some share at no cost."""
+    """Return a market of 2 to 8 different clients at iPFL's scale. Some want nothing, and some share at no cost."""
     m = int(rng.integers(2, 9))
     sizes = rng.integers(500, 6000, m).astype(np.float64)
     eagerness = np.where(rng.random(m) < 0.25, 0.0, sizes.mean() * rng.uniform(20, 150, m))
@@ -91,8 +91,9 @@ def theorems(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
 
 
 def self_enforcement(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
-    """Return the most that another choice would gain in GTFLAT's final states, with 100 individuals per player or with
-    shares of any size.
+    """Return the most that another choice would gain in GTFLAT's final states.
+
+    Each player has 100 individuals, or shares of any size.
     """
     phi = np.array(values["payoffs"], dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""Null twins: mechanisms with another's interface and cost but without its game, to test that the game is what helps.
+"""Null twins: mechanisms with another's interface and cost but without its game. They test whether the game helps.
 
 Twins reuse the mechanisms' parts. GTFLAT's twin needs no class here: it is GTFLAT with its random start and no
 generations (``gtflat/twins.toml``).
@@ -59,8 +59,8 @@ class CappedShares(AggregatePart):
         """Return the weights ``[m]``.
 
         Args:
-            group: the seats of a row; ``num_samples`` is read.
-            state: the part's state, always ``{}``: it keeps none.
+            group: the seats of a row. The method reads ``num_samples``.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         shares = np.minimum(sample_shares(group.num_samples), self.most)
         return Aggregate(shares / shares.sum())
@@ -93,7 +93,7 @@ class ShuffledValues(ValuePart):
 
         Args:
             view: the round, as :class:`hanse.mechanisms.value.GTG` reads it.
-            state: the part's state, always ``{}``: it keeps none.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         valued, state = GTG(self.eps, stop=self.stop).value(view, state)
         order = view.draw("twin: whose value is whose").permutation(len(valued.per_seat))
@@ -104,8 +104,8 @@ class ShuffledValues(ValuePart):
 class ShuffledRewards(SettlePart):
     """PI-FL's tokens, with each tier's rewards shuffled among the clients that trained it.
 
-    Eqs (12) to (14) divide a pool by ranks; here each client gets the rank of a random other client. Prices, pools and
-    amounts are PI-FL's, and the scheduler sees the true contributions.
+    Eqs (12) to (14) divide a pool by ranks. Here, each client gets the rank of another client, drawn at random. Prices,
+    pools and amounts are PI-FL's, and the scheduler sees the true contributions.
 
     Attributes:
         tell: what clients are told about what they got (:class:`hanse.mechanisms.pifl.Tokens`).
@@ -169,7 +169,7 @@ class ShuffledRewards(SettlePart):
 class RandomMarket(AuthorsMarket):
     """iPFL with a random graph: at each market, clients swap places at random.
 
-    Each client takes another's distances, size, cost and eagerness, so the graph keeps its degrees and the same money
+    Each client takes another's distances, size, cost and eagerness. So the graph keeps its degrees, and the same money
     changes hands, but between random clients. The options are those of :class:`hanse.lab.papers.authors.AuthorsMarket`.
 
     Examples:

@@ -1,10 +1,10 @@
-"""The model ``"lora"``: a table row is one client's adapter; the base below it is frozen, loaded once, and shared.
+"""The model ``"lora"``: a table row is one client's adapter. The base model below it is frozen, loaded once and shared.
 
 LoRA (Hu et al. 2021) adds ``alpha / rank B A`` to chosen weights, with ``A [rank, in]`` and ``B [out, rank]``. A and B
-of all layers are the module's only parameters, so a row, a message and a proximal term have the adapter's size. The
-base is a published model, or a small one of Llama's architecture with random weights.
+of all layers are the module's only parameters. A row, a message and a proximal term therefore have only the adapter's
+size. The base is a published model, or a small one of Llama's architecture with random weights.
 
-:func:`lora` is the factory that ``model.name = "lora"`` calls, :func:`load_base` loads the base, and :class:`Adapted`
+:func:`lora` is the factory that ``model.name = "lora"`` calls. :func:`load_base` loads the base, and :class:`Adapted`
 is the module that engines train.
 """
 
@@ -32,8 +32,8 @@ def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64
 
     Args:
         name: "tiny", a folder with a model, or the name of a model on the hub. "tiny" is Llama's architecture with
-            bytes as tokens and random weights: it was never trained.
-        bits: 8 or 4 quantises the weights of a published model; None: no quantisation.
+            bytes as tokens and random weights. It was never trained.
+        bits: 8 or 4 quantises the weights of a published model. None: they are not quantised.
         seed: the seed of the weights of "tiny".
         width: the width of the hidden states of "tiny".
         layers: how many layers "tiny" has.
@@ -121,10 +121,10 @@ SLASH = "/"
 class Adapted(nn.Module):
     """A frozen language model with an adapter. Only the adapter's parameters are this module's parameters.
 
-    It takes tokens ``[n, T]`` to logits ``[n, k, T]``. Copies share the base's weights.
+    From tokens ``[n, T]`` it computes logits ``[n, k, T]``. Copies share the base's weights.
 
     Args:
-        body: the base with the adapter's layers in it; only the adapter requires gradients.
+        body: the base with the adapter's layers in it. Only the adapter requires gradients.
         judge: the judge that says whether an answer is right.
     """
 
@@ -142,7 +142,7 @@ class Adapted(nn.Module):
         return self._hidden[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits of each next token; no position sees later ones, so padding at the end is harmless."""
+        """Return the logits of each next token. No position sees later ones, so padding at the end does no harm."""
         tensors = {name: self.adapter[_key(name)] for name in self.names}
         output = functional_call(self.body, tensors, (), {"input_ids": x, "use_cache": False}, tie_weights=False)
         logits: Tensor = output.logits
@@ -185,7 +185,7 @@ def lora(
     base_width: int = 64,
     base_layers: int = 2,
 ) -> nn.Module:
-    """Return a language model with a LoRA adapter; rank and alpha are by default those of iPFL, E.3.
+    """Return a language model with a LoRA adapter. The default rank and alpha are those of iPFL, E.3.
 
     Args:
         input_shape: ``(tokens,)``.
@@ -195,7 +195,7 @@ def lora(
         alpha: the adapter's change is scaled by ``alpha / rank``.
         dropout: the share of the adapter's inputs that is dropped in training, from 0 to 1.
         targets: the names of the weights that are adapted, or "all-linear".
-        bits: 8 or 4 for a quantised base; None: not quantised.
+        bits: 8 or 4 for a quantised base. None: the base is not quantised.
         candidates: the answers whose likelihoods are compared. If empty, an answer is right if each of its tokens is
             the likeliest one.
         base_seed: the seed of the tiny base's weights.

@@ -23,8 +23,8 @@ class Answers:
     """Judges answers.
 
     The model's answer is the candidate with the highest likelihood ``sum log p(token | what is before it)``, including
-    its end token. If the correct answer is not a candidate, or there are no candidates, a sample is right if greedy
-    decoding would produce the correct answer exactly.
+    its end token. If the correct answer is not a candidate, or there are no candidates, a sample counts as right if
+    greedy decoding would produce exactly the correct answer.
 
     Attributes:
         candidates: token sequences, each with its end token.

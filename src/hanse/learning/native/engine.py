@@ -72,7 +72,7 @@ def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
 class NativeEngine(ScoringEngine):
     """Trains linear layers with ReLU or tanh between them, and convolutions before them, with SGD on the CPU.
 
-    A seat's result, to the last bit, depends on the processor's vector width, but not on other seats or the number of
+    To the last bit, a seat's result depends on the processor's vector width, but not on other seats or the number of
     threads.
 
     Args:
@@ -80,7 +80,7 @@ class NativeEngine(ScoringEngine):
         workers: how many threads train, each with its own seats.
 
     Raises:
-        ValueError: the model cannot be trained this way, or the compiled code is missing; the message says why.
+        ValueError: the model cannot be trained this way, or the compiled code is missing. The message says why.
     """
 
     name = "native"
@@ -97,7 +97,7 @@ class NativeEngine(ScoringEngine):
         self.scorer = Scorer(problem, torch.device("cpu"), crew=self.crew, native=native)
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job; rows come back in the jobs' order, NaN or infinite where a seat diverged.
+        """Train every job and return the rows in the order of the jobs; a row that diverged is NaN or infinite.
 
         Args:
             pool: all samples; a job's ``index`` points into them.
@@ -107,7 +107,7 @@ class NativeEngine(ScoringEngine):
 
         Raises:
             ValueError: a job with a payload, another optimiser, or a seat without samples.
-            IndexError: samples, labels or rows that do not fit the model, or positions that are not in the pool.
+            IndexError: samples, labels or rows do not fit the model, or positions are not in the pool.
             MemoryError: there is not enough memory.
         """
         refuse_unfit(jobs, recipe, self.name)

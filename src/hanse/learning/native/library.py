@@ -48,7 +48,7 @@ class Layer(ctypes.Structure):
 class Seat(ctypes.Structure):
     """``struct seat`` of ``seats.c``, field by field: one seat's training, or a leg of it.
 
-    The caller must keep the memory to which it points alive.
+    The caller must keep the memory alive to which it points.
     """
 
     _fields_ = (
@@ -104,8 +104,8 @@ def worth_for_images(problem: Problem) -> bool:
 def why_not_native(problem: Problem) -> str | None:
     """Return why the compiled code cannot train a model here, or None if it can.
 
-    It can train linear layers with ReLU or tanh between them, and before these convolutions, each followed by ReLU,
-    pooling by 2 or both. Every parameter must be trainable, and the loss cross-entropy or the squared error.
+    It can train linear layers with ReLU or tanh between them. Before these there may be convolutions, each followed by
+    ReLU, pooling by 2, or both. Every parameter must be trainable, and the loss cross-entropy or the squared error.
     """
     compiled = library()
     if isinstance(compiled, str):
@@ -122,7 +122,8 @@ class NativeLayers:
     """A model's layers as the compiled code runs them: convolutions, then linear layers.
 
     Attributes:
-        convolutions: the convolutions, each with the pooling and ReLU after it; none for a model of linear layers.
+        convolutions: the convolutions, each with the pooling and ReLU after it. There are none in a model of linear
+            layers.
         dense: the linear layers.
     """
 
@@ -168,7 +169,7 @@ def _size_after(layer: Layer) -> list[int]:
 
 
 def read_native(problem: Problem) -> NativeLayers | None:
-    """Return a model's layers if the compiled code can run them, whatever its loss; else None."""
+    """Return a model's layers if the compiled code can run them, whatever the model's loss; otherwise None."""
     if problem.stack is not None:
         dense = read_dense(problem.stack)
         return None if dense is None else NativeLayers((), dense)

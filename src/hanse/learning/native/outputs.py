@@ -1,4 +1,4 @@
-"""What models put out, from compiled code: one model at a time, or mixtures that begin with a convolution.
+"""Outputs of models, computed by compiled code: of one model at a time, or of mixtures that begin with a convolution.
 
 :class:`NativeOutputs` checks its inputs and passes addresses to the functions of ``seats.c``, as
 :mod:`hanse.learning.native.engine` does. :class:`hanse.learning.scoring.Scorer` uses it.
@@ -68,10 +68,11 @@ class NativeOutputs:
     def mixed(self, rows: Tensor, shares: Tensor, x: Tensor) -> Tensor:
         """Return the outputs ``[C, k, m]`` of mixtures of ``rows [S, P]`` by ``shares [C, S]`` on ``x [m, ...]``.
 
-        The first layer is a convolution, so linear in its weights: it is run for each row, and its outputs are mixed.
+        The first layer is a convolution, so it is linear in its weights. It is run once for each row, and its outputs
+        are mixed.
 
         Raises:
-            IndexError: as a call does, or shares of another number of rows.
+            IndexError: for the same reasons as a call, or ``shares`` are for another number of rows.
             MemoryError: there is not enough memory.
         """
         layers = self._layers(rows, x.shape[1:])
@@ -97,8 +98,9 @@ class NativeOutputs:
 
 
 def outputs_of_images(problem: Problem) -> NativeOutputs | None:
-    """Return compiled code for the outputs of a model with convolutions, by the rule that chooses how it is trained
-    (:func:`hanse.learning.engines.choose`); None for other models.
+    """Return compiled code for the outputs of a model with convolutions, or None for other models.
+
+    The rule is the one that chooses how the model is trained (:func:`hanse.learning.engines.choose`).
     """
     compiled, layers = library(), read_native(problem)
     if isinstance(compiled, str) or layers is None or not layers.convolutions:
