@@ -99,8 +99,8 @@ def warn_of_budgets(rule: Privacy | None) -> list[str]:
     if noise <= DROWNED:
         return []
     return [
-        f"warning: federation.private.epsilon: {epsilon:g}: adds to each number noise that is {noise:.3g} times as large "
-        "as the largest update, so that nothing is learned; 1 is a strong budget already"
+        f"warning: federation.private.epsilon: {epsilon:g}: adds to each number noise that is {noise:.3g} times as "
+        "large as the largest update, so that nothing is learned; 1 is a strong budget already"
     ]
 
 
