@@ -5,14 +5,16 @@
     python benchmarks/values.py unbiased
     python benchmarks/values.py speed
     python benchmarks/values.py stops
+    HANSE_DATA=folder python benchmarks/values.py intervals
     HANSE_DATA=folder python benchmarks/values.py large [--kinds "MNIST, MLP" ..] [--clients 50 100]
 
 ``tables``: the mixture beside GTG-Shapley, permutations and (from an environment of its own) shapiq, on real games of
 which every coalition's worth is known; errors are relative L2 errors, median (90th percentile) over games and repeats,
 and what counts is different coalitions, the empty one and all players included. ``semivalues``: the other values of the
 same fits. ``unbiased``: 200 repeats on three games. ``speed``: the estimator alone, on a game that costs nothing.
-``stops``: budgets that end when the decision is settled. ``large``: 50 and 100 clients in one round, several kinds of
-model, against a reference with an error of its own. Each prints Markdown.
+``stops``: budgets that end when the decision is settled. ``intervals``: coverage client by client, in games with one
+odd client (``odd_games.py``) and in the tables. ``large``: 50 and 100 clients in one round, several kinds of model,
+against a reference with an error of its own. Each prints Markdown.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from value_games import KINDS, Table, grams_of, tables, trained
 
 from hanse.games import shapley
 from hanse.games.least_core import least_core
-from hanse.games.mixture import Fit, MixtureEstimate, design, fit, mixture, shares_settled, top_settled
+from hanse.games.mixture import Fit, MixtureEstimate, design, far_player, fit, mixture, shares_settled, top_settled
 from hanse.games.semivalues import Semivalue, semivalue_from_table
 
 Floats = NDArray[np.float64]
@@ -98,7 +100,7 @@ def exact_values(table: Table) -> Floats:
 
 def fitted(table: Table, budget: int, seed: int) -> Fit:
     """Return the fit of a table's game from so many of its coalitions."""
-    plan = design(table.n, budget, seed)
+    plan = design(table.n, budget, seed, far_player([table(frozenset({i})) for i in range(table.n)]))
     return fit(plan, table.v[plan.members @ (1 << np.arange(table.n))], table.weights, table.grams)
 
 
@@ -382,6 +384,43 @@ def _ended(table: Table, most: int, seed: int, rule: Any, right: Any) -> tuple[i
     return found.distinct, held, right(found.values, exact), right(mixture(*game).values, exact)
 
 
+def intervals(given: argparse.Namespace) -> None:
+    """Print how often 95 % intervals from 10 models a client cover, in the mean and for the client with the least."""
+    import odd_games
+
+    kinds: dict[str, list[Table]] = {}
+    for table in (*odd_games.games(), *tables(given.folder)):
+        odd = "flipped labels" if "_flipped" in table.name else "other odd clients" if "_s" in table.name else "tables"
+        kinds.setdefault(f"{odd}{', long' if '_long' in table.name else ''}, {table.utility}", []).append(table)
+    head("games", "number", "covered", "worst client", "games with one below 88 %", "error", "half-widths")
+    for kind, some in kinds.items():
+        found = [_ten_a_client(table, given.repeats) for table in some]
+        hits = [one.mean(axis=0) for one, _, _ in found]
+        least = np.array([one.min() for one in hits])
+        errors, widths = ([one for each in found for one in each[column]] for column in (1, 2))
+        mean = percent(np.array([one.mean() for one in hits]))
+        row(
+            kind,
+            len(some),
+            mean,
+            percent(least.min(keepdims=True)),
+            (least < 0.88).sum(),
+            summary(errors),
+            short(np.median(widths)),
+        )
+
+
+def _ten_a_client(table: Table, repeats: int) -> tuple[NDArray[np.float64], list[float], list[float]]:
+    """Return which clients' intervals hold ``[repeats, n]``, and each repeat's error and half-width."""
+    exact, hits, errors, widths = exact_values(table), [], [], []
+    for seed in range(repeats):
+        found = mixture(table, table.n, table.weights, table.grams, 10 * table.n, seed)
+        hits.append(covered(found.values, found.standard_errors, exact))
+        errors.append(error(found.values, exact))
+        widths.append(1.96 * float(np.linalg.norm(found.standard_errors)) / float(np.linalg.norm(exact)))
+    return np.array(hits), errors, widths
+
+
 def percent(these: NDArray[Any]) -> str:
     return f"{100 * these.mean():.0f} %" if len(these) else ""
 
@@ -453,7 +492,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = {
         "tables": (compare, 4), "semivalues": (semivalues, 4), "unbiased": (unbiased, 200), "speed": (speed, 5),
-        "stops": (stops, 4), "large": (large, 3),
+        "stops": (stops, 4), "intervals": (intervals, 60), "large": (large, 3),
     }  # fmt: skip
     parser.add_argument("command", choices=commands)
     parser.add_argument("--folder", type=Path, default=ROOT / "tests" / "golden" / "games")

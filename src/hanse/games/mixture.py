@@ -68,6 +68,8 @@ _FIRST = 5  # coalitions a player before it is asked whether they are enough
 _POINTS = 200  # the kernel is chosen on at most so many coalitions
 _FOLDS = 5
 _LEAST = 3  # pairs of each size, if the budget allows
+_FAR = 4.0  # times the median distance from the median worth: from there on a player is far from the others
+_FAR_SIZES = 3  # up to this size of the smaller side, the far player's pairs are strata of their own
 _ENUMERATED = 20_000  # pairs: strata up to here are listed and shuffled, larger ones drawn
 _ALL_CONSTRAINTS = 14  # players: up to here the least core heeds every coalition
 _CONSTRAINTS = 4000  # coalitions that it heeds beyond
@@ -105,15 +107,17 @@ def _on_one_thread(function: Callable[P, R]) -> Callable[P, R]:
 class Design:
     """The coalitions to evaluate: the empty one, all players, and sampled pairs of a coalition and its complement.
 
-    A stratum is all pairs whose smaller side has ``s = 1 .. n // 2`` players. Designs of one seed are nested: a larger
-    budget adds pairs.
+    A stratum is all pairs whose smaller side has ``s = 1 .. n // 2`` players. If there is a far player, its pairs of
+    sizes 2 and 3, those with it on the smaller side, are strata of their own, which come last. Designs of one seed and
+    one far player are nested: a larger budget adds pairs.
 
     Attributes:
         members: ``[m, n]`` bool. Row 0 is the empty coalition, and row 1 all players. Then come the smaller sides of
             the ``k`` pairs, and then the ``k`` complements in the same order.
         stratum: ``[k]`` int64, the stratum of each pair.
-        available: ``[n // 2 + 1]`` float64, how many pairs each stratum has; entry 0 is 0.
-        taken: ``[n // 2 + 1]`` int64, how many pairs of each stratum are evaluated.
+        available: ``[strata + 1]`` float64, how many pairs each stratum has; entry 0 is 0.
+        taken: ``[strata + 1]`` int64, how many pairs of each stratum are evaluated.
+        far: the far player, if there is one.
 
     Examples:
         >>> plan = design(4, budget=12, seed=0)
@@ -125,6 +129,7 @@ class Design:
     stratum: Ints
     available: Floats
     taken: Ints
+    far: int | None = None
 
     @property
     def players(self) -> int:
@@ -141,35 +146,52 @@ class Design:
         """Whether all coalitions are evaluated, so that values are exact."""
         return bool((self.taken == self.available).all())
 
+    def size(self, stratum: int) -> int:
+        """Return how many players are on the smaller side of a stratum's pairs."""
+        return _size(self.players, stratum)
+
+    def split(self, stratum: int) -> bool:
+        """Return whether a stratum has only the far player's pairs of its size, or all others."""
+        return 2 <= self.size(stratum) <= _far_sizes(self.players, self.far)
+
     def coalitions(self) -> list[Coalition]:
         """Return the coalitions in the order of the rows, to be evaluated."""
         return [frozenset(np.flatnonzero(row).tolist()) for row in self.members]
 
 
-def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 0) -> Design:
+def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 0, far: int | None = None) -> Design:
     """Choose at most ``budget`` coalitions to evaluate.
 
     If all ``2**n`` fit, all are taken. Otherwise, the design has the empty coalition, all players, the single players
-    and the coalitions without one player. It also has pairs of the other sizes, in proportion to 1 / size.
+    and the coalitions without one player. It also has pairs of the other sizes, in proportion to 1 / size. The far
+    player's pairs are drawn in addition, in proportion to 1 / (size - 1). From about 8 coalitions per player on, the
+    design has all of the far player's pairs of size 2.
 
     Args:
         n: number of players.
         budget: the most coalitions. Default: 10 per player.
         seed: the seed of the draws, or a numpy generator to use.
+        far: the player of which a surrogate is likely to miss most, as :func:`far_player` finds it. Default: none.
 
     Raises:
-        ValueError: ``n < 1``, or the budget is below ``2 n + 2`` and also does not cover all ``2**n`` coalitions.
+        ValueError: ``n < 1``, the budget is below ``2 n + 2`` and also does not cover all ``2**n`` coalitions, or the
+            far player is not one of the players.
     """
     n = players(n)
     budget = whole_number("budget", BUDGET * n if budget is None else budget)
     _check_budget(n, budget)
+    if far is not None and far not in range(n):
+        raise ValueError(f"far is {far!r}; allowed: None or a player, 0 to {n - 1}")
     available = [0] + [math.comb(n, s) // (2 if 2 * s == n else 1) for s in range(1, n // 2 + 1)]
+    for s in range(2, _far_sizes(n, far) + 1):
+        available[s] = math.comb(n - 1, s)
+        available.append(math.comb(n - 1, s - 1))
     taken = _shared_out(n, available, (budget - 2) // 2)
     draw = generator(seed, "mixture")
     base = int(draw.integers(2**62))  # each stratum has its own stream: a larger budget continues each of them
     sides, stratum = [], []
     for s, count in enumerate(taken):
-        for side in islice(_sides(n, s, available[s], generator(base, f"mixture {s}")), count):
+        for side in islice(_sides(n, s, far, generator(base, f"mixture {s}")), count):
             row = np.zeros(n, dtype=bool)
             row[list(side)] = True
             sides.append(row)
@@ -177,7 +199,7 @@ def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 
     small = np.array(sides, dtype=bool).reshape(-1, n)
     members = np.concatenate([np.zeros((1, n), dtype=bool), np.ones((1, n), dtype=bool), small, ~small])
     sizes = np.array(available, dtype=np.float64)
-    return Design(members, np.array(stratum, dtype=np.int64), sizes, np.array(taken, dtype=np.int64))
+    return Design(members, np.array(stratum, dtype=np.int64), sizes, np.array(taken, dtype=np.int64), far)
 
 
 def _check_budget(n: int, budget: int) -> None:
@@ -191,14 +213,16 @@ def _shared_out(n: int, available: Sequence[int], pairs: int) -> list[int]:
     """Return how many of ``pairs`` each stratum gets.
 
     Stratum 1 gets all of its pairs, every other one three, as far as they go. The rest is given out one by one, each to
-    the stratum whose share ``1 / s`` is served least (half of that share if both sides have ``s`` players).
+    the stratum whose share ``1 / s`` is served least (half of that share if both sides have ``s`` players). The far
+    player's strata have the shares 1 and 1/2.
     """
     taken = [0] * len(available)
     left = pairs
     for s in range(1, len(available)):
         taken[s] = min(available[s], left, available[s] if s == 1 else _LEAST)
         left -= taken[s]
-    share = [0.0] + [(0.5 if 2 * s == n else 1.0) / s for s in range(1, len(available))]
+    share = [0.0] + [(0.5 if 2 * s == n else 1.0) / s for s in range(1, n // 2 + 1)]
+    share += [1 / (_size(n, stratum) - 1) for stratum in range(len(share), len(available))]
     while left:
         open_strata = [s for s in range(1, len(available)) if taken[s] < available[s]]
         if not open_strata:
@@ -208,25 +232,61 @@ def _shared_out(n: int, available: Sequence[int], pairs: int) -> list[int]:
     return taken
 
 
-def _sides(n: int, size: int, available: int, draw: np.random.Generator) -> Iterator[tuple[int, ...]]:
+def _size(n: int, stratum: int) -> int:
+    """Return how many players are on the smaller side of a stratum's pairs: the far player's strata come last."""
+    return stratum if stratum <= n // 2 else stratum - n // 2 + 1
+
+
+def _far_sizes(n: int, far: int | None) -> int:
+    """Return up to which size the far player's pairs are strata of their own."""
+    return 1 if far is None else min(_FAR_SIZES, (n - 1) // 2)
+
+
+def _sides(n: int, stratum: int, far: int | None, draw: np.random.Generator) -> Iterator[tuple[int, ...]]:
     """Yield the smaller sides of a stratum's pairs in random order, each once.
 
-    Where both sides have ``size`` players, the one with player 0 stands for the pair.
+    Where both sides are of one size, the one with player 0 stands for the pair.
     """
-    first = (0,) if 2 * size == n else ()
-    others, chosen = range(len(first), n), size - len(first)
-    if available <= _ENUMERATED:
-        # a short list is shuffled; where it would be long, sides are drawn and repeats thrown away
-        listed = list(combinations(others, chosen))
+    size, apart = _size(n, stratum), None
+    if far is not None and 2 <= size <= _far_sizes(n, far):
+        apart, there = far, stratum > n // 2
+    elif 2 * size == n:
+        apart, there = 0, True
+    others = [player for player in range(n) if player != apart]
+    first = (apart,) if apart is not None and there else ()
+    for side in _subsets(others, size - len(first), draw):
+        yield first + side
+
+
+def _subsets(players: Sequence[int], size: int, draw: np.random.Generator) -> Iterator[tuple[int, ...]]:
+    """Yield the subsets of so many players in random order, each once."""
+    if math.comb(len(players), size) <= _ENUMERATED:
+        # a short list is shuffled; where it would be long, subsets are drawn and repeats thrown away
+        listed = list(combinations(players, size))
         for place in draw.permutation(len(listed)):
-            yield first + listed[place]
+            yield listed[place]
         return
     seen: set[tuple[int, ...]] = set()
     while True:
-        side = first + tuple(sorted((draw.choice(len(others), chosen, replace=False) + len(first)).tolist()))
+        side = tuple(players[place] for place in sorted(draw.choice(len(players), size, replace=False).tolist()))
         if side not in seen:
             seen.add(side)
             yield side
+
+
+def far_player(alone: ArrayLike) -> int | None:
+    """Return the player far from all others, such as one with flipped labels, or None.
+
+    Its own worth differs from the median one by the most, and by more than four times as much as half of all do. Of its
+    coalitions with few others a surrogate misses most, and the more the lighter these are.
+
+    Args:
+        alone: ``[n]``, the single players' worths.
+    """
+    worth = np.asarray(alone, dtype=np.float64)
+    apart = np.abs(worth - np.median(worth))
+    far = int(apart.argmax())
+    return far if apart[far] > _FAR * np.median(apart) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,7 +542,8 @@ class Fit:
         chosen = [np.flatnonzero(self.design.stratum == s)[:count] for s, count in enumerate(taken)]
         pairs = np.concatenate([np.zeros(0, np.int64), *chosen])
         rows = np.concatenate([[0, 1], 2 + pairs, 2 + k + pairs])
-        fewer = Design(self.design.members[rows], self.design.stratum[pairs], self.design.available, np.array(taken))
+        own, counts = self.design, np.array(taken)
+        fewer = Design(own.members[rows], own.stratum[pairs], own.available, counts, own.far)
         return _fitted(fewer, self.worth[rows], self.weights, self.grams, self.game)
 
     @_on_one_thread
@@ -687,8 +748,8 @@ class Fit:
 
         The spread takes each stratum's pairs as equals. But one player far from all others makes the misses of its own
         pairs many times as large as the rest, and few of these are drawn. So for the errors each stratum is split by
-        the player that is on the smaller sides of the most squared misses (:func:`_group`). A stratum with fewer than
-        two sampled pairs takes the spread of the nearest one that has two.
+        the player that is on the smaller sides of the most squared misses (:func:`_group`), unless the design splits it
+        by the far player. A stratum with fewer than two sampled pairs takes the spread of the nearest one that has two.
         """
         design, k, n = self.design, self.design.pairs, self.design.players
         small, large = unseen[1 : 1 + k], unseen[1 + k :]
@@ -705,7 +766,7 @@ class Fit:
         apart = sides[:, int((squares @ sides).argmax())]
         equals, split = [], []
         for s in sampled:
-            source = min(enough, key=lambda other: (abs(other - s), other))
+            source = min(enough, key=lambda other: (abs(design.size(other) - design.size(s)), other != s, other))
             of = np.flatnonzero(design.stratum == source)
             variance = (design.available[source] * (missed[of] / unit)).var(axis=0, ddof=1)
             # of a mean over a sample without replacement: what is known whole has no error
@@ -715,7 +776,9 @@ class Fit:
                 split.append(equals[-1])
                 continue
             worst = of[squares[of].argmax()][None]  # stands for a part of which no pair was drawn
-            parts = ((of[apart[of]], math.comb(n - 1, s - 1), True), (of[~apart[of]], math.comb(n - 1, s), False))
+            parts = [(of[apart[of]], math.comb(n - 1, s - 1), True), (of[~apart[of]], math.comb(n - 1, s), False)]
+            if design.split(s):  # the far player's pairs are apart by design
+                parts = [(of, int(design.available[s]), True)]
             for drawn, pairs, pooled in parts:
                 some = drawn if len(drawn) else worst
                 variance, freedom = _group(missed[some] / unit, weight[some], pooled=pooled)
@@ -853,8 +916,9 @@ def mixture(
     # one key for all sizes: the designs are nested, so that a doubled budget evaluates only what is new
     key, memo = int(generator(seed, "mixture").integers(2**62)), Memo(value)
     size = most if enough is None else min(most, max(_FIRST * n, 2 * n + 2))
+    far = far_player(memo.many([frozenset({i}) for i in range(n)]))
     while True:
-        plan = design(n, size, key)
+        plan = design(n, size, key, far)
         worth = memo.many(plan.coalitions())
         estimate = fit(plan, worth, weights, grams() if callable(grams) else grams, game).estimate()
         if size >= most or plan.complete or (enough is not None and enough(estimate.values, estimate.standard_errors)):
