@@ -252,8 +252,8 @@ class Aggregated:
 
     Attributes:
         said: the aggregate of each whole group.
-        again: a function that applies the rule once more, only to the members of the group at positions ``[n]``. Only
-            rules of the kind "again" have it.
+        again: a function that applies the rule once more, only to some of the group's members, at given
+            positions ``[n]``. Only rules of the kind "again" have it.
     """
 
     said: Mapping[int, Aggregate]

@@ -63,8 +63,8 @@ class Shown:
         Args:
             client: the client's id.
             shown: what the request had shown the client.
-            said: the plain values of the client's answer: ``cosigned``, its cosignature, or ``saw``, the number of
-                transactions in the last head that it has seen.
+            said: the plain values of the client's answer: ``cosigned`` (its cosignature) or ``saw`` (the number of
+                transactions in the last head that it has seen).
         """
         if self._prover is None or "head" not in shown:
             return False

@@ -43,8 +43,8 @@ class Deviant(OfSome):
             one's update. "opposed": the first adds noise of three times its update's length, and the others send this
             noise alone with the opposite sign. With "turns" they are there in odd rounds and the first in even ones.
         sends: what they send as their update. "trained": what they trained. "nothing": the model that came. "copied":
-            what the first client that does not deviate sent last (in the same round if it answers before). "echo": a
-            step as long as their update, but towards the models that they bought, as if their own samples had led
+            the latest update of the honest client with the lowest id (this round's, if it answers before them). "echo":
+            a step as long as their update, but towards the models that they bought, as if their own samples had led
             there. The other choices are the kinds of :class:`hanse.federation.behaviour.Attacker`.
         of: whether such a kind replaces the "update" or the whole "model".
         start: from which model they continue. "own": their start by the rules. "sent": the centre that they were sent,
