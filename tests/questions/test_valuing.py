@@ -168,6 +168,10 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
         (([{}],), "updates[0]: has no entries"),
         ((ROWS, loss, [1.0]), "weights: of shape (1,): must be 7 numbers, one for each update"),
         ((ROWS, loss, [1.0] * 6 + [-1.0]), "weights: [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0]: must be finite numbers"),
+        (
+            (dict(zip("abcdefg", ROWS, strict=True)), loss, [1.0] * 6 + [0.0]),
+            "weights: 'g' has 0: it is never part of an average, so it has no value in one; allowed: above 0; leave it ",
+        ),
         ((ROWS, loss, None, "mixtrue"), "method: 'mixtrue': no such name; did you mean 'mixture'?"),
         (
             (np.zeros((21, 2)), lambda model: 0.0, None, "exact"),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hanse.base.errors import UserError
 from hanse.core.table import Floats
-from hanse.data.frames import is_frame
+from hanse.data.frames import client_name, is_frame
 from hanse.questions.estimators import check_alike, is_estimator, parameters_of, with_parameters
 
 
@@ -204,9 +204,7 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
         raise UserError(f"updates: {kind}: must be models by name, a list of them, or rows [n, P]")
     if not updates:
         raise UserError(f"updates: the {'list' if keys is None else 'dictionary'} is empty: must have at least one")
-    names = tuple(map(str, range(len(updates)) if keys is None else keys))
-    if len(set(names)) < len(names):
-        raise UserError(f"updates: two are called {max(names, key=names.count)!r}: give them other names")
+    names = shown_names(range(len(updates)) if keys is None else keys, "updates", "one")
     where = [f"updates[{key!r}]" for key in (range(len(updates)) if keys is None else keys)]
     get, put = _pair(parameters, updates, where)
     plain = [_plain(get(update, at)) for update, at in zip(updates, where, strict=True)]
@@ -218,6 +216,18 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
         raise UserError(f"{where[0]}: has no real numbers to average")
     rows = torch.stack([form.row(update, at).cpu() for update, at in zip(plain, where, strict=True)])
     return Given(names, keys, plain, form, rows, get, put)
+
+
+def shown_names(names: Sequence[Any], where: str, who: str) -> tuple[str, ...]:
+    """Return names as they are shown, ``[n]``: one line each, numbers as they are.
+
+    Raises:
+        UserError: nothing of a name can be shown, or two would be shown alike; the message begins with ``where``.
+    """
+    shown = tuple(client_name(name, where, "", who) for name in names)
+    if len(set(shown)) < len(shown):
+        raise UserError(f"{where}: two are called {max(shown, key=shown.count)!r}: give them other names")
+    return shown
 
 
 Parameters = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
@@ -261,11 +271,17 @@ def _pair(
     return get, lambda arrays: with_parameters(first, arrays)
 
 
-def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Given) -> Floats:
+def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Given, *, average: bool = False) -> Floats:
     """Return the weights ``[n]`` as float64, ones if there are none given.
 
+    Args:
+        weights: numbers, in the order of the updates or by name.
+        given: the updates.
+        average: whether coalitions are averages, in which an update of weight 0 counts only where it is alone.
+
     Raises:
-        UserError: the weights are not n finite numbers of at least 0, are all 0, or have other names than the updates.
+        UserError: the weights are not n finite numbers of at least 0, are all 0, or have other names than the updates;
+            or one of an average is 0.
     """
     n = len(given.rows)
     if weights is None:
@@ -292,6 +308,12 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
     ):
         raise UserError(
             f"weights: {weights_given.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum"
+        )
+    if average and not weights_given.all():
+        none = given.names[int(np.argmin(weights_given))]
+        raise UserError(
+            f"weights: '{none}' has 0: it is never part of an average, so it has no value in one; allowed: above 0; leave "
+            "it out, or take game = 'increment', in which it is worth 0"
         )
     return weights_given
 

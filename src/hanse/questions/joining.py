@@ -34,6 +34,7 @@ from hanse.games.jackknife import SURE
 from hanse.learning.metrics import ACCURACY, LOSS, Reading, main_of
 from hanse.learning.models import Factory
 from hanse.questions.evaluations import progress as shown
+from hanse.questions.evaluations import whole_number
 from hanse.questions.showing import Picture, Shown, frame
 from hanse.reports.chart import Chart, Line, Lines, slug
 from hanse.reports.statement_fit import Fit, fit_of
@@ -304,8 +305,7 @@ def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
     if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
         raise UserError(f"test: {test!r}: must be a share above 0 and below 1: without test rows nobody can compare")
     for name, (count, least) in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise UserError(f"{name}: {count!r}: must be a whole number, at least {least}")
+        whole_number(name, count, least)
 
 
 def _check_kinds(columns: Mapping[str, Any], settings: Mapping[str, Any], out: Any) -> None:
