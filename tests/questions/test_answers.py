@@ -6,6 +6,7 @@ import copy
 import inspect
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -353,15 +354,16 @@ def test_what_is_no_such_argument_is_refused_in_one_line_that_begins_with_its_na
     if function is hanse.shapley:
         sound = {"worth": lambda have: float(len(have)), "names": ["Hope", "Kiel"], "method": "monte_carlo"}
     for name in inspect.signature(function).parameters:
+        lines: Sequence[str] = [name]
         try:
             function(**{**sound, "progress": False, name: junk})
         except UserError as wrong:
-            assert len(wrong.lines) == 1
-            assert wrong.lines[0].startswith((name, "weights: by", "budget: ", "permutations: "))
-            assert "literal" not in wrong.lines[0]
+            lines = wrong.lines
+        assert len(lines) == 1
+        assert lines[0].startswith(name)
     for name, line in (("cache", "must be a dictionary"), ("seed", "must be a whole number, at least 0")):
         for odd in ([], "a", True, -0.5):
-            with pytest.raises(UserError, match=f"^{name}: .*: {line}"):
+            with pytest.raises(UserError, match=rf"^{name}: .*: {line}"):
                 function(**{**sound, name: odd})
 
 
@@ -390,7 +392,7 @@ def test_a_name_is_shown_in_one_line_of_what_can_be_printed() -> None:
     seen: set[Any] = set()
     hanse.shapley(lambda have: float(seen.update(have) or 0), names)
     assert seen == set(names)  # the function gets the names as they were given
-    with pytest.raises(UserError, match="^names: two are called 'a b': give them other names"):
+    with pytest.raises(UserError, match=r"^names: two are called 'a b': give them other names"):
         hanse.shapley(lambda have: 0.0, ["a b", "a\nb"])
     with pytest.raises(UserError, match=r"^names: \[1\]: must be a text or a number"):
         hanse.value(models[:2], loss, names=[[1], [2]])
@@ -399,7 +401,7 @@ def test_a_name_is_shown_in_one_line_of_what_can_be_printed() -> None:
 def test_a_weight_of_nothing_has_no_value_in_an_average_and_nothing_as_a_step() -> None:
     weights = dict.fromkeys(ROWS, 1.0) | {"Kiel": 0.0}
     for method in ("exact", "mixture", "gtg", "monte_carlo", "leave_one_out", "banzhaf"):
-        with pytest.raises(UserError, match="^weights: 'Kiel' has 0: .*; allowed: above 0; leave it out"):
+        with pytest.raises(UserError, match=r"^weights: 'Kiel' has 0: .*; allowed: above 0; leave it out"):
             hanse.value(ROWS, loss, weights, method)
         steps = hanse.value(ROWS, loss, weights, method, start=np.zeros(4), game="increment")
         assert steps.values[list(ROWS).index("Kiel")] == pytest.approx(0, abs=1e-5)

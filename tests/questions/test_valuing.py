@@ -170,7 +170,7 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
         ((ROWS, loss, [1.0] * 6 + [-1.0]), "weights: [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0]: must be finite numbers"),
         (
             (dict(zip("abcdefg", ROWS, strict=True)), loss, [1.0] * 6 + [0.0]),
-            "weights: 'g' has 0: it is never part of an average, so it has no value in one; allowed: above 0; leave it ",
+            "weights: 'g' has 0: it is never part of an average, so it has no value in one; allowed: above 0",
         ),
         ((ROWS, loss, None, "mixtrue"), "method: 'mixtrue': no such name; did you mean 'mixture'?"),
         (

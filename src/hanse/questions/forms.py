@@ -312,8 +312,8 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
     if average and not weights_given.all():
         none = given.names[int(np.argmin(weights_given))]
         raise UserError(
-            f"weights: '{none}' has 0: it is never part of an average, so it has no value in one; allowed: above 0; leave "
-            "it out, or take game = 'increment', in which it is worth 0"
+            f"weights: '{none}' has 0: it is never part of an average, so it has no value in one; allowed: above 0; "
+            "leave it out, or take game = 'increment', in which it is worth 0"
         )
     return weights_given
 
