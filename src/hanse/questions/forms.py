@@ -60,7 +60,8 @@ class Form:
         if not bool(row.isfinite().all()):
             bad = next(name for name in self.names if not bool(parts[name].isfinite().all()))
             at = f", {bad!r}" if len(parts) > 1 else ""
-            raise UserError(f"{where}{at}: has numbers that are not finite: leave this update out, or mend it")
+            remedy = "mend it" if where == "start" else "leave this update out, or mend it"
+            raise UserError(f"{where}{at}: has numbers that are not finite: {remedy}")
         return row
 
     def others(self, update: Any) -> bytes:
@@ -238,10 +239,11 @@ def _refuse_one_state(keys: Sequence[Any], updates: Sequence[Any]) -> None:
     """Raise UserError for one state dict instead of several: arrays by name, of several shapes."""
     arrays = [one for one in updates if isinstance(one, Tensor | np.ndarray)]
     if len(arrays) == len(updates) and len({tuple(one.shape) for one in arrays}) > 1:
-        shown = ", ".join(map(str, keys[:3]))
+        wanted = tuple(arrays[0].shape)
+        odd, what = next((k, s) for k, one in zip(keys, arrays, strict=True) if (s := tuple(one.shape)) != wanted)
         raise UserError(
-            f"updates: arrays of several shapes by name ({shown}): if this is one model's state dict, give one for "
-            "each client: {'Hope': state, ...}"
+            f"updates[{odd!r}]: has shape {what}: must be {wanted}, as updates[{keys[0]!r}] has; if these are one "
+            "model's state dict, give one for each client: {'Hope': state, ...}"
         )
 
 
