@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +343,72 @@ def test_shapes_stay_what_they_are() -> None:
     assert set(seen) == {()}
 
 
+# ---- what every argument refuses
+
+
+@pytest.mark.parametrize("junk", [[], "a", True, 1.5, b"a", np.nan, {"a": 1}, object()])
+@pytest.mark.parametrize("function", [hanse.value, hanse.shapley])
+def test_what_is_no_such_argument_is_refused_in_one_line_that_begins_with_its_name(function: Any, junk: Any) -> None:
+    """No argument leads to an exception of Python's own, whether the method needs it or not."""
+    sound: dict[str, Any] = {"updates": ROWS, "evaluate": loss, "method": "exact"}
+    if function is hanse.shapley:
+        sound = {"worth": lambda have: float(len(have)), "names": ["Hope", "Kiel"], "method": "monte_carlo"}
+    for name in inspect.signature(function).parameters:
+        lines: Sequence[str] = [name]
+        try:
+            function(**{**sound, "progress": False, name: junk})
+        except UserError as wrong:
+            lines = wrong.lines
+        assert len(lines) == 1
+        assert lines[0].startswith(name)
+    for name, line in (("cache", "must be a dictionary"), ("seed", "must be a whole number, at least 0")):
+        for odd in ([], "a", True, -0.5):
+            with pytest.raises(UserError, match=rf"^{name}: .*: {line}"):
+                function(**{**sound, name: odd})
+
+
+@pytest.mark.parametrize("name", ["", "  ", "\x00", "\u202e", None, float("nan")])
+def test_a_name_that_cannot_be_read_is_refused(name: Any) -> None:
+    models = list(ROWS.values())[:2]
+    for given in (
+        lambda: hanse.value(models, loss, names=["Hope", name]),
+        lambda: hanse.value(dict(zip(["Hope", name], models, strict=True)), loss),
+        lambda: hanse.shapley(lambda have: float(len(have)), ["Hope", name]),
+    ):
+        with pytest.raises(UserError, match=r"^(names|updates): one is called .*: give it a name that can be read$"):
+            given()
+
+
+def test_a_name_is_shown_in_one_line_of_what_can_be_printed() -> None:
+    names = ["\u202eabc", "a\nb", "<b>\x1b[31m", 4]
+    models = list(ROWS.values())[:4]
+    for found in (
+        hanse.value(models, loss, names=names, method="exact"),
+        hanse.value(dict(zip(names, models, strict=True)), loss, method="exact"),
+        hanse.shapley(lambda have: float(len(have)), names),
+    ):
+        assert found.names == ("abc", "a b", "<b>[31m", "4")
+        assert not {"\x1b", "\u202e"} & set(str(found))
+    seen: set[Any] = set()
+    hanse.shapley(lambda have: float(seen.update(have) or 0), names)
+    assert seen == set(names)  # the function gets the names as they were given
+    with pytest.raises(UserError, match=r"^names: two are called 'a b': give them other names"):
+        hanse.shapley(lambda have: 0.0, ["a b", "a\nb"])
+    with pytest.raises(UserError, match=r"^names: \[1\]: must be a text or a number"):
+        hanse.value(models[:2], loss, names=[[1], [2]])
+
+
+def test_a_weight_of_nothing_has_no_value_in_an_average_and_nothing_as_a_step() -> None:
+    weights = dict.fromkeys(ROWS, 1.0) | {"Kiel": 0.0}
+    for method in ("exact", "mixture", "gtg", "monte_carlo", "leave_one_out", "banzhaf"):
+        with pytest.raises(UserError, match=r"^weights: 'Kiel' has 0: .*; allowed: above 0; leave it out"):
+            hanse.value(ROWS, loss, weights, method)
+        steps = hanse.value(ROWS, loss, weights, method, start=np.zeros(4), game="increment")
+        assert steps.values[list(ROWS).index("Kiel")] == pytest.approx(0, abs=1e-5)
+    along = hanse.value(ROWS, loss, weights, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET))
+    assert along.values[list(ROWS).index("Kiel")] == pytest.approx(0, abs=1e-12)
+
+
 # ---- any game
 
 
@@ -381,6 +449,12 @@ def test_what_is_no_game_is_refused(given: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError) as wrong:
         hanse.shapley(**{"worth": lambda have: 0.0, "names": ["a", "b"], **given})
     assert wrong.value.lines[0].startswith(line)
+
+
+@pytest.mark.parametrize("method", ["exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf"])
+def test_of_one_or_two_every_method_knows_the_value(method: Any) -> None:
+    assert hanse.shapley(lambda have: float(len(have)), ["a", "b"], method).values.tolist() == [1.0, 1.0]
+    assert hanse.shapley(lambda have: float(len(have)), ["a"], method).values.tolist() == [1.0]
 
 
 def test_numbers_are_written_as_people_read_them() -> None:

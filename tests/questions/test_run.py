@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,31 @@ def test_the_first_sentence_is_true_of_every_mechanism(gains: dict[str, list[tup
         for i, (low, high) in enumerate(ends)
     ]
     assert Joining(tuple(made), ACCURACY).sentences()[0] == first
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_gain_that_nobody_could_measure_is_not_called_open() -> None:
+    x, _, who = shops()
+    y = 1e20 * x.sum(axis=1)
+    few: dict[str, Any] = {"mechanisms": ["fedavg", "ditto"], "model": "mlp", "rounds": 2}
+    first, *others = hanse.who_gains((x, y, who), **few).sentences()
+    assert first.startswith(
+        "Whether joining pays is not known for any client: no test of both of its models is a finite"
+    )
+    assert "scale the features and the target" in first
+    assert others[0].startswith("fedavg: the gain of 3 of 3 clients is not known (Bremen, Kiel and Visby): a test of ")
+    assert not [line for line in others if "nan of" in line]
+    assert [
+        line for line in others if line.startswith("warning: local: among others, client 0 (Bremen): no update in 2")
+    ]
+    unknown = Gain("Kiel", "fedavg", np.nan, 0.5, np.nan, np.nan, np.nan, 20)
+    one = Joining((Gain("Hope", "fedavg", 0.7, 0.5, 0.2, 0.1, 0.3, 20), unknown), ACCURACY).sentences()
+    assert one[0] == "By fedavg, 1 of 2 clients is surely better off than alone, nobody surely worse."
+    assert one[2].startswith("fedavg: the gain of 1 of 2 clients is not known (Kiel): ")
+    beside = Joining((replace(unknown, client="Hope"), unknown, *(replace(g, mechanism="ditto") for g in
+                      (Gain("Hope", "", 0.7, 0.5, 0.2, 0.1, 0.3, 20), Gain("Kiel", "", 0.7, 0.5, 0.2, 0.1, 0.3, 20)))),
+                     ACCURACY).sentences()  # fmt: skip
+    assert beside[0].startswith("By ditto, 2 of 2 clients are surely better off than alone")
 
 
 def test_the_same_question_has_the_same_answer_from_a_run(tmp_path: Path) -> None:

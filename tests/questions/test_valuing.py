@@ -152,7 +152,10 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
     [
         (([],), "updates: the list is empty"),
         ((ROWS[0],), "updates: one array of shape (5,): must be [n, P]"),
-        (({"a": ROWS[0], "b": ROWS},), "updates: arrays of several shapes by name (a, b): if this is one model's"),
+        (
+            ({"a": ROWS[0], "b": ROWS},),
+            "updates['b']: has shape (7, 5): must be (5,), as updates['a'] has; if these are one model's state dict, ",
+        ),
         (({"a": ROWS[0], "b": ROWS[1], "c": []},), "updates['c']: has no entries"),
         (({},), "updates: the dictionary is empty"),
         (({1: ROWS[0], "1": ROWS[1]},), "updates: two are called '1'"),
@@ -168,6 +171,10 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
         (([{}],), "updates[0]: has no entries"),
         ((ROWS, loss, [1.0]), "weights: of shape (1,): must be 7 numbers, one for each update"),
         ((ROWS, loss, [1.0] * 6 + [-1.0]), "weights: [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0]: must be finite numbers"),
+        (
+            (dict(zip("abcdefg", ROWS, strict=True)), loss, [1.0] * 6 + [0.0]),
+            "weights: 'g' has 0: it is never part of an average, so it has no value in one; allowed: above 0",
+        ),
         ((ROWS, loss, None, "mixtrue"), "method: 'mixtrue': no such name; did you mean 'mixture'?"),
         (
             (np.zeros((21, 2)), lambda model: 0.0, None, "exact"),
@@ -191,6 +198,7 @@ def test_refused(given: tuple[Any, ...], line: str) -> None:
         ({"permutations": 50}, "permutations: 50: has no effect: it is for method = 'monte_carlo', not 'mixture'"),
         ({"budget": 3}, "method = 'mixture': budget is 3; allowed: at least 16 coalitions for 7 players"),
         ({"start": np.zeros(4)}, "start: has shape (4,): must be (5,), as updates[0] has"),
+        ({"start": np.full(5, np.nan)}, "start: has numbers that are not finite: mend it"),
         ({"start": float("inf")}, "start: inf: must be a finite number"),
     ],
 )

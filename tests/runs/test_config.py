@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+import hanse
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.value import GTG
 from hanse.runs.config import Experiment
+from hanse.runs.privacy import private_of
 from hanse.runs.setup import build
 
 
@@ -280,3 +282,29 @@ def test_a_model_that_there_is_not_is_refused_at_once() -> None:
         "model.name: 'lenett': no such name; did you mean 'lenet'? (or an import path 'package.module:name')",
     )
     assert Experiment(mechanism="fedavg", model="mine:make").model.name == "mine:make"
+
+
+@pytest.mark.parametrize("given", [3, True, [1], [{"name": "fedavg"}]])
+def test_what_must_be_a_table_is_said_with_one_that_is_allowed(given: Any) -> None:
+    inner = ("federation.private", "federation.secure", "federation.refuse", "behaviour.noisy")
+    for key in (*Experiment.model_fields, *inner):
+        section, _, below = key.partition(".")
+        lines = lines_of(**{"mechanism": "fedavg", section: {below: given} if below else given})
+        [line] = [line for line in lines if "must be a table, such as " in line]
+        assert line.startswith(f"{key}: {given!r}: must be a table, such as {{ ")
+        assert all(line.startswith(f"{key}: ") for line in lines)
+        shown = line.partition(", such as ")[2].partition("; a list")[0].partition(", or { }")[0]
+        allowed = tomllib.loads(f"table = {shown}")["table"]
+        played = Experiment(**{"mechanism": "fedavg", section: {below: allowed} if below else allowed})
+        if key == "federation.private":
+            assert (rule := private_of(played)) is not None
+            assert rule.clip == 1.0
+
+
+def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: Path) -> None:
+    private = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
+    with pytest.raises(UserError) as wrong:
+        hanse.run(Experiment(mechanism="oort", federation={"private": private}), out=tmp_path / "run")
+    assert wrong.value.lines == (
+        "mechanism.select: Oort needs each client's training loss, which a privacy account (federation.private) keeps",
+    )

@@ -372,3 +372,17 @@ def test_progress_is_shown_if_asked_for(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == ""
     hanse.run(small, progress=True)
     assert re.search(r"2/2 [0-9:]+ test accuracy 0\.", capsys.readouterr().err)
+
+
+def test_lines_of_another_length_than_at_the_checkpoint_are_refused_and_kept(tmp_path: Path) -> None:
+    """Cutting them off in the middle of a line would damage them, and the next line would follow on half of one."""
+    folder = tmp_path / "run"
+    hanse.run(experiment(), out=folder)
+    file = folder / "clients.jsonl"
+    edited = file.read_text().replace('"samples": ', '"samples":  ', 1)
+    file.write_text(edited)
+    with pytest.raises(MachineError, match=r"clients\.jsonl: was changed after it was written: no line ends at byte"):
+        hanse.resume(folder, rounds=8)
+    assert file.read_text() == edited
+    file.write_text(edited.replace('"samples":  ', '"samples": '))
+    assert len(hanse.resume(folder, rounds=8).metrics) == 8

@@ -191,11 +191,11 @@ def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray
     return np.array([names[value] for value in values], dtype=object)
 
 
-def client_name(value: Any, where: str, kind: str = "client") -> str:
+def client_name(value: Any, where: str, kind: str = "client", who: str = "a client") -> str:
     """Return a client's name, a number behind its ``kind``. Raises UserError if nothing of it can be shown."""
     name = name_of(f"{kind} {value}" if isinstance(value, int | float) else value)
-    if name == "?" != value:
-        raise UserError(f"{where}: a client is called {value!r:.80}: give it a name that can be read")
+    if name == "?" != value or value is None or (isinstance(value, float) and np.isnan(value)):
+        raise UserError(f"{where}: {who} is called {value!r:.80}: give it a name that can be read")
     return name
 
 

@@ -175,6 +175,7 @@ def _opened(url: str | Path, *, writing: bool) -> Iterator[Connection]:
     """
     parsed = as_url(url)
     where = parsed.render_as_string()
+    where = where if isinstance(url, Path) or "://" not in url else f"ledger.url: {where}"
     try:
         engine = _sqlite(parsed, writing) if parsed.get_backend_name() == "sqlite" else create_engine(parsed)
     except (ModuleNotFoundError, NoSuchModuleError) as missing:
@@ -186,6 +187,8 @@ def _opened(url: str | Path, *, writing: bool) -> Iterator[Connection]:
             yield connection
     except DBAPIError as wrong:
         said = (str(wrong.orig).strip() or type(wrong.orig).__name__).splitlines()[0]
+        if parsed.get_backend_name() == "sqlite" and not (folder := Path(parsed.database or "").parent).is_dir():
+            said += f": there is no folder {folder}"
         raise LedgerError(f"{where}: {said}") from wrong
     except UnicodeDecodeError as wrong:  # the driver's message quotes a damaged page
         raise LedgerError(f"{where}: the database is damaged") from wrong

@@ -152,8 +152,7 @@ REASONS = {
     "secure": "sums of groups of updates in the place of single ones (federation.secure)",
     "noise": "clients that say how much noise their updates have (federation.private without federation.secure or "
     "late updates)",
-    "losses": "each client's training loss, which a loop of one's own (train.loop) need not tell, and a privacy "
-    "account (federation.private) keeps",
+    "losses": "each client's training loss",
 }
 
 # what only some training loops, apps or models lack: :mod:`hanse.mechanisms.demands` looks at the first two, and

@@ -167,6 +167,19 @@ def seconds_of(seconds: float | None) -> float | None:
     return float(seconds)
 
 
+def whole_number(name: str, given: Any, least: int) -> None:
+    """Raise UserError, naming the argument, unless this is a whole number of at least ``least``."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < least:
+        raise UserError(f"{name}: {given!r:.80}: must be a whole number, at least {least}")
+
+
+def cache_of(cache: Cache | None) -> Cache | None:
+    """Return a cache. Raises UserError unless it is None or a mapping that can be changed."""
+    if cache is not None and not isinstance(cache, MutableMapping):
+        raise UserError(f"cache: {cache!r:.80}: must be a dictionary that is yours to keep, such as {{}}, or None")
+    return cache
+
+
 @contextmanager
 def progress(wanted: bool | None, label: str) -> Iterator[Told]:
     """Show a bar on standard error, and yield the function that updates it.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hanse.base.errors import UserError
 from hanse.core.table import Floats
-from hanse.data.frames import is_frame
+from hanse.data.frames import client_name, is_frame
 from hanse.questions.estimators import check_alike, is_estimator, parameters_of, with_parameters
 
 
@@ -60,7 +60,8 @@ class Form:
         if not bool(row.isfinite().all()):
             bad = next(name for name in self.names if not bool(parts[name].isfinite().all()))
             at = f", {bad!r}" if len(parts) > 1 else ""
-            raise UserError(f"{where}{at}: has numbers that are not finite: leave this update out, or mend it")
+            remedy = "mend it" if where == "start" else "leave this update out, or mend it"
+            raise UserError(f"{where}{at}: has numbers that are not finite: {remedy}")
         return row
 
     def others(self, update: Any) -> bytes:
@@ -205,9 +206,7 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
         raise UserError(f"updates: {kind}: must be models by name, a list of them, or rows [n, P]")
     if not updates:
         raise UserError(f"updates: the {'list' if keys is None else 'dictionary'} is empty: must have at least one")
-    names = tuple(map(str, range(len(updates)) if keys is None else keys))
-    if len(set(names)) < len(names):
-        raise UserError(f"updates: two are called {max(names, key=names.count)!r}: give them other names")
+    names = shown_names(range(len(updates)) if keys is None else keys, "updates", "one")
     where = [f"updates[{key!r}]" for key in (range(len(updates)) if keys is None else keys)]
     get, put = _pair(parameters, updates, where)
     plain = [_plain(get(update, at)) for update, at in zip(updates, where, strict=True)]
@@ -221,6 +220,18 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
     return Given(names, keys, plain, form, rows, get, put)
 
 
+def shown_names(names: Sequence[Any], where: str, who: str) -> tuple[str, ...]:
+    """Return names as they are shown, ``[n]``: one line each, numbers as they are.
+
+    Raises:
+        UserError: nothing of a name can be shown, or two would be shown alike; the message begins with ``where``.
+    """
+    shown = tuple(client_name(name, where, "", who) for name in names)
+    if len(set(shown)) < len(shown):
+        raise UserError(f"{where}: two are called {max(shown, key=shown.count)!r}: give them other names")
+    return shown
+
+
 Parameters = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
 """``get(model)`` reads a model's arrays, and ``put(model, arrays)`` puts arrays into a copy of it."""
 
@@ -229,10 +240,11 @@ def _refuse_one_state(keys: Sequence[Any], updates: Sequence[Any]) -> None:
     """Raise UserError for one state dict instead of several: arrays by name, of several shapes."""
     arrays = [one for one in updates if isinstance(one, Tensor | np.ndarray)]
     if len(arrays) == len(updates) and len({tuple(one.shape) for one in arrays}) > 1:
-        shown = ", ".join(map(str, keys[:3]))
+        wanted = tuple(arrays[0].shape)
+        odd, what = next((k, s) for k, one in zip(keys, arrays, strict=True) if (s := tuple(one.shape)) != wanted)
         raise UserError(
-            f"updates: arrays of several shapes by name ({shown}): if this is one model's state dict, give one for "
-            "each client: {'Hope': state, ...}"
+            f"updates[{odd!r}]: has shape {what}: must be {wanted}, as updates[{keys[0]!r}] has; if these are one "
+            "model's state dict, give one for each client: {'Hope': state, ...}"
         )
 
 
@@ -262,11 +274,17 @@ def _pair(
     return get, lambda arrays: with_parameters(first, arrays)
 
 
-def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Given) -> Floats:
+def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Given, *, average: bool = False) -> Floats:
     """Return the weights ``[n]`` as float64, ones if there are none given.
 
+    Args:
+        weights: numbers, in the order of the updates or by name.
+        given: the updates.
+        average: whether coalitions are averages, in which an update of weight 0 counts only where it is alone.
+
     Raises:
-        UserError: the weights are not n finite numbers of at least 0, are all 0, or have other names than the updates.
+        UserError: the weights are not n finite numbers of at least 0, are all 0, or have other names than the updates;
+            or one of an average is 0.
     """
     n = len(given.rows)
     if weights is None:
@@ -293,6 +311,12 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
     ):
         raise UserError(
             f"weights: {weights_given.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum"
+        )
+    if average and not weights_given.all():
+        none = given.names[int(np.argmin(weights_given))]
+        raise UserError(
+            f"weights: '{none}' has 0: it is never part of an average, so it has no value in one; allowed: above 0; "
+            "leave it out, or take game = 'increment', in which it is worth 0"
         )
     return weights_given
 

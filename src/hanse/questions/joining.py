@@ -33,13 +33,15 @@ from hanse.games.jackknife import SURE
 from hanse.learning.metrics import ACCURACY, LOSS, Reading, main_of
 from hanse.learning.models import Factory
 from hanse.questions.evaluations import progress as shown
+from hanse.questions.evaluations import whole_number
 from hanse.questions.showing import Picture, Shown, frame
+from hanse.questions.worths import listed
 from hanse.reports.chart import Chart, Line, Lines, slug
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.runs import experiment as running
 from hanse.runs.chance import NEAR_ALL
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.observers import Told
+from hanse.runs.observers import Told, mostly_refused
 from hanse.runs.run_record import RunRecord, load_run
 
 if TYPE_CHECKING:
@@ -120,19 +122,27 @@ class Joining(Shown):
 
     def sentences(self) -> Sequence[str]:
         """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear."""
-        counts = {name: [sum(self.sign(g) == s for g in self.of(name)) for s in (1, -1, 0)] for name in self.mechanisms}
-        mean = {name: float(np.nanmean([g.gain for g in self.of(name)])) for name in self.mechanisms}
-        best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]))
-        first = _headline(best, *counts[best])
-        if len(counts) > 1:
-            first += f" Of the {len(counts)} mechanisms here, {best} has the best result; the others follow."
+        known = {name: [g for g in self.of(name) if np.isfinite(g.gain)] for name in self.mechanisms}
+        counts = {name: [sum(self.sign(g) == s for g in own) for s in (1, -1, 0)] for name, own in known.items() if own}
+        mean = {name: float(np.mean([g.gain for g in known[name]])) for name in counts}
+        best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]), default=None)
+        first = _NOTHING_KNOWN if best is None else _headline(best, len(self.clients), *counts[best])
+        if best is not None and len(known) > 1:
+            first += f" Of the {len(known)} mechanisms here, {best} has the best result; the others follow."
         each = [
             f"{name}: {up} surely better off, {down} surely worse, {open_} open; on the mean "
             f"{self.reading.show_difference(mean[name])} of {self.reading.title}."
             for name, (up, down, open_) in counts.items()
         ]
+        each += [
+            f"{name}: the gain of {len(unknown)} of {len(self.clients)} clients is not known ({listed(unknown)}): a "
+            "test of the client's model, or of the one trained alone, is not a finite number."
+            for name in known
+            if (unknown := [g.client for g in self.of(name) if not np.isfinite(g.gain)])
+        ]
         over = f", and are means over {self.splits} splits" if self.splits > 1 else ""
-        alone = float(np.nanmean([gain.alone for gain in self.gains]))
+        finite = [gain.alone for gain in self.gains if np.isfinite(gain.alone)]
+        alone = float(np.mean(finite)) if finite else -np.inf
         if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
             each.append(f"Alone, clients reach {self.reading.show(alone)} on the mean: almost nothing is left to gain.")
         each.append(f"Gains are on each client's own test rows, with 95 % intervals for the draw of these rows{over}.")
@@ -181,6 +191,12 @@ class Joining(Shown):
             UserError: pandas is not installed.
         """
         return frame([{**vars(gain)} for gain in self.gains], "client")
+
+
+_NOTHING_KNOWN = (
+    "Whether joining pays is not known for any client: no test of both of its models is a finite number. Numbers are "
+    "too large, or training diverges: scale the features and the target (to a spread of about 1), or take a smaller lr."
+)
 
 
 def _as_arguments(line: str) -> str:
@@ -304,8 +320,7 @@ def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
     if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
         raise UserError(f"test: {test!r}: must be a share above 0 and below 1: without test rows nobody can compare")
     for name, (count, least) in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise UserError(f"{name}: {count!r}: must be a whole number, at least {least}")
+        whole_number(name, count, least)
 
 
 def _check_kinds(columns: Mapping[str, Any], settings: Mapping[str, Any], out: Any) -> None:
@@ -335,14 +350,14 @@ def _owned(read: _Source, target: str | None, client: str | None, seed: int) -> 
     return dataset
 
 
-def _headline(name: str, up: int, down: int, open_: int) -> str:
-    """Return for how many clients joining surely pays, surely does not, and for how many neither is sure."""
-    n, worse = up + down + open_, f"{down} {_are(down)} surely worse off than alone"
+def _headline(name: str, n: int, up: int, down: int, open_: int) -> str:
+    """Return for how many of n clients joining surely pays, surely does not, and for how many neither is sure."""
+    worse = f"{down} {_are(down)} surely worse off than alone"
     if not up and not down:
         return f"For none of the {n} clients is it sure that joining by {name} changes anything."
     if not up:
-        unsure = f"For {open_} of {n} clients it is not sure whether joining by {name} pays; {worse}."
-        return unsure if open_ else f"By {name}, all {n} clients are surely worse off than alone."
+        unsure = f"For {n - down} of {n} clients it is not sure whether joining by {name} pays; {worse}."
+        return unsure if down < n else f"By {name}, all {n} clients are surely worse off than alone."
     better = f"By {name}, {up} of {n} clients {_are(up)} surely better off than alone"
     return f"{better}, {down or 'nobody'} surely worse{f'; for {open_} it is not sure' if open_ else ''}."
 
@@ -476,6 +491,8 @@ class _Plan:
             counted.label = label
             run = running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
             warned += [_as_arguments(line) for line in run.said if line.startswith("warning: ")]
+            if lost := mostly_refused(run.clients, run.names):
+                warned.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")
             if label != ALONE:
                 joined, alone = load_run(place), load_run(folder / ALONE)
                 found += gains_of(joined, alone, label)

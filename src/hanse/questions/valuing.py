@@ -29,8 +29,18 @@ from hanse.games.gram import inner_products
 from hanse.games.jackknife import interval_errors
 from hanse.games.mixture import BUDGET
 from hanse.learning.threads import intra_op
-from hanse.questions.evaluations import Answer, Asked, Cache, Evaluations, Limit, progress, seconds_of
-from hanse.questions.forms import Given, Parameters, given_updates, start_of, weights_of
+from hanse.questions.evaluations import (
+    Answer,
+    Asked,
+    Cache,
+    Evaluations,
+    Limit,
+    cache_of,
+    progress,
+    seconds_of,
+    whole_number,
+)
+from hanse.questions.forms import Given, Parameters, given_updates, shown_names, start_of, weights_of
 from hanse.questions.showing import number
 from hanse.questions.worths import Worths
 from hanse.runs.chance import NEAR_ALL
@@ -140,7 +150,7 @@ def value(
             number for each test sample, of which the mean is taken. With the array, intervals also cover the draw of
             the test samples.
         weights: ``[n]``, or by name: each update's weight in the average, such as its number of samples. None: equal
-            weights.
+            weights. In the "average" game they must be above 0: an update of weight 0 is in no average of several.
         method: "mixture" (the Shapley value from few evaluations, 10 per update), "exact" (from all 2^n averages),
             "gtg" or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n averages). See
             ``docs/mechanisms/values.md``. "path" follows ``gradient`` along the step from ``start`` to the average.
@@ -191,6 +201,8 @@ def value(
     """
     method = ("mixture" if gradient is None else "path") if method is None else method
     _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
+    whole_number("seed", seed, 0)
+    cache_of(cache)
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
         needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
         raise UserError(f"gradient: {gradient!r}: method = '{method}': {needs}")
@@ -200,7 +212,8 @@ def value(
     before = start_of(start, given)
     if game == "increment" and not isinstance(before, Tensor):
         raise UserError("start: game = 'increment' needs the model before, from which the updates' steps are taken")
-    played = _Coalitions(given, weights_of(weights, given), evaluate, before, game or "average")
+    average = method != "path" and game != "increment"
+    played = _Coalitions(given, weights_of(weights, given, average=average), evaluate, before, game or "average")
     if gradient is not None:
         if seconds is not None:
             raise UserError(f"seconds: {seconds}: has no effect: method = 'path' makes three gradients in any case")
@@ -226,17 +239,20 @@ def _without_start(found: Valuation) -> str:
     )
 
 
-def _check_names(names: Any) -> None:
-    """Raise UserError unless these are names, at least one, and no name twice."""
+def _checked_names(names: Any) -> tuple[str, ...]:
+    """Return names as they are shown. Raises UserError unless they are names, at least one, and no name twice."""
     if isinstance(names, str) or not isinstance(names, Sequence) or not names:
         raise UserError(f"names: {names!r:.80}: must be a list of at least one name")
+    if odd := [name for name in names if not isinstance(name, Hashable)]:
+        raise UserError(f"names: {odd[0]!r:.80}: must be a text or a number, as a name is")
     if twice := [name for i, name in enumerate(names) if name in names[:i]]:
         raise UserError(f"names: {twice[0]!r}: is there twice")
+    return shown_names(names, "names", "one")
 
 
 def _by_name(names: Any, updates: Any) -> dict[Any, Any]:
     """Return the updates of a list or an array by name. Raises UserError for a dictionary, or names that do not fit."""
-    _check_names(names)
+    _checked_names(names)
     if isinstance(updates, Mapping):
         raise UserError("names: are the keys of the dictionary already: leave them out")
     if len(updates) != len(names):
@@ -288,14 +304,16 @@ def shapley(
         >>> {name: round(v, 3) for name, v in zip(found.names, found.values.tolist())}
         {'left': 0.167, 'right': 0.667, 'other left': 0.167}
     """
-    _check_names(names)
+    shown = _checked_names(names)
     method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
     _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
+    whole_number("seed", seed, 0)
+    cache_of(cache)
     if nothing is not None and not _finite(nothing):
         raise UserError(f"nothing: {nothing!r}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)
     plan = _Plan(method, len(names), None, permutations, seed)
-    return _valued(plan, tuple(map(str, names)), game, (seconds, progress, cache))
+    return _valued(plan, shown, game, (seconds, progress, cache))
 
 
 def _check(method: Any, allowed: Sequence[str], function: Any, called: str, takes: str, **options: int | None) -> None:
@@ -305,8 +323,8 @@ def _check(method: Any, allowed: Sequence[str], function: Any, called: str, take
     for name, given in options.items():
         if given is not None and method not in _OPTION[name]:
             raise UserError(f"{name}: {given}: has no effect: it is for method = '{_OPTION[name][0]}', not '{method}'")
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1):
-            raise UserError(f"{name}: {given!r}: must be a whole number, at least 1")
+        if given is not None:
+            whole_number(name, given, 1)
     if not callable(function):
         raise UserError(f"{called}: {function!r}: must be a function that takes {takes} and returns its worth")
 
@@ -399,8 +417,8 @@ class _Plan:
             if truncated.truncated_between:  # its rule: a change below 1e-4 is none; in whose units, nobody was asked
                 truncated = games.gtg(memo, n, eps=0.0, max_permutations=self.permutations, seed=self.seed)
             return truncated.values, truncated.standard_errors, partial(_by_walks, truncated)
-        assert self.permutations is not None
-        sampled = games.monte_carlo_result(memo, n, self.permutations, self.seed)
+        orders = _ORDERS if self.permutations is None else self.permutations
+        sampled = games.monte_carlo_result(memo, n, orders, self.seed)
         return sampled.values, sampled.standard_errors, partial(_by_walks, sampled)
 
 

@@ -191,7 +191,7 @@ def _coins(budget: str, currency: str, digits: int) -> int:
     """Return a budget in the smallest coin. Raises UserError."""
     form = re.fullmatch(r"0*([0-9]{1,16})(?:\.([0-9]{1,16}))?", budget)
     if form is None:
-        raise UserError(f"--budget '{budget}': must be a decimal number, such as 10000 or 99.50")
+        raise UserError(f"--budget '{budget}': must be a decimal number above 0, such as 10000 or 99.50")
     coins = Decimal(f"{form[1]}.{form[2] or 0}").scaleb(digits)
     if coins != int(coins) or not 0 < coins <= MOST:
         most = Decimal(MOST).scaleb(-digits)

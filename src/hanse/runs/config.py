@@ -618,9 +618,27 @@ def _mechanism_lines(given: Any) -> list[str]:
     return []
 
 
+# tables that are allowed, by key; of the user's own names below [behaviour] there is one for all
+_TABLES = {
+    "data": "{ clients = 10 }",
+    "model": '{ name = "mlp" }',
+    "mechanism": '{ name = "fedavg" }',
+    "train": "{ lr = 0.1 }",
+    "clients": '{ policy = "loyal" }',
+    "behaviour": "{ noisy = { sigma = 0.3 } }",
+    "federation": "{ min_replies = 2 }",
+    "federation.private": "{ clip = 1.0, epsilon = 8.0, delta = 1e-5 }",
+    "federation.secure": "{ group = 3 }, or { } for one without options",
+    "federation.refuse": '{ name = "norm_bound" }',
+    "sizes": "{ proved = true }",
+    "ledger": "{ floor = 0.0 }",
+    "engine": '{ device = "cpu" }',
+    "eval": "{ every = 5 }",
+    "run": "{ rounds = 20 }",
+}
+_ONE_TABLE = "{ sigma = 0.3 }, or { } for one without options"
 # what pydantic calls by Python's names
 _IN_TOML = {
-    "dict_type": "must be a table, such as { sigma = 0.3 }, or { } for one without options",
     "list_type": 'must be a list, such as ["one", "two"]',
     "string_type": "must be a text in quotes",
 }
@@ -642,5 +660,11 @@ def _line(error: Any, experiment: Experiment) -> str:
     if error["type"] == "value_error":
         given = f"{error['input']!r}: " if isinstance(error["input"], str | int | float) else ""
         return f"{name}: {given}{error['ctx']['error']}"
+    if error["type"] in ("dict_type", "model_type"):
+        key = name.removesuffix(".dict[str,any]")
+        several = isinstance(error["input"], list) and "." not in key
+        one = f"; a list, or [[{key}]], makes several, and there is one" if several else ""
+        return f"{key}: {error['input']!r}: must be a table, such as {_TABLES.get(key, _ONE_TABLE)}{one}"
+    name = name.removesuffix(".str") if error["type"] == "string_type" else name  # one of the kinds that are allowed
     message = _IN_TOML.get(error["type"], error["msg"])
     return f"{name}: {error['input']!r}: {message[0].lower()}{message[1:]}"

@@ -31,7 +31,7 @@ from hanse.learning.loop import WITH_PENALTY, Loop
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.by_value import ByValue
-from hanse.mechanisms.registry import refuse_late, refuse_sums, rules, unfit
+from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit
 from hanse.mechanisms.weigh import BySamples
 from hanse.runs.config import Experiment
 
@@ -225,6 +225,15 @@ def not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mecha
     if recipe.order == "by_class" and (data.num_classes is None or is_text(data.pool([0])[0])):
         lines.append("train.order: 'by_class': needs samples with a class each; must be 'shuffled'")
     return lines
+
+
+def with_cause(line: str, experiment: Experiment) -> str:
+    """Return a line about something that a part needs with the setting that withholds it, if one does."""
+    if not line.endswith(REASONS["losses"]):
+        return line
+    if experiment.federation.private is not None:
+        return f"{line}, which a privacy account (federation.private) keeps"
+    return f"{line}, which a loop of one's own (train.loop) need not tell"
 
 
 def not_for_loops(experiment: Experiment, mechanism: Mechanism, loop: Loop) -> list[str]:

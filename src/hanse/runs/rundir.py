@@ -289,6 +289,8 @@ class RunDir:
                 litter.unlink()
             lengths = dict.fromkeys(LINES, 0) if snapshot is None else snapshot.lengths
             for name, length in lengths.items():
+                _same_lines(path / name, length)
+            for name, length in lengths.items():
                 if (path / name).exists() and (path / name).stat().st_size > length:
                     os.truncate(path / name, length)
             settled = snapshot is not None and snapshot.state.finished  # its answers lie behind the last round
@@ -523,6 +525,21 @@ def _environment() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: version(name) for name in packages},
     }
+
+
+def _same_lines(file: Path, length: int) -> None:
+    """Raise MachineError unless a line ends at ``length`` bytes of a file, where one did at the last checkpoint."""
+    if not length or not file.exists():
+        return
+    with file.open("rb") as lines:
+        lines.seek(length - 1)
+        if lines.read(1) == b"\n":
+            return
+    played_lines(file.parent, file.name)  # which line is damaged says more
+    raise MachineError(
+        f"{file}: was changed after it was written: no line ends at byte {length:,} anymore, where the last checkpoint "
+        "left off; bring back a backup of it"
+    )
 
 
 @contextmanager

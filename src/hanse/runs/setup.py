@@ -170,7 +170,8 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(
         experiment, data, problem, device or torch.device("cpu")
     )
-    lines += [lack.line for lack in unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(misfit)))]
+    lacks = unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(misfit)))
+    lines += [refusals.with_cause(lack.line, experiment) for lack in lacks]
     lines += [*refusals.too_many(experiment.mechanism.table, data.num_clients), *misfit]
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     lines += [] if loop is None else refusals.not_for_loops(experiment, mechanism, loop)
