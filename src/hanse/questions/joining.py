@@ -536,7 +536,8 @@ def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
     ]
     apart = [f"{key} {value}" for key, value in other.items() if train.get(key) != value]
     told += [f"Alone clients trained with {', '.join(apart)}."] if apart else []
-    if not joined.readings and joined.main.percent:
+    judged = any(line.get("client/test_accuracy") is not None for line in joined.metrics)  # a regression has none
+    if not joined.readings and joined.main.percent and judged:
         told.append(
             "The intervals are as if both models erred independently, so rather wide; the setting eval.metrics = "
             f"['{joined.main.key}'] compares them row by row."
