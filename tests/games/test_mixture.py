@@ -203,6 +203,26 @@ def test_the_pair_of_a_far_player_and_the_lightest_one_is_always_known() -> None
     assert np.median([np.linalg.norm(one.values - exact) for one in found]) <= 0.012 * np.linalg.norm(exact)  # 0.023
 
 
+@pytest.mark.parametrize("budget", [24, 28, 32, 36, 38, 40])
+def test_few_coalitions_of_a_far_player_give_true_intervals_or_none(budget: int) -> None:
+    n, draw = 10, np.random.default_rng(2)
+    places, weights = draw.normal(0, 0.3, (n, 2)), draw.uniform(0.5, 2, n)
+    places[0] = (8, -4)
+    members = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
+    x = members * weights @ places / np.maximum((members @ weights)[:, None], 1e-9)
+    v = -np.log1p(np.exp(x[:, 0] - 1)) - np.abs(np.tanh(x[:, 1]))
+    exact = shapley.shapley_from_table(v)
+    found = [mixture(Counting(v), n, weights, budget=budget, seed=seed) for seed in range(40)]
+    assert {one.fit.design.far for one in found} == {0}
+    errors = np.array([one.standard_errors for one in found])
+    if budget < 38:  # three pairs of size 2 and of size 3 come first, then two without the far player
+        assert np.isnan(errors).all()
+        return
+    inside = np.abs([one.values - exact for one in found]) <= 1.96 * errors
+    assert inside[:, 0].mean() >= 0.9  # over games of this kind .90; with its strata last .5
+    assert inside.mean() >= 0.93
+
+
 def test_one_player_is_far_if_its_worth_is_apart_from_the_median_by_four_times_what_half_are() -> None:
     assert far_player([0.0, 1.0, 2.0, 3.0, 6.1]) == 4  # apart: 2, 1, 0, 1, 4.1; their median is 1
     assert far_player([0.0, 1.0, 2.0, 3.0, 6.0]) is None

@@ -227,6 +227,8 @@ def test_outputs_of_other_sizes_are_not_read() -> None:
         outputs.mixed(rows, torch.ones(4, 2), x)
     with pytest.raises(IndexError, match=r"samples \[2, 17, 17\] for a model"):
         outputs.mixed(rows, torch.ones(4, 3), x[:, :2])
+    assert outputs.mixed(rows, torch.ones(0, 3), x).shape[0] == 0
+    torch.testing.assert_close(outputs.mixed(rows, torch.zeros(2, 3), x), outputs(torch.zeros_like(rows[:2]), x))
 
 
 @HERE

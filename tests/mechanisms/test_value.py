@@ -340,6 +340,15 @@ def test_a_model_with_weights_below_0_is_told(view: View, weights: list[float], 
     assert averages or lines[0].startswith("mechanism.value: in 1 of 2 rounds the new model was no average")
 
 
+def test_rounds_that_gtg_takes_for_none_are_told(view: View) -> None:
+    lines = valued_otherwise([{}, value(view, name="gtg", eps=1e9).metrics])
+    assert lines == [
+        "mechanism.value: in 1 of 2 rounds all values are 0, because the model changed by less than GTG-Shapley's "
+        "threshold: set mechanism.value.eps = 0 to value these rounds too"
+    ]
+    assert valued_otherwise([value(view, name="gtg", eps=0.0).metrics]) == []
+
+
 def test_value_parts_say_what_they_measure() -> None:
     named = {
         "exact": "Shapley value", "gtg": "Shapley value", "monte_carlo": "Shapley value", "mixture": "Shapley value",

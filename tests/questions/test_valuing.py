@@ -65,6 +65,17 @@ def test_gtg_goes_on_where_all_together_change_less_than_its_threshold() -> None
     assert np.abs(1e7 * small.values - plain.values).max() < 0.1 * np.abs(plain.values).max()
 
 
+@pytest.mark.parametrize("unit", [1e-4, 1e6])
+def test_gtg_s_values_do_not_depend_on_the_unit_of_the_worth(unit: float) -> None:
+    plain, other = (
+        hanse.value(ROWS, lambda model, by=by: by * loss(model), WEIGHTS, "gtg", start=np.zeros(5), seed=1)
+        for by in (1.0, unit)
+    )
+    assert other.evaluated == plain.evaluated
+    np.testing.assert_allclose(other.values / unit, plain.values, rtol=1e-9)
+    np.testing.assert_allclose(other.standard_errors / unit, plain.standard_errors, rtol=1e-6)
+
+
 def test_a_game_that_adds_up() -> None:
     """v(S) = the sum over members of a_i q_i / q(S) is no sum; a game linear in the average of one update is."""
     found = hanse.value([np.array([3.0])], lambda model: float(model[0]))

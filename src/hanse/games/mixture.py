@@ -154,6 +154,10 @@ class Design:
         """Return whether a stratum has only the far player's pairs of its size, or all others."""
         return 2 <= self.size(stratum) <= _far_sizes(self.players, self.far)
 
+    def of_far(self, stratum: int) -> bool:
+        """Return whether a stratum has only the far player's pairs of its size."""
+        return stratum > self.players // 2
+
     def coalitions(self) -> list[Coalition]:
         """Return the coalitions in the order of the rows, to be evaluated."""
         return [frozenset(np.flatnonzero(row).tolist()) for row in self.members]
@@ -212,13 +216,15 @@ def _check_budget(n: int, budget: int) -> None:
 def _shared_out(n: int, available: Sequence[int], pairs: int) -> list[int]:
     """Return how many of ``pairs`` each stratum gets.
 
-    Stratum 1 gets all of its pairs, every other one three, as far as they go. The rest is given out one by one, each to
-    the stratum whose share ``1 / s`` is served least (half of that share if both sides have ``s`` players). The far
-    player's strata have the shares 1 and 1/2.
+    Stratum 1 gets all of its pairs, every other one three, as far as they go: the far player's strata first, because no
+    other stratum tells how much is missed there. The rest is given out one by one, each to the stratum whose share
+    ``1 / s`` is served least (half of that share if both sides have ``s`` players). The far player's strata have the
+    shares 1 and 1/2.
     """
     taken = [0] * len(available)
     left = pairs
-    for s in range(1, len(available)):
+    first_far = n // 2 + 1
+    for s in [1, *range(first_far, len(available)), *range(2, first_far)][: len(available) - 1]:
         taken[s] = min(available[s], left, available[s] if s == 1 else _LEAST)
         left -= taken[s]
     share = [0.0] + [(0.5 if 2 * s == n else 1.0) / s for s in range(1, n // 2 + 1)]
@@ -425,7 +431,8 @@ class MixtureEstimate:
             two differ by more than their error. Unlike them, they need not sum to ``v(N) - v({})`` unless they are
             exact.
         standard_errors: ``[n]``, widened by Student's factor, so that ``values +- 1.96 standard_errors`` are 95 %
-            intervals. They are 0 where values are exact, and NaN where no stratum has two sampled pairs.
+            intervals. They are 0 where values are exact, and NaN where too few pairs are sampled: each stratum of a
+            far player needs two, and so does one of the others.
         cross_fitted: ``[n]``, the cross-fitted values, unbiased except for the choice of the kernel's parameters.
         plug_in: ``[n]``, the values with the surrogate's worth wherever none was evaluated.
         distinct: how many coalitions were evaluated, including the empty one and all players.
@@ -750,6 +757,7 @@ class Fit:
         pairs many times as large as the rest, and few of these are drawn. So for the errors each stratum is split by
         the player that is on the smaller sides of the most squared misses (:func:`_group`), unless the design splits it
         by the far player. A stratum with fewer than two sampled pairs takes the spread of the nearest one that has two.
+        But the far player's pairs and the others are unlike: if either are too few, the errors are not known.
         """
         design, k, n = self.design, self.design.pairs, self.design.players
         small, large = unseen[1 : 1 + k], unseen[1 + k :]
@@ -757,7 +765,8 @@ class Fit:
         weight = np.square(functional.small) + np.square(functional.large)
         sampled = [s for s in range(1, len(design.taken)) if design.taken[s] < design.available[s]]
         enough = [s for s in sampled if design.taken[s] > 1]
-        if not enough:
+        far, rest = ([s for s in sampled if design.of_far(s) == of] for of in (True, False))
+        if not set(far) <= set(enough) or (rest and not set(rest) & set(enough)):
             return np.full(len(functional.full), np.nan), np.full(len(functional.full), np.nan)
         unit = float(np.abs(missed).max()) or 1.0  # squares of squares overflow where the worths themselves do not
         size = float(np.abs(unseen).max()) or 1.0

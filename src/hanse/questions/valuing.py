@@ -49,6 +49,7 @@ Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "ban
 _METHODS = get_args(Method)
 _OF_SETS = ("exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf")  # methods for any function of a set
 _OPTION = {"budget": ("mixture",), "permutations": ("monte_carlo", "gtg")}  # options, and the methods they belong to
+_NEGLIGIBLE = 1e-4  # of the whole gain: GTG-Shapley samples no further below
 _ORDERS = 100  # permutations of Monte Carlo
 _FEW = 7  # names of which all 2^n sets are asked for
 _BATCH = 1 << 26  # bytes of averages that are made at once
@@ -413,9 +414,9 @@ class _Plan:
                 lambda worth: mixed.fit.values(None, worth[memo.places(design)]),
             )
         if self.method == "gtg":
-            truncated = games.gtg(memo, n, max_permutations=self.permutations, seed=self.seed)
-            if truncated.truncated_between:  # its rule: a change below 1e-4 is none; in whose units, nobody was asked
-                truncated = games.gtg(memo, n, eps=0.0, max_permutations=self.permutations, seed=self.seed)
+            # the rule takes a change below 1e-4 for none; nobody was asked for the unit, so take that share of the gain
+            eps = _NEGLIGIBLE * abs(memo(frozenset(range(n))) - memo(frozenset()))
+            truncated = games.gtg(memo, n, eps, self.permutations, seed=self.seed)
             return truncated.values, truncated.standard_errors, partial(_by_walks, truncated)
         orders = _ORDERS if self.permutations is None else self.permutations
         sampled = games.monte_carlo_result(memo, n, orders, self.seed)

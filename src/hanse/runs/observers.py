@@ -74,18 +74,25 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
 
 
 def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning if values assumed that models are averages of updates, but the new model was not one.
+    """Return a warning if values assumed that models are averages of updates, but the new model was not one; and one if
+    GTG-Shapley took a round's change for none.
 
     Args:
         metrics: the lines of ``metrics.jsonl``.
     """
-    rounds = sum(bool(line.get("value/not_averages")) for line in metrics)
-    if not rounds:
-        return []
-    return [
-        f"mechanism.value: in {rounds} of {len(metrics)} rounds the new model was no average of the updates alone "
-        "(weights below 0, or other rows besides the old one): values are those of the average by the weights above 0"
-    ]
+    told = []
+    if rounds := sum(bool(line.get("value/not_averages")) for line in metrics):
+        told.append(
+            f"mechanism.value: in {rounds} of {len(metrics)} rounds the new model was no average of the updates alone "
+            "(weights below 0, or other rows besides the old one): values are those of the average by the weights "
+            "above 0"
+        )
+    if rounds := sum(bool(line.get("value/truncated_between")) for line in metrics):
+        told.append(
+            f"mechanism.value: in {rounds} of {len(metrics)} rounds all values are 0, because the model changed by "
+            "less than GTG-Shapley's threshold: set mechanism.value.eps = 0 to value these rounds too"
+        )
+    return told
 
 
 def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -78,10 +78,14 @@ class NativeOutputs:
         layers = self._layers(rows, x.shape[1:])
         if shares.shape[1] != len(rows):
             raise IndexError(f"shares of {shares.shape[1]} rows, but there are {len(rows)}")
+        outputs = torch.empty((len(shares), layers[-1].outputs, len(x)))
+        if not len(shares):
+            return outputs
         used = (shares != 0).any(0)
+        if not used.any():
+            used[0] = True  # compiled code reads one row at least
         shares, rows, x = shares[:, used].contiguous(), rows[used], x.contiguous()
         heads, rest = rows[:, : self._head].contiguous(), shares @ rows[:, self._head :]
-        outputs = torch.empty((len(shares), layers[-1].outputs, len(x)))
         given = (Layer * len(layers))(*layers)
         if self._mix(
             given, len(layers), heads.data_ptr(), len(heads), rest.data_ptr(), shares.data_ptr(), len(shares),
