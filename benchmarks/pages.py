@@ -351,11 +351,10 @@ kept runs alone:
 * **not run**: no run is kept
 
 A seed counts once all of a claim's runs with it are kept; the first three words need five, shares ten. Plans end at
-20. *Off* is the distance from the claimed number; what is *computed* has no chance in
-it. Rows *against* a twin without the game, or a control, do not count. Intervals are paired over
-seeds, corrected over a table, and hold however often we look.
+20. *Off*: distance from the claimed number; *computed*: without chance. Rows *against* a twin without the game, or a
+control, do not count. Intervals are paired over seeds, corrected over a table, and hold however often we look.
 
-How to decide open ones, or recompute a word: [check us](../check-us.md#results-of-the-four-papers).
+To decide open ones, or recompute a word: [check us](../check-us.md#results-of-the-four-papers).
 All sentences: [the map](../claims-map.md).
 """
 
