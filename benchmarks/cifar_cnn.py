@@ -1,11 +1,12 @@
 """cifar-cnn: 50 clients x 200 images, 5 seats a round, 2 epochs of batches of 50, CNN 32-64-64 + 128, SGD 0.01 / 0.5,
 accuracy on 1,000 images every round; alone, and with one busy neighbour process.
-Run: ``HANSE_DATA=folder python benchmarks/cifar_cnn.py``.
+Run: ``HANSE_DATA=folder python benchmarks/cifar_cnn.py [--model cnn_greedyfed]``.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,18 +50,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--all", action="store_true", help="also the settings that are not chosen")
+    parser.add_argument("--model", default="cnn", help="another of hanse's models, such as cnn_greedyfed")
     options = parser.parse_args()
     train, test, source = load("cifar10")
     test = Samples(test.x[:1000], test.y[:1000])
     clients = list(torch.randperm(10_000, generator=torch.Generator().manual_seed(0)).split(200))
     most = torch.get_num_threads()
-    print(f"cifar-cnn on {source}; PyTorch {torch.__version__}, {most} threads at most")
-    problem, row = build_problem("cnn", (3, 32, 32), 10, 0)
+    print(f"{options.model} on {source}; PyTorch {torch.__version__}, {most} threads at most")
+    problem, row = build_problem(options.model, (3, 32, 32), 10, 0)
     chosen = choose(problem, row, RECIPE, train.take(clients[0][:4]), seats=5, batch=50)
     others = {EngineChoice("sequential", 1, most), EngineChoice("sequential", most, 1)} if options.all else set()
     runs: dict[str, Callable[[], object]] = {}
     for threads in sorted({1, most}):
-        loop = PlainLoop(cnn(), train, test, clients)
+        module = cnn() if options.model == "cnn" else copy.deepcopy(problem.module)
+        loop = PlainLoop(module, train, test, clients)
         runs[f"plain loop ({threads} threads)"] = with_threads(threads, partial(plain_round, loop))
     baseline = list(runs)
     engines: list[Engine] = []

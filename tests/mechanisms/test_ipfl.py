@@ -19,6 +19,7 @@ from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Attacker, Drift, Joiner, Leaver, Liar, Me
 from hanse.federation.profiles import at_round, build_profiles
 from hanse.games import market
+from hanse.ledger.run_ledger import reading
 from hanse.mechanisms.ipfl import Trade
 
 TEST5 = ["seller", "buyer", "trader", "trader", "attacker"]
@@ -342,6 +343,9 @@ def test_critical_prices_are_never_above_the_papers(tmp_path: Path) -> None:
     assert (b["market_units"] <= a["market_units"]).all()
     assert b["market_units"].sum() < a["market_units"].sum()
     assert critical.metrics[0]["utility/mean"] == pytest.approx(marginal.metrics[0]["utility/mean"], abs=1e-5)
+    for pricing, memo in (("marginal", "iPFL eq. (10)"), ("critical", "critical price")):
+        with reading(tmp_path / pricing) as ledger:
+            assert {r.transaction.memo for r in ledger.history() if r.transaction.kind == "market"} == {memo}
 
 
 def test_baselines_are_accounted_as_in_the_paper() -> None:

@@ -272,6 +272,9 @@ Task = Train | Score | Nearest | Gradient | Confusion | Ask | Test | CommitSize 
 class Trained:
     """The update of one seat.
 
+    A new field must also be carried where updates are rebuilt: in privacy and secure sums (``federation``), the
+    strategy and ``hanse.valued`` (``deployment``), the table of updates, late arrivals and checkpoints.
+
     Attributes:
         seat: the seat's position in the round.
         row: ``[P]``, the trained model.

@@ -89,6 +89,7 @@ EVIDENCE = "evidence"  # the question for the losses of others' first models
 FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
 UNPAYABLE = LARGEST + 1  # units: more than any account can hold
 MOST_STEPS = 10_000  # after more, a pulled model is where the pull leads
+_MEMO = {"marginal": "iPFL eq. (10)", "critical": "critical price", "posted": "posted price"}
 ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, the figures are only in the records
 
 
@@ -734,8 +735,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         market = trade.market
         bills = _bills(due(self.pricing, market, trade.graph, self.tariff), trade.graph)
         authorised = [_limit(view.authorised.get(c)) for c in trade.clients.tolist()]
-        memo = "posted price" if self.tariff else "iPFL eq. (10)"
-        paid, transactions = _clear(view, trade.clients, bills, authorised, memo)
+        paid, transactions = _clear(view, trade.clients, bills, authorised, _MEMO[self.pricing])
         owed = _recorded(bills)
         realised = np.where(paid[:, None], trade.graph, 0)
         money = np.where(paid[:, None], owed, 0)
