@@ -196,8 +196,8 @@ def test_two_processes_on_one_directory(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_two_processes_on_one_directory_at_twenty_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    two_at_once(20, 18, tmp_path, monkeypatch)
+def test_two_processes_on_one_directory_at_eight_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_at_once(8, 18, tmp_path, monkeypatch)
 
 
 def test_a_refused_process_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

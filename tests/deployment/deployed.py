@@ -20,7 +20,7 @@ from hanse.runs.run_record import played_lines
 APP = Path(__file__).parent / "app"
 MECHANISMS: dict[str, dict[str, Any]] = {
     "fedavg": {"clients_per_round": 3},
-    "greedyfed": {"clients_per_round": 2},
+    "greedyfed": {"clients_per_round": 3},
     "gtfedavg": {"clients_per_round": 3},
     "pifl": {"by_contribution": 2, "at_random": 1},
     "ipfl": {"keep_best": False, "eagerness": 5e4},  # enough for models of some 150 samples to be worth their cost

@@ -25,7 +25,7 @@ def test_engines_agree_local_and_deployment(subtests: pytest.Subtests, tmp_path:
         net.up()
         server = os.environ.get("HANSE_TEST_POSTGRES")  # books in PostgreSQL where there is one, else in SQLite
         books = {"ledger": {"url": server}} if server else {}
-        net.play({"plan": str(plan(tmp_path, {name: experiment(name, **books) for name in MECHANISMS}))})
+        net.play({"plan": str(plan(tmp_path, {name: experiment(name, rounds=3, **books) for name in MECHANISMS}))})
     finally:
         net.down()
     for name in MECHANISMS:
@@ -34,7 +34,7 @@ def test_engines_agree_local_and_deployment(subtests: pytest.Subtests, tmp_path:
 
 
 def agree(name: str, played: Path, here: Path, server: str | None) -> None:
-    local, state = hanse.run(experiment(name), out=here), final(played)
+    local, state = hanse.run(experiment(name, rounds=3), out=here), final(played)
     assert torch.equal(local.table.rows, state.table.rows)
     assert local.clients == clients(played)  # seats, weights, losses, values
     # postings; closes have hashes of records, in which tests' means are summed in another order

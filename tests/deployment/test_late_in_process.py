@@ -38,6 +38,13 @@ class Slow(InProcessGrid):
     def __init__(self, later: Mapping[tuple[int, int], int | None], *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.later, self.round, self.held = later, -1, dict[str, int | None]()
+        self.restarts = dict[int, int]()
+
+    def get_nodes(self) -> Iterable[Any]:
+        nodes = list(super().get_nodes())
+        for node in nodes:
+            node.last_activated_at = f"start {self.restarts.get(node.node_id, 0)}"
+        return nodes
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         sent = list(messages)
@@ -131,6 +138,16 @@ def test_a_dead_node_gets_no_task_until_it_is_back(tmp_path: Path) -> None:
     assert [m["refused"] for m in run.metrics] == [0, 1, 0, 0, 0, 1, 0]
     with np.load(tmp_path / "run" / "rounds" / "00005.npz") as arrays:
         assert arrays["reason"].tolist() == ["its update of round 1: its node was away meanwhile"]
+
+
+def test_a_node_that_restarts_before_it_is_missed_is_asked_again(tmp_path: Path) -> None:
+    def restart(grid: Slow, round: int) -> None:
+        grid.restarts[102] = int(round >= 2)  # it never was offline when the server looked
+
+    run = over_flower(experiment(5, enough=4, late="next"), tmp_path, {(2, 1): None}, restart)
+    mine = {line["round"]: line.get("refused") for line in run.clients if line["client"] == 2}
+    assert mine == {0: None, 1: STILL, 4: None}
+    assert reasons(tmp_path, 3) == [(2, "its update of round 1: its node was away meanwhile")]
 
 
 def trains(node: int, message: Message) -> bool:

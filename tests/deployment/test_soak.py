@@ -20,11 +20,12 @@ def resident(pid: int) -> float:
     return int(shown.stdout) / 1024
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("nodes", "rounds", "every", "deadline_s"),
     [
-        pytest.param(4, 10, 5, 60.0, marks=pytest.mark.slow, id="ten rounds"),
-        pytest.param(10, 200, 8, 60.0, marks=pytest.mark.soak, id="two hundred rounds"),
+        pytest.param(4, 10, 5, 60.0, id="ten rounds"),
+        pytest.param(10, 200, 8, 60.0, id="two hundred rounds"),
     ],
 )
 def test_soak(nodes: int, rounds: int, every: int, deadline_s: float, tmp_path: Path) -> None:

@@ -92,10 +92,12 @@ def test_theorems_on_random_markets() -> None:
         check(random_market(rng, int(rng.integers(1, 11))), rng)
 
 
-@pytest.mark.slow
-def test_theorems_on_100_000_random_markets() -> None:
-    rng = np.random.default_rng(8)
-    for _ in range(100_000):
+@pytest.mark.parametrize(
+    "part", [pytest.param(i, marks=pytest.mark.slow if i < 4 else pytest.mark.soak) for i in range(20)]
+)
+def test_theorems_on_100_000_random_markets(part: int) -> None:
+    rng = np.random.default_rng([8, part])
+    for _ in range(5_000):
         check(random_market(rng, int(rng.integers(1, 11))), rng)
 
 

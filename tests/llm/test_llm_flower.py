@@ -38,7 +38,7 @@ def shipped(**more: Any) -> hanse.Experiment:
 
 @pytest.mark.slow
 def test_engines_agree_on_adapters_local_and_deployment(llm: None, tmp_path: Path) -> None:
-    exp = shipped()
+    exp = shipped(run={"rounds": 2})
     net = network(tmp_path / "net", 3, ("transformers", "peft", "tiny_base"))
     try:
         net.up()

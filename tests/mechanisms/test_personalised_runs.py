@@ -174,7 +174,7 @@ def test_killed_while_the_table_grows(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(test_resume, "experiment", growing)
     reference = tmp_path / "reference"
     hanse.run(growing(), out=reference)
-    test_resume.kill_and_resume(4, 3, reference, tmp_path)
+    test_resume.kill_and_resume(2, 3, reference, tmp_path)
 
 
 def test_engines_agree_on_rounds_with_pulls_tilts_and_two_seats() -> None:

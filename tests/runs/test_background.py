@@ -290,7 +290,7 @@ def test_killed_anywhere_nothing_is_lost_that_was_told(whole: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_killed_anywhere_between_checkpoints(whole: Path, tmp_path: Path) -> None:
-    kill_and_resume(10, 4, whole, tmp_path, every=3)
+    kill_and_resume(6, 4, whole, tmp_path, every=3)
 
 
 @pytest.mark.soak
@@ -348,5 +348,5 @@ def test_a_disk_that_is_full_at_any_moment_loses_nothing_that_was_told(whole: Pa
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_at_twenty_moments(whole: Path, tmp_path: Path) -> None:
-    fill(20, 26, whole, tmp_path)
+def test_a_disk_that_is_full_at_ten_moments(whole: Path, tmp_path: Path) -> None:
+    fill(10, 26, whole, tmp_path)

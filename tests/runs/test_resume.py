@@ -88,7 +88,7 @@ def test_killed_with_sparse_checkpoints_redoes_the_rounds_since(reference: Path,
 
 @pytest.mark.slow
 def test_killed_at_many_random_moments(reference: Path, tmp_path: Path) -> None:
-    kill_and_resume(20, 99, reference, tmp_path)
+    kill_and_resume(8, 99, reference, tmp_path)
 
 
 def test_resuming_a_finished_run_changes_nothing(reference: Path) -> None:

@@ -27,7 +27,7 @@ from hanse.core.port import Arrival, Closing, Reply, Request, Roster, Train, Tra
 from hanse.deployment.members import Check, Member, Members, Orders, kind, majority
 from hanse.deployment.message import LARGEST, Beside, from_records, said_beside, to_records
 from hanse.deployment.newcomers import LOG, Newcomers
-from hanse.deployment.nodes import key_of, named, pause, pulled, sent
+from hanse.deployment.nodes import key_of, named, pause, pulled, sent, since
 from hanse.deployment.receipts import Letters
 from hanse.deployment.replies import content_of, guarded
 from hanse.deployment.witnesses import Shown
@@ -58,7 +58,8 @@ class Open:
         again: whether the message was sent a second time, with all models.
         waits: whether the node was asked again because it waited for cosignatures of the head.
         unsure: whether the node's last answer said that it waits for them.
-        away: whether the node has been seen offline since the message was sent.
+        since: when that node last came online, as of the message.
+        away: whether the node has been offline since the message was sent.
         down: bytes sent for the message so far.
         letters: how many receipts travel with the message.
         shown: what the message shows of the books.
@@ -78,6 +79,7 @@ class Open:
     message: Message
     request: Request | None = None
     node: int = 0
+    since: str = ""
     again: bool = False
     waits: bool = False
     unsure: bool = False
@@ -165,6 +167,7 @@ class FlowerFederation:
     newcomers: Newcomers = field(init=False)
     online: dict[str, Any] = field(default_factory=dict, init=False)
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
+    _since: dict[int, str] = field(default_factory=dict, init=False)  # client -> when that node came online
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
     _demanded: bool = field(default=False, init=False)  # whether a node waits for others' cosignatures
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
@@ -190,7 +193,8 @@ class FlowerFederation:
         self.admit()
         here, fitting = self._here(), {m.id for m in self.members.fitting(self.check)}
         for name, one in list(self._open.items()):
-            one.away |= self._nodes.get(one.client) != one.node
+            # a node that comes back at once is never seen offline: only the time at which it came online tells
+            one.away |= self._nodes.get(one.client) != one.node or self._since.get(one.client) != one.since
             if one.client not in fitting or (one.away and one.client in self._nodes):
                 reason = AWAY if one.client in fitting else OUT
                 self._lost.append(Reply(one.client, refused=reason, arrival=Arrival(round=self._open.pop(name).round)))
@@ -242,6 +246,7 @@ class FlowerFederation:
         room = self.capacity or len(self.members.by_key)
         here = [m for m in fitting if m.key in self.online and m.id < room]
         self._nodes = {m.id: int(self.online[m.key].node_id) for m in here}
+        self._since = {m.id: since(self.online[m.key]) for m in here}
         return here
 
     # ---- the exchange
@@ -295,7 +300,7 @@ class FlowerFederation:
         """
         members, records, by_node = self.members.by_id(), {}, {}
         for one in due:
-            one.node = self._nodes[one.client]
+            one.node, one.since = self._nodes[one.client], self._since[one.client]
             by_node[one.node], records[one.node] = one, self._packed(one, members)
         life = max(1.0, seconds, 0.0 if closing is None else LASTING_S)
         names = sent(self.grid, self.key, records, life, str(due[0].round)) if due else {}

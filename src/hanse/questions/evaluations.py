@@ -173,11 +173,10 @@ def whole_number(name: str, given: Any, least: int) -> None:
         raise UserError(f"{name}: {given!r:.80}: must be a whole number, at least {least}")
 
 
-def cache_of(cache: Cache | None) -> Cache | None:
-    """Return a cache. Raises UserError unless it is None or a mapping that can be changed."""
+def check_cache(cache: Cache | None) -> None:
+    """Raise UserError unless a cache is None or a mapping that can be changed."""
     if cache is not None and not isinstance(cache, MutableMapping):
         raise UserError(f"cache: {cache!r:.80}: must be a dictionary that is yours to keep, such as {{}}, or None")
-    return cache
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from hanse.questions.evaluations import (
     Cache,
     Evaluations,
     Limit,
-    cache_of,
+    check_cache,
     progress,
     seconds_of,
     whole_number,
@@ -203,7 +203,7 @@ def value(
     method = ("mixture" if gradient is None else "path") if method is None else method
     _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
     whole_number("seed", seed, 0)
-    cache_of(cache)
+    check_cache(cache)
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
         needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
         raise UserError(f"gradient: {gradient!r}: method = '{method}': {needs}")
@@ -309,7 +309,7 @@ def shapley(
     method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
     _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
     whole_number("seed", seed, 0)
-    cache_of(cache)
+    check_cache(cache)
     if nothing is not None and not _finite(nothing):
         raise UserError(f"nothing: {nothing!r}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)

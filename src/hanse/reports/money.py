@@ -88,11 +88,11 @@ def read_books(run: RunRecord) -> Books | None:
     """
     if not (run.path / "ledger.json").exists():
         return None
-    from hanse.ledger.run_ledger import reading, wrong_in
+    from hanse.ledger.run_ledger import reading
     from hanse.ledger.totals import Totals
 
-    if wrong := wrong_in(run.path):
-        raise UserError(f"they do not hold: {wrong} ('hanse ledger verify' checks them)")
+    if run.wrong_in_books:
+        raise UserError(f"they do not hold: {run.wrong_in_books} ('hanse ledger verify' checks them)")
     last, totals, rounds, rows = int(run.metrics[-1]["round"]), Totals(), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
     with reading(run.path) as ledger:

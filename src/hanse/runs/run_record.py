@@ -186,17 +186,19 @@ class RunRecord:
         loss = table(self.config, "train").get("loss")
         cross_entropy = loss in (None, "cross_entropy")
         known = doubts(self.metrics, self.guess, cross_entropy=cross_entropy, several=self.models > 1)
-        return [*self._unlike_the_books(), *known, *self.about.warnings]
+        wrong = self.wrong_in_books
+        unlike = [f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."] if wrong else []
+        return [*unlike, *known, *self.about.warnings]
 
-    def _unlike_the_books(self) -> list[str]:
-        """Return a sentence if the run has books and they, or the records that they close, do not hold."""
+    @cached_property
+    def wrong_in_books(self) -> str | None:
+        """Why the run's books, or the records that they close, do not hold. None: they hold, or the run has none."""
         if not (self.path / "ledger.json").exists():
-            return []
+            return None
         try:
-            wrong = wrong_in(self.path)
+            return wrong_in(self.path)
         except UserError as unread:
-            wrong = str(unread)
-        return [f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."] if wrong else []
+            return str(unread)
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return one metric over the rounds that have it.
