@@ -59,28 +59,28 @@ def test_the_worst_messages_of_a_member_cost_it_its_seats_and_it_is_named_and_ex
     run, sent = tmp_path / "run", tmp_path / "sent"
     net.up(only=[0, 1])
     net.start_node(2, {"FAULT": "worst", "FAULT_COUNT": str(sent)})
-    exp = experiment("tiff", nodes=3, rounds=10, mechanism=AUCTION, federation={"deadline_s": 120.0}, eval={"every": 1})
+    exp = experiment("tiff", nodes=3, rounds=7, mechanism=AUCTION, federation={"deadline_s": 120.0}, eval={"every": 1})
     config = {"plan": str(plan(tmp_path, {"run": exp}))}
     played = threading.Thread(target=net.play, args=(config,))
     played.start()
-    until("16 messages", lambda: sent.exists() and len(sent.read_text()) >= 16, 1200.0)
+    until("8 messages", lambda: sent.exists() and len(sent.read_text()) >= 8, 1200.0)
     order = ["network", "expel", str(run), "--client", "2", "--reason", "sends rubbish"]
     assert CliRunner().invoke(app, order).exit_code == 0
     played.join()
 
     lines, rounds = clients(run), metrics(run)
-    assert len(rounds) == 10
+    assert len(rounds) == 7
     assert rounds[-1]["present"] == 2
     assert [line for line in lines if line["client"] != 2 and "refused" in line] == []
     assert [line for line in lines if line["client"] == 2 and "refused" not in line] == []
     refused = [np.load(file) for file in sorted((run / "rounds").glob("*.npz"))]
     found = [int(c) for r in refused for c in [*r["refused"], *r.get("test_refused", [])]]
     assert set(found) == {2}
-    assert len(found) >= 16, f"{len(found)} of {len(sent.read_text())}"
+    assert len(found) >= 8, f"{len(found)} of {len(sent.read_text())}"
     [member] = [m for m in json.loads((run / "members.json").read_text()) if m["id"] == 2]
     assert member["expelled"] == "sends rubbish"
     log = (net.folder / "logs" / "run.log").read_text()  # as Flower streams it, which may cut a line in two
-    assert log.count(f"client 2 ({member['name']}, key {member['key']}): refused: ") > 12
+    assert log.count(f"client 2 ({member['name']}, key {member['key']}): refused: ") >= 6
     assert "client 0" not in log
     with open_ledger(run) as ledger:
         assert ledger.verify(read_receipts(run / "receipts")).ok
