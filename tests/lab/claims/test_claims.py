@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
 
@@ -316,14 +318,20 @@ def test_hours_end_it_and_it_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_told_and_its_claim_left(tmp_path: Path) -> None:
+    asked: list[Job] = []
+
     def work(job: Job, step: Step) -> dict[str, Any]:
+        asked.append(job)
         bad = is_gtflat(job) and job.sections["run"]["seed"] == 1
         failed = {"key": job.key, "label": job.label, "given": job.sections, "status": "failed", "error": "E: x"}
         return failed if bad else result(job, lead)
 
-    [verdict], failures = decide({tmp_path: [claim_of()]}, work=work)
+    console = Console(file=StringIO(), width=200)
+    [verdict], failures = decide({tmp_path: [claim_of()]}, work=work, console=console)
     assert (verdict.judged.word, verdict.seeds) == ("open", 1)
-    assert set(failures.values()) == {"E: x"}
+    assert list(failures.values()) == ["E: x"]
+    assert ": failed: E: x\n" in console.file.getvalue()  # at once, not only at the end
+    assert list(failures)[0] == asked[-1].label  # no more of its runs is played
     assert all("GTFedAvg, seed 1" in label for label in failures)
 
 
@@ -401,6 +409,7 @@ def test_it_waits_while_there_is_a_pause_file(tmp_path: Path, monkeypatch: pytes
 
 KILLED = """
 import sys
+from io import StringIO
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from tests.lab.claims.test_claims import claim_of, lead, result

@@ -11,6 +11,7 @@ import pytest
 
 from hanse.base.toml import flat
 from hanse.data.sources import split_note
+from hanse.federation.profiles import build_profiles
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.changes import changed
 from hanse.lab.papers.tables import RECIPES, SCALES, Cell, PaperTable, Variant
@@ -20,7 +21,9 @@ UNSAID = ("engine.", "data.seed", "run.seed", "data.path", "data.download")
 
 
 def settings(variant: Variant) -> dict[str, Any]:
-    found = dict(flat(Experiment(**variant.sections).sections()))
+    experiment = Experiment(**variant.sections)
+    build_profiles(experiment.clients.profiles, experiment.data.clients, seed=0)  # raises what would end the run
+    found = dict(flat(experiment.sections()))
     return {name: value for name, value in found.items() if not name.startswith(UNSAID)}
 
 

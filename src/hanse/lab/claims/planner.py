@@ -246,8 +246,9 @@ def decide(
             folder = min(left, key=lambda folder: steps[folder][0].rank)
             step, runs = steps[folder][0], books[folder]
             for some in [step.jobs] if workers > 1 else [(one,) for one in step.jobs]:
-                if clock() < end:
-                    failures |= _played(some, step, runs, workers, console, work)
+                if clock() >= end or failures.keys() & {job.key for job in step.jobs}:
+                    break  # a claim with a failed run stays open, whatever else is played
+                failures |= _played(some, step, runs, workers, console, work)
             look(folder)
     every = (j for claims in asked.values() for c in claims for seed in range(statistics.LOOKS[-1])
              for j in jobs_of(c, seed))  # fmt: skip
@@ -265,13 +266,17 @@ def _played(
         runs.forget(found)
     if not step.again:
         done = play_all(jobs, runs.kept, pausing, workers=workers, label=label, console=console)
-        return dict(done.failures)
-    failures = {}
-    for found in jobs:
-        result = _repeated(found, work)
-        runs.kept.write(found, result)
-        if result["status"] != "done":
-            failures[found.key] = result["error"]
+        failures = dict(done.failures)
+    else:
+        failures = {}
+        for found in jobs:
+            result = _repeated(found, work)
+            runs.kept.write(found, result)
+            if result["status"] != "done":
+                failures[found.key] = result["error"]
+    if console is not None:
+        for why in failures.values():
+            console.print(f"{label}: failed: {why}", markup=False, highlight=False)
     return failures
 
 
