@@ -331,7 +331,7 @@ def test_a_run_that_fails_is_told_and_its_claim_left(tmp_path: Path) -> None:
     assert (verdict.judged.word, verdict.seeds) == ("open", 1)
     assert list(failures.values()) == ["E: x"]
     assert ": failed: E: x\n" in console.file.getvalue()  # at once, not only at the end
-    assert list(failures)[0] == asked[-1].label  # no more of its runs is played
+    assert next(iter(failures)) == asked[-1].label  # no more of its runs is played
     assert all("GTFedAvg, seed 1" in label for label in failures)
 
 
