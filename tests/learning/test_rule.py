@@ -140,9 +140,11 @@ def test_what_is_asked_for_is_kept() -> None:
         chosen(*build_problem(USER + "dropping", (1, 28, 28), 10, 1), train="vmapped")
 
 
-def test_engines_without_bf16_say_so() -> None:
+def test_engines_without_bf16_refuse_it() -> None:
     mlp, cnn = (build_problem(name, (1, 28, 28), 10, 1) for name in ("mlp", "cnn_femnist"))
-    assert f"{DENSE}: computes in float32, where bf16 gains nothing" in chosen(*mlp, precision="bf16").why
+    with pytest.raises(UserError, match=rf"engine.precision is 'bf16', but engine '{DENSE}' computes in float32"):
+        chosen(*mlp, precision="bf16")
+    assert chosen(*mlp, precision="bf16", train="sequential").engine == "sequential"
     assert not any("bf16" in line for line in chosen(*cnn, precision="bf16").why)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click.core import ParameterSource
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def attack(
+    ctx: typer.Context,
     what: Annotated[
         str,
         typer.Argument(metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name."),
@@ -69,14 +72,19 @@ def attack(
     from hanse.runs.observers import counting
 
     if replay and what.endswith(".json"):
+        _only(ctx, "a .json goes with --replay only", ("what", "replay"))
         _replayed(Path(what))
         return
     sections, name = _asked(what, set_ or [])
     if markets is not None:
+        _only(ctx, "--markets goes with --seed, --set, --out and --json only", ("what", "markets", "seed", *_HOW))
         _on_markets(sections, markets, seed, out_dir or Path("runs") / f"attack-{name}", as_json)
         return
     if pair and second_key:
         raise UserError("--pair, --second-key: only one of them")
+    if replay:
+        lacking = ("what", "replay", "second_key", "seeds", "seed", "workers", *_HOW)
+        _only(ctx, "--replay takes who deviates, and how, from the file", lacking)
     clients = [client, client + 1] if pair or second_key else [client]
     folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
     many = cores() if workers is None else workers
@@ -96,6 +104,17 @@ def attack(
     if not replay:
         flags = [f"--seed {seed}"] * (seed != 0) + [f"--seeds {seeds}"] * (seeds != 5) + ["--second-key"] * second_key
         say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
+
+
+_HOW = ("set_", "out_dir", "as_json")
+
+
+def _only(ctx: typer.Context, why: str, allowed: Sequence[str]) -> None:
+    """Raise UserError for options that were given and that the command would not use."""
+    for option in ctx.command.params:
+        given = option.name is not None and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        if given and option.name not in allowed:
+            raise UserError(f"{option.opts[0]}: not here: {why}")
 
 
 def _on_markets(sections: dict[str, Any], markets: int, seed: int, folder: Path, as_json: bool) -> None:

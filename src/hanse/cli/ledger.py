@@ -92,6 +92,8 @@ def history(
     from hanse.ledger.export import write_csv
     from hanse.ledger.run_ledger import reading
 
+    if round_ is not None and round_ < 0:
+        raise UserError(f"--round {round_}: must be at least 0")
     with reading(folder) as ledger:
         ledger.count()  # books that do not hold are refused before anything is printed
         _warn(folder)

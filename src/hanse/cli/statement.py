@@ -82,6 +82,8 @@ def statement(
         raise UserError("--dry-run: goes with --client and --json only: nothing has been played yet")
     if everyone and (dry_run or check_receipts or receipts is not None or out_file is not None):
         raise UserError("--all: goes with --json, --alone and --train-alone only; pages go to DIR/statements")
+    if (check_receipts or receipts is not None) and (out_file is not None or alone is not None or train_alone):
+        raise UserError("--check-receipts: goes with --client, --receipts and --json only: it makes no page")
     # one of the two must be given, and not both
     if everyone == (client is not None):
         raise UserError("--client: give one, as in --client 3, or --all for a page each" + (", not both" * everyone))

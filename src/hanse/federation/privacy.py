@@ -141,6 +141,9 @@ class Privacy:
             call(_terms, one, f"stricter[{at}]")
         if self.quantile is not None and self.unit == "sample":
             raise UserError(f"quantile: {self.quantile:g}: not with unit 'sample', whose clip stays")
+        for name, usual in (("rate", 0.2), ("bits", 4.0)):
+            if self.quantile is None and getattr(self, name) != usual:
+                raise UserError(f"{name}: {getattr(self, name):g}: only with a quantile for the clip to follow")
         named = [client for one in self.stricter for client in one["clients"]]
         if len(set(named)) < len(named):
             raise UserError(f"stricter: client {max(named, key=named.count)} is named twice; allowed: once")

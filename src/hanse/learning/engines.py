@@ -158,7 +158,7 @@ def choose(
 
     Raises:
         UserError: the requested engine cannot train this model, several workers have more than one thread each, or
-            graphs are requested but impossible.
+            graphs are requested but impossible, or another engine than "sequential" would compute in bf16.
     """
     if threads and workers and threads > 1 and workers > 1:
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
@@ -178,7 +178,10 @@ def choose(
         _refuse_graphs(choice, device)
     choice = replace(choice, graphs=choice.graphs and choice.workers == 1 if graphs is None else graphs)
     if precision == "bf16" and choice.engine != "sequential":
-        notes.append(f"{choice.engine}: computes in float32, where bf16 gains nothing")
+        raise UserError(
+            f"engine.precision is 'bf16', but engine {choice.engine!r} computes in float32; allowed: leave it out, or "
+            "engine.train = 'sequential'"
+        )
     if train == "auto":
         notes += _passed_over(kind, unable, seats, problem.layout.num_parameters, choice.engine, device)
     given = (
@@ -272,6 +275,9 @@ def make_engine(
     raise UserError(f"engine is {choice.engine!r}; allowed: native, stacked, vmapped, sequential")
 
 
+_DEVICES = "allowed: 'auto', 'cpu', 'cuda', 'cuda:0'"
+
+
 def pick_device(name: str) -> torch.device:
     """Return the device of this name. "auto" is CUDA if there is a CUDA device, and the CPU otherwise.
 
@@ -283,7 +289,9 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UserError(f"device is {name!r}; allowed: 'auto', 'cpu', 'cuda', 'cuda:0'") from error
+        raise UserError(f"device is {name!r}; {_DEVICES}") from error
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
+        raise UserError(f"device is {name!r}; {_DEVICES}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device is {name!r}, but this PyTorch sees no CUDA device; use 'auto' or 'cpu'")
     return device

@@ -303,7 +303,7 @@ class FederationSection(Section):
     """
 
     engine: Literal["local", "ray"] = "local"
-    deadline_s: Annotated[float, Field(gt=0)] | None = None
+    deadline_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     min_replies: Count = 0
     half_precision: bool = False
     refuse: str | dict[str, Any] | None = None
