@@ -11,9 +11,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
-from hanse.cli import entry
+from hanse.cli import app, entry
 from hanse.data.choices import PARTITIONS, SOURCE_KINDS
 from hanse.federation.policy import POLICIES
 from hanse.mechanisms.registry import PARTS
@@ -118,6 +119,29 @@ def test_the_same_seed_gives_the_same_lines_and_another_seed_others(folder: Path
     assert untimed(folder / "a/metrics.jsonl") != untimed(folder / "c/metrics.jsonl")
 
 
+EXACT = "mechanism.value=exact"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["attack", "ipfl", "--markets", "1", "--client", "9"], "--client: not here: --markets goes with"),
+        (["attack", "found.json", "--replay", "--set", "x=1"], "--set: not here: a .json goes with --replay only"),
+        (["attack", "attack.toml", "--replay", "--tries", "3"], "--tries: not here: --replay takes who deviates"),
+        (["statement", "run", "--client", "3", "--check-receipts", "--out", "a.html"], "--check-receipts: goes with"),
+        (["statement", "run", "--client", "3", "--json", "--out", "a.html"], "--out: not with --json"),
+        (["ledger", "history", "run", "--round", "-1"], "--round -1: must be at least 0"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(args: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "attack.toml").write_text("")
+    places = {name: str(tmp_path / name) for name in ("run", "attack.toml", "found.json")}
+    wrong = CliRunner().invoke(app, [places.get(word, word) for word in args]).exception
+    assert str(wrong).startswith(said)
+    assert isinstance(wrong, UserError)
+
+
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
@@ -134,6 +158,13 @@ def test_the_same_seed_gives_the_same_lines_and_another_seed_others(folder: Path
         (["run", "exp.toml", "--set", "behaviour.stragler.fraction=0.5"], "did you mean 'straggler'?"),
         (["run", "exp.toml", "--set", "behaviour.straggler.fraction=1.5"], "behaviour.straggler.fraction: 1.5"),
         (["run", "exp.toml", "--set", "engine.device=tpu9"], "engine.device"),
+        (["run", "exp.toml", "--set", "engine.device=mps"], "engine.device is 'mps'; allowed: 'auto'"),
+        (["run", "exp.toml", "--set", "engine.precision=bf16"], "computes in float32; allowed: leave it out"),
+        (["run", "exp.toml", "--set", "model.batch_norm=False"], "model.batch_norm: 'False': must be true or false"),
+        (
+            ["run", "exp.toml", "--set", "data.clients=21", "--set", "mechanism.clients_per_round=21", "--set", EXACT],
+            "mechanism.value: all coalitions of 21 updates are 2**21 models; allowed: at most 20 updates",
+        ),
         (["run", "missing.toml"], "missing.toml: there is no such file"),
         (["run", "exp.toml", "--track", "paper"], "no such tracker"),
         (["resume", "nowhere"], "nowhere: is not a run directory"),

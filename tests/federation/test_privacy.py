@@ -271,6 +271,12 @@ def test_a_server_cannot_choose_a_clip_that_numbers_are_too_coarse_for(tmp_path:
     assert not (tmp_path / "privacy.json").exists()
 
 
+@pytest.mark.parametrize(("name", "given"), [("rate", 0.5), ("bits", 9.0)])
+def test_what_moves_the_clip_needs_a_quantile(name: str, given: float, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{name}: {given:g}: only with a quantile for the clip to follow"):
+        node(tmp_path, GIVEN | {name: given})
+
+
 def test_a_participants_lesser_terms_hold_in_an_account_with_a_larger_budget(tmp_path: Path) -> None:
     assert asked(node(tmp_path, GIVEN)).refused is None
     own = Privacy(clip=1.0, noise=2.0, epsilon=3.0, delta=1e-5)

@@ -393,3 +393,15 @@ def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path, monkeypat
     [read] = load_runs([run.path])
     with pytest.raises(UserError, match=r"00001\.npz: its values of 30 models are not numbers by client"):
         load_runs([run.path])[0].smaller_budgets()
+
+
+@pytest.mark.parametrize(
+    ("updates", "said"),
+    [
+        ([2, 3], ""),
+        ([2, 1, 4], " Not ranked: 1 client with a single valued update."),
+        ([1, 3, 1, 2], " Not ranked: 2 clients with a single valued update each."),
+    ],
+)
+def test_clients_with_one_valued_update_are_said_not_to_be_ranked(updates: list[int], said: str) -> None:
+    assert contributions.not_ranked(updates) == said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,20 +70,14 @@ def attack(
     from hanse.lab.player import cores
     from hanse.runs.observers import counting
 
+    _check_options(ctx, what, markets=markets is not None, replay=replay)
     if replay and what.endswith(".json"):
-        _only(ctx, "a .json goes with --replay only", ("what", "replay"))
         _replayed(Path(what))
         return
     sections, name = _asked(what, set_ or [])
     if markets is not None:
-        _only(ctx, "--markets goes with --seed, --set, --out and --json only", ("what", "markets", "seed", *_HOW))
         _on_markets(sections, markets, seed, out_dir or Path("runs") / f"attack-{name}", as_json)
         return
-    if pair and second_key:
-        raise UserError("--pair, --second-key: only one of them")
-    if replay:
-        lacking = ("what", "replay", "second_key", "seeds", "seed", "workers", *_HOW)
-        _only(ctx, "--replay takes who deviates, and how, from the file", lacking)
     clients = [client, client + 1] if pair or second_key else [client]
     folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
     many = cores() if workers is None else workers
@@ -106,11 +99,20 @@ def attack(
         say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
 
 
-_HOW = ("set_", "out_dir", "as_json")
-
-
-def _only(ctx: typer.Context, why: str, allowed: Sequence[str]) -> None:
-    """Raise UserError for options that were given and that the command would not use."""
+def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool) -> None:
+    """Raise UserError for an option that was given and that the command would not use."""
+    how = {"what", "seed", "set_", "out_dir", "as_json"}
+    if replay and what.endswith(".json"):
+        allowed, why = {"what", "replay"}, "a .json goes with --replay only"
+    elif markets:
+        allowed, why = {"markets", *how}, "--markets goes with --seed, --set, --out and --json only"
+    elif replay:
+        allowed = {"replay", "second_key", "seeds", "workers", *how}
+        why = "--replay takes who deviates, and how, from the file"
+    elif ctx.params["pair"] and ctx.params["second_key"]:
+        raise UserError("--pair, --second-key: only one of them")
+    else:
+        return
     for option in ctx.command.params:
         given = option.name is not None and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
         if given and option.name not in allowed:

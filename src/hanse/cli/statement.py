@@ -84,6 +84,8 @@ def statement(
         raise UserError("--all: goes with --json, --alone and --train-alone only; pages go to DIR/statements")
     if (check_receipts or receipts is not None) and (out_file is not None or alone is not None or train_alone):
         raise UserError("--check-receipts: goes with --client, --receipts and --json only: it makes no page")
+    if as_json and out_file is not None:
+        raise UserError("--out: not with --json, which prints the statement and writes no page")
     # one of the two must be given, and not both
     if everyone == (client is not None):
         raise UserError("--client: give one, as in --client 3, or --all for a page each" + (", not both" * everyone))

@@ -61,7 +61,8 @@ def mlp(
         activation: "relu" or "tanh".
 
     Raises:
-        UserError: another activation, or widths that are not whole numbers of 1 or more.
+        UserError: another activation, widths that are not whole numbers of 1 or more, or a ``batch_norm`` that is
+            neither true nor false.
     """
     kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
     if activation not in kinds:
@@ -69,6 +70,8 @@ def mlp(
     listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)  # True is an int, too, hence the next line
     if not listed or any(isinstance(width, bool) or not isinstance(width, int) or width < 1 for width in hidden):
         raise UserError(f"model.hidden: {hidden!r}: must be the list of the width of each hidden layer, 1 or more")
+    if not isinstance(batch_norm, bool):
+        raise UserError(f"model.batch_norm: {batch_norm!r}: must be true or false")
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = prod(input_shape)
     for width in hidden:

@@ -550,6 +550,15 @@ class MonteCarlo(GameValue):
         return Solved(found.values, _along(found, game), _known(found.standard_errors))
 
 
+def few_enough(n: int) -> None:
+    """Raise UserError if a group of ``n`` updates is too large to evaluate all of its coalitions."""
+    if n > shapley.MAX_EXACT_PLAYERS:
+        raise UserError(
+            f"mechanism.value: all coalitions of {n} updates are 2**{n} models; allowed: at most "
+            f"{shapley.MAX_EXACT_PLAYERS} updates, or 'mixture', 'monte_carlo' or 'gtg'"
+        )
+
+
 @dataclass(frozen=True)
 class Exact(GameValue):
     """The exact Shapley value, over all 2^m coalitions of a group."""
@@ -562,6 +571,7 @@ class Exact(GameValue):
             n: number of players.
             view: the round; not read here.
         """
+        few_enough(n)
         values = shapley.exact(game, n)
         return Solved(values, _by_block(shapley.shapley_from_table, game))
 
@@ -620,6 +630,7 @@ class Banzhaf(GameValue):
             n: number of players.
             view: the round; not read here.
         """
+        few_enough(n)
         values = shapley.banzhaf(game, n)
         return Solved(values, _by_block(shapley.banzhaf_from_table, game))
 

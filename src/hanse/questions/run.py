@@ -287,9 +287,13 @@ class Contributions(Worths):
 
     def sentences(self) -> Sequence[str]:
         """Return who was worth most and least among those that can be ranked, as a report says it."""
-        from hanse.reports.contributions import TOO_FEW
+        from hanse.reports.contributions import TOO_FEW, not_ranked
 
-        first, *rest = super().sentences() if len(self.ranked) > 1 else [TOO_FEW, *self.notes()]
+        if len(self.ranked) < 2:
+            first, *rest = [TOO_FEW, *self.notes()]
+        else:
+            first, *rest = super().sentences()
+            first += not_ranked(self.updates)
         return [" ".join([*self.doubts, first]), *rest]
 
     def notes(self) -> Sequence[str]:

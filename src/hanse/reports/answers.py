@@ -24,7 +24,7 @@ from hanse.learning.metrics import Reading
 from hanse.reports.accuracy import utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
-from hanse.reports.contributions import DOUBTFUL, HELPFUL, TOO_FEW, Contribution, contribution, ends
+from hanse.reports.contributions import DOUBTFUL, HELPFUL, TOO_FEW, Contribution, contribution, ends, not_ranked
 from hanse.reports.digits import between, points, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
@@ -315,7 +315,7 @@ def _contributed(found: Contribution | None) -> str:
     if len(found.ranked.clients) < 2:
         return TOO_FEW
     like = f" {_LIKE}: each value is what is lost if that client alone leaves." if found.measure.marginal else ""
-    return f"{_most(found)}.{_harmed(found)}{like}"
+    return f"{_most(found)}.{_harmed(found)}{not_ranked(found.seats)}{like}"
 
 
 def _most(found: Contribution) -> str:

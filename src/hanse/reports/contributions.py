@@ -621,6 +621,18 @@ class Contribution:
         return [label for label, one in zip(self.labels, bad.tolist(), strict=True) if one]
 
 
+def not_ranked(updates: Sequence[int] | Ints) -> str:
+    """Return a sentence, after a space, on the clients that have too few valued updates to be ranked; or nothing.
+
+    Args:
+        updates: the number of valued updates of each client.
+    """
+    few = int((np.asarray(updates) == 1).sum())
+    if not few:
+        return ""
+    return f" Not ranked: {few} client{'s' * (few > 1)} with a single valued update{' each' * (few > 1)}."
+
+
 def contribution(group: SeedGroup) -> Contribution | None:
     """Return the values of each client added up over the rounds, or None if the runs recorded no values.
 

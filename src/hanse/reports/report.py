@@ -32,6 +32,7 @@ from hanse.reports.contributions import (
     contribution_charts,
     estimate_charts,
     lost_files,
+    not_ranked,
     without_values,
 )
 from hanse.reports.digits import between, rounded
@@ -210,7 +211,9 @@ def _value(groups: Sequence[SeedGroup]) -> list[str]:
             continue
         best, worst = int(several[0]), int(several[-1])
         comma = "," if group.seeds_text else ""
-        told.append(f"In {group.label}{group.seeds_text}{comma} {_ends_of(found, best, worst)}.")
+        told.append(
+            f"In {group.label}{group.seeds_text}{comma} {_ends_of(found, best, worst)}.{not_ranked(found.seats)}"
+        )
         sure = sure or (f" {EXACT}." if found.last.exact else "")
     if told:
         told[-1] += sure

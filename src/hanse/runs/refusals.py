@@ -32,6 +32,8 @@ from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit
+from hanse.mechanisms.train import SharedModel
+from hanse.mechanisms.value import Banzhaf, Exact, few_enough
 from hanse.mechanisms.weigh import BySamples
 from hanse.runs.config import Experiment
 
@@ -46,12 +48,24 @@ def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mecha
         *not_remembered(experiment, data, mechanism),
         *no_utility(data, problem, mechanism),
         *too_few(experiment, seats),
+        *too_many_coalitions(mechanism, seats),
         *by_size(experiment, mechanism, data)[1],
         *unfit_late(experiment, mechanism),
         *unfit_sums(experiment, mechanism, seats),
         *no_bonds(experiment),
         *not_kept(experiment),
     ]
+
+
+def too_many_coalitions(mechanism: Mechanism, seats: int) -> list[str]:
+    """Return a line if a round's updates of one model are too many to evaluate all of their coalitions."""
+    if not isinstance(mechanism.value, Exact | Banzhaf) or not isinstance(mechanism.train, SharedModel):
+        return []
+    try:
+        few_enough(seats)
+    except UserError as wrong:
+        return list(wrong.lines)
+    return []
 
 
 def enough_replies(experiment: Experiment, seats: int) -> int | None:
