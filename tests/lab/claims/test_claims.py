@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from hanse.base.errors import MachineError, UserError
 from hanse.base.lock import Hold
 from hanse.cli import app
+from hanse.lab.claims import judge as judging
 from hanse.lab.claims import planner
 from hanse.lab.claims.claim import Claim, load_claims, read_claims
 from hanse.lab.claims.judge import Runs, judge, values
@@ -570,3 +571,16 @@ def test_the_idle_core_is_paused_by_a_file(script: ModuleType, tmp_path: Path) -
     assert sorted(path.parent.name for path in tmp_path.glob("*/pause")) == sorted(PAPERS)
     script.pause(tmp_path, on=False)
     assert not list(tmp_path.glob("*/pause"))
+
+
+def test_each_setting_is_compared_with_its_own_printed_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def arm(printed: float) -> SimpleNamespace:
+        return SimpleNamespace(variant="v", cell=SimpleNamespace(published=SimpleNamespace(mean=printed)))
+
+    asked: list[Any] = []
+    monkeypatch.setattr(judging, "values", lambda claim, runs: np.tile([[[90.0], [50.0]]], (5, 1, 1)))
+    monkeypatch.setattr(judging.statistics, "equality", lambda off, margin, floor: asked.append(off.tolist()))
+    claim = SimpleNamespace(kind="equal", over="each", lower=False, printed=None, margin=1.0)
+    claim.arms = ((arm(88.0),), (arm(53.0),))
+    judging.effect_of(claim, Runs(tmp_path), None)  # type: ignore[arg-type]
+    assert asked == [[2.0] * 5, [-3.0] * 5]

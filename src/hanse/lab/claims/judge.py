@@ -216,7 +216,7 @@ def effect_of(claim: Claim, runs: Runs, floor: float | None) -> tuple[Effect | N
         parts = [statistics.share_effect(first[:, b], second[:, b], claim.margin) for b in blocks]
     elif claim.kind == "equal":
         printed = np.array([_target(claim, setting[0]) for setting in claim.arms])
-        off = _pooled(claim, found[:, :, :1] - printed[:, None, None])
+        off = _pooled(claim, found[:, :, :1] - printed[None, :, None])
         parts = [statistics.equality(d, claim.margin, floor) for d in off]
     else:
         parts = [statistics.effect(d, claim.margin, floor) for d in _pooled(claim, sign * _differences(claim, found))]
