@@ -340,22 +340,21 @@ class Page:
 
 INTRO = """# Do the papers' claims hold?
 
-Each sentence of the four papers that a run can decide is a claim; † marks our own. A rule gives its word from the
-kept runs alone:
+A claim is a sentence of the four papers that a run can decide; † marks our own. A rule gives its word:
 
 * **confirmed**: the interval of our effect lies above 0, the side that the paper claims; *in direction, not in size*:
   but below the smallest effect that matters (half of the printed one, or as the claim says)
 * **contradicted**: it lies below 0
 * **no such effect**: it contains 0 and lies below the smallest effect that matters
-* **open**: none of these; *needs* so many seeds by its mean and spread so far
+* **open**: none of these; *needs* so many seeds by its spread
 * **not run**: no run is kept
 
-A seed counts once all of a claim's runs with it are kept; the first three words need five, shares ten. Plans end at
-20. *Off*: distance from the claimed number; *computed*: without chance. Rows *against* a twin without the game, or a
-control, do not count. Intervals are paired over seeds, corrected over a table, and hold however often we look.
+A seed counts once all its runs are kept; the first three words need five, shares ten. Plans end at 20. *Off*:
+distance from the claimed number; *computed*: without chance. Rows *against* a twin without the game, or a control, do
+not count. Intervals are paired over seeds, corrected over a table, and hold however often we look.
 
-To decide open ones, or recompute a word: [check us](../check-us.md#results-of-the-four-papers).
-All sentences: [the map](../claims-map.md).
+To decide or recompute one: [check us](../check-us.md#results-of-the-four-papers).
+All: [the map](../claims-map.md).
 """
 
 
