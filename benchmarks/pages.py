@@ -354,7 +354,7 @@ distance from the claimed number; *computed*: without chance. Rows *against* a t
 not count. Intervals are paired over seeds, corrected over a table, and hold however often we look.
 
 To decide or recompute one: [check us](../check-us.md#results-of-the-four-papers).
-All: [the map](../claims-map.md).
+All claims: [the map](../claims-map.md).
 """
 
 
