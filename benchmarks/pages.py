@@ -346,7 +346,7 @@ A claim is a sentence of the four papers that a run can decide; † marks our ow
   but below the smallest effect that matters (half of the printed one, or as the claim says)
 * **contradicted**: it lies below 0
 * **no such effect**: it contains 0 and lies below the smallest effect that matters
-* **open**: none of these; *needs* so many seeds by its spread
+* **open**: none of these; *needs* so many seeds by mean and spread
 * **not run**: no run is kept
 
 A seed counts once all its runs are kept; the first three words need five, shares ten. Plans end at 20. *Off*:
