@@ -295,6 +295,16 @@ def test_an_internal_error_is_not_hidden(folder: Path, run_hanse: Hanse, monkeyp
         cli.main()
 
 
+def test_a_model_too_large_for_the_memory_is_told_in_a_line(tmp_path: Path, run_hanse: Hanse) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text('mechanism = "fedavg"\nmodel = { name = "mlp", hidden = [1_000_000_000_000] }\n')
+    code, _, err = run_hanse("run", file, "--out", tmp_path / "run")
+    assert code == 1
+    assert "hanse: not enough memory: RuntimeError" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_statement_for_the_page_runs_nothing_of_the_current_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert [one["kind"] for one in json.loads(shown.stdout)] == ["paper", "wide"]
     for more, line in (("0", "--markets 0: must be at least 1"), ("-3", "--markets -3")):
         assert line in str(CliRunner().invoke(app, [*words, "--markets", more]).exception)
+    training = CliRunner().invoke(app, [*words, "--markets", "1", "--set", "train.lr=0.1"])
+    assert str(training.exception).startswith("--set train.lr=0.1: not here: ")
     with pytest.raises(hanse.UserError, match="'fedavg': has no market of models"):
         rule_of(hanse.Experiment(**small("fedavg")))
     assert rule_of(hanse.Experiment(**small("ipfl") | {"sizes": {"proved": True}})) == Rule(leaves=30)

@@ -224,6 +224,9 @@ def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.Monke
         refused = CliRunner().invoke(app, ["sweep", "exp.toml", *given])
         assert isinstance(refused.exception, UserError)
         assert refused.exception.lines[0].startswith(why)
+    none = CliRunner().invoke(app, ["sweep", "exp.toml", "--grid", "data.clients=5000", "--workers", "1", "-o", "none"])
+    assert none.exit_code == 1
+    assert "a picture of them" not in none.output  # there is none to draw
     # 5,000 clients cannot share the digits: that run fails, the other does not
     given = ["sweep", "exp.toml", "--grid", "data.clients=4,5000", "--workers", "1", "--rows-only"]
     half = CliRunner().invoke(app, given)

@@ -46,6 +46,14 @@ def test_exact_methods(method: Any, oracle: Callable[..., Any]) -> None:
     assert found.to_pandas()[["low", "high"]].isna().all(axis=None)
 
 
+def test_orders_that_agree_are_not_called_exact() -> None:
+    """Worth something only as these eleven: of 22 names the orders drawn never meet the set."""
+    found = hanse.shapley(lambda names: float(set(names) == set(range(11))), list(range(22)))
+    assert found.evaluated < 2**22
+    assert "Exact" not in str(found)
+    assert "do not vary, but not all were tried" in str(found)
+
+
 @pytest.mark.parametrize("method", ["mixture", "gtg", "monte_carlo"])
 def test_estimates(method: Any) -> None:
     found = hanse.value(ROWS, loss, WEIGHTS, method, start=np.zeros(5))

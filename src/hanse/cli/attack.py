@@ -106,6 +106,9 @@ def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool
         allowed, why = {"what", "replay"}, "a .json goes with --replay only"
     elif markets:
         allowed, why = {"markets", *how}, "--markets goes with --seed, --set, --out and --json only"
+        for change in ctx.params["set_"] or []:
+            if not change.startswith(("mechanism.", "sizes.", "mechanism=", "sizes=")):
+                raise UserError(f"--set {change}: not here: of an experiment --markets reads mechanism and sizes only")
     elif replay:
         allowed = {"replay", "second_key", "seeds", "workers", *how}
         why = "--replay takes who deviates, and how, from the file"

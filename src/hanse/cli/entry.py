@@ -341,6 +341,11 @@ app.add_typer(network.app, name="network", rich_help_panel=NETWORK)
 flowing(app)
 
 
+def _out_of_memory(wrong: Exception) -> bool:
+    """Return whether memory was short: torch says so of the processor's memory by a plain RuntimeError."""
+    return isinstance(wrong, MemoryError) or (isinstance(wrong, RuntimeError) and "allocate memory" in str(wrong))
+
+
 def _usage(wrong: Any) -> str:
     """Return a mistake in the command line as one line, with where to look."""
     # typer and click each add a suggestion
@@ -414,7 +419,7 @@ def _main() -> None:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
             say(f"hanse: {_usage(wrong)}", err)
             sys.exit(2)
-        if isinstance(wrong, MemoryError) and not os.environ.get("HANSE_TRACEBACK"):
+        if _out_of_memory(wrong) and not os.environ.get("HANSE_TRACEBACK"):
             say(f"hanse: not enough memory: {first_line(wrong)}; HANSE_TRACEBACK=1 shows where", err)
             sys.exit(1)
         # the line names the part and the round, which is enough for whoever wrote the part

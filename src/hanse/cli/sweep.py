@@ -116,7 +116,8 @@ def sweep(
         out.print(printed_rows(points, rows))
         if averages:
             out.print(means_table(points, averages))
-        say(f"{len(points)} runs, {done.played} of them now; {folder / table}{'' if rows_only else _picture(folder)}")
+        some = not rows_only and len(done.failures) < len(points)
+        say(f"{len(points)} runs, {done.played} of them now; {folder / table}{_picture(folder) if some else ''}")
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)

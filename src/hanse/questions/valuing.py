@@ -62,7 +62,8 @@ class Valuation(Worths):
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact. NaN: not known.
+        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact, or the coalitions that were
+            tried do not vary. NaN: not known.
             They do not say what another training, with other seeds, would give.
         names: ``[n]``, how the contributors are called: the keys of the dictionary, or 0, 1, ...
         method: the method used.
@@ -76,7 +77,7 @@ class Valuation(Worths):
         seconds: how long it took.
         hints: sentences on what the values mean, if that is easily missed.
         sampling: ``[n]``, the standard errors due to coalitions that were not evaluated. 0: all relevant ones were
-            evaluated. NaN: not known.
+            evaluated, or those that were do not vary. NaN: not known.
         drawn: ``[n]``, the standard errors due to the draw of the test samples. NaN unless ``evaluate`` returns one
             number for each sample.
         samples: how many test samples there are. 0: not known.
@@ -116,7 +117,9 @@ class Valuation(Worths):
         other = "what other test samples would give is not known, unless your function returns one number for each"
         if found:
             return f"Intervals: 95 %, for {found[0]}; {other}."
-        return f"Exact: all coalitions that count were tried, so there is no estimation error to show; {other}."
+        if self.method in _EXACT or self.evaluated >= 2 ** len(self.values):
+            return f"Exact: all coalitions that count were tried, so there is no estimation error to show; {other}."
+        return f"No intervals: the coalitions that were tried do not vary, but not all were tried; {other}."
 
 
 def value(
