@@ -48,6 +48,7 @@ def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mecha
         *not_remembered(experiment, data, mechanism),
         *no_utility(data, problem, mechanism),
         *too_few(experiment, seats),
+        *too_many_testers(experiment, data.num_clients),
         *too_many_coalitions(mechanism, seats),
         *by_size(experiment, mechanism, data)[1],
         *unfit_late(experiment, mechanism),
@@ -202,6 +203,13 @@ def too_many(table: dict[str, Any], num_clients: int) -> list[str]:
         for name, m in many.items()
         if isinstance(m, int) and m > num_clients
     ]
+
+
+def too_many_testers(experiment: Experiment, num_clients: int) -> list[str]:
+    """Return a line if more clients are to test than there are."""
+    wanted = experiment.eval.clients
+    many = wanted != "all" and wanted > num_clients
+    return [f"eval.clients: {wanted}: more than the {num_clients} clients"] if many else []
 
 
 def no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
