@@ -151,6 +151,7 @@ def test_options_that_would_have_no_effect_are_refused(args: list[str], said: st
         (["run", "exp.toml", "--set", "run.rounds=2.5"], "run.rounds: 2.5"),
         (["run", "exp.toml", "--set", "data.clients=100000"], "100000"),
         (["run", "exp.toml", "--set", "mechanism.clients_per_round=7"], "more than the 6 clients"),
+        (["run", "exp.toml", "--set", "eval.clients=7"], "eval.clients: 7: more than the 6 clients"),
         (["run", "exp.toml", "--set", "federation.min_replies=3"], "federation.min_replies: 3: more than the 2 seats"),
         (["run", "exp.toml", "--set", "data.validation=0"], "data.validation > 0"),
         (["run", "exp.toml", "--set", "mechanism.value=none"], "a value part"),

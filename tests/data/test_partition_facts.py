@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
-from hanse.data.build import build
+from hanse.data.build import _options, build
 from hanse.data.partitions import (
     Partition,
     client_sizes,
@@ -24,7 +24,8 @@ from hanse.data.partitions import (
     pooled,
     scaled_dirichlet,
 )
-from hanse.data.spec import parse_spec
+from hanse.data.sources import load
+from hanse.data.spec import DataSpec, parse_spec
 
 Labels = NDArray[np.int64]
 
@@ -248,3 +249,10 @@ def test_sizes_are_redrawn_with_the_mixes_until_the_smallest_client_has_enough()
     assert min(sizes) == 29
     again = [len(part) for part in scaled_dirichlet(labels, 60, alpha=100.0, seed=0, min_samples=32)]
     assert min(again) >= 32
+
+
+def test_a_misspelt_argument_of_a_partition_function_is_an_error() -> None:
+    spec, dataset = DataSpec(source="digits", partition="iid"), load("digits")
+    with pytest.raises(TypeError, match=r"^iid\(\) has no parameter totl$"):
+        _options(iid, spec.partition, dataset, spec, totl=40)
+    assert _options(iid, spec.partition, dataset, spec, total=40)["total"] == 40

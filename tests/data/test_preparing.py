@@ -239,3 +239,11 @@ def test_clients_are_never_invented_unsaid() -> None:
         mechanism="fedavg", run={"rounds": 1},
     )  # fmt: skip
     assert set(hanse.run(experiment, data=frame).names) == kept
+
+
+def test_statistics_of_columns_that_are_not_prepared_are_refused() -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.Experiment(data={"source": {"target": "ill", "statistics": "pooled"}}, mechanism="fedavg")
+    assert wrong.value.lines == ("data.source.statistics: 'pooled': has no effect without prepare; leave it out",)
+    with pytest.raises(UserError, match=r"^statistics: 'pooled': has no effect without prepare; leave it out$"):
+        from_frame(pd.DataFrame({"age": np.arange(40.0), "ill": [0, 1] * 20}), "ill", statistics="pooled")

@@ -300,7 +300,7 @@ def rubbish(question: str, kind: str) -> Rubbish:
         ("ipfl", "authorise", "much", "Reply.authorise: 'much': input should be a valid integer"),
         ("ipfl", "stay", "five", "Answered.values: 5: input should be a valid dictionary"),
         ("ipfl", "declare", "huge", "Answered.values.cost.int: an integer of 1329 bits: must be at most 9.22337e+18"),
-        ("pifl", "bid", "nested", "input should be a valid integer"),
+        ("pifl", "bid", "nested", "Bid.tiers.0: dict: input should be a valid integer"),
     ],
 )
 def test_a_policy_that_answers_rubbish_is_refused_and_the_run_goes_on(

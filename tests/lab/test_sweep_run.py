@@ -220,10 +220,13 @@ def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.Monke
     for given, why in (
         ([], "--grid: give at least one"),
         (["--grid", "train.lr=1", "--ray", "auto", "--workers", "2"], "--workers 2: goes without --ray"),
+        (["--grid", "train.lr=1", "--dry-run", "--workers", "0"], "--workers 0: must be at least 1"),
+        (["--grid", "train.lr=1", "--dry-run", "--workers", "-2"], "--workers -2: must be at least 1"),
     ):
         refused = CliRunner().invoke(app, ["sweep", "exp.toml", *given])
         assert isinstance(refused.exception, UserError)
         assert refused.exception.lines[0].startswith(why)
+        assert refused.output == ""
     none = CliRunner().invoke(app, ["sweep", "exp.toml", "--grid", "data.clients=5000", "--workers", "1", "-o", "none"])
     assert none.exit_code == 1
     assert "a picture of them" not in none.output  # there is none to draw

@@ -1,6 +1,7 @@
 """One part in several slots, the names that parts had before, and parts that cannot stand where they are put."""
 
 import sys
+import tomllib
 from dataclasses import dataclass
 from typing import Any
 
@@ -275,3 +276,29 @@ def test_a_run_warns_where_nobody_hands_out_what_clients_hold(table: dict[str, A
     assert [line for line in said if line.startswith("warning: mechanism.deploy")] == [
         f"warning: mechanism.deploy: {line} that clients train to hold" for line in warned
     ]
+
+
+@pytest.mark.parametrize(
+    ("table", "warned"),
+    [
+        (
+            {"name": "greedyfed", "averaging": 0.5, "eps": 1e-3, "clients_per_round": 2, "select": "uniform"},
+            ["averaging: 0.5"],
+        ),
+        ({"name": "greedyfed", "averaging": 0.5, "eps": 1e-3, "value": "exact"}, ["eps: 0.001"]),
+        ({"name": "fedprox", "mu": 0.5, "clients_per_round": 2, "train": "shared", "select": "everyone"},
+         ["clients_per_round: 2", "mu: 0.5"]),
+        ({"name": "fedprox", "mu": 0.5, "train": "proximal"}, []),  # which takes it over
+        ({"name": "fedprox", "mu": 0.5, "train": {"mu": 0.5}}, []),
+        ({"name": "fedprox", "select": "everyone"}, []),
+        ({"name": "ifca", "clusters": 3, "clients_per_round": 2, "weigh": "uniform"}, []),
+    ],
+)  # fmt: skip
+def test_a_run_warns_of_an_option_whose_part_is_replaced(table: dict[str, Any], warned: list[str]) -> None:
+    given = hanse.Experiment(data={"clients": 4}, mechanism=table, engine={"train": "stacked", "threads": 1})
+    again = hanse.Experiment(**tomllib.loads(given.to_toml()))  # with every default, as in a run's directory
+    for experiment in (given, again):
+        said = settle_engine(build(experiment)).said
+        assert sorted(line for line in said if line.endswith("the part that uses it is replaced")) == [
+            f"warning: mechanism.{line}: has no effect: the part that uses it is replaced" for line in warned
+        ]

@@ -290,8 +290,9 @@ def test_what_must_be_a_table_is_said_with_one_that_is_allowed(given: Any) -> No
     for key in (*Experiment.model_fields, *inner):
         section, _, below = key.partition(".")
         lines = lines_of(**{"mechanism": "fedavg", section: {below: given} if below else given})
-        [line] = [line for line in lines if "must be a table, such as " in line]
-        assert line.startswith(f"{key}: {given!r}: must be a table, such as {{ ")
+        [line] = [line for line in lines if " a table, such as " in line]
+        also = "a text in quotes, or " if key == "federation.refuse" else ""
+        assert line.startswith(f"{key}: {given!r}: must be {also}a table, such as {{ ")
         assert all(line.startswith(f"{key}: ") for line in lines)
         shown = line.partition(", such as ")[2].partition("; a list")[0].partition(", or { }")[0]
         allowed = tomllib.loads(f"table = {shown}")["table"]
@@ -299,6 +300,31 @@ def test_what_must_be_a_table_is_said_with_one_that_is_allowed(given: Any) -> No
         if key == "federation.private":
             assert (rule := private_of(played)) is not None
             assert rule.clip == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"eval": {"clients": "some"}}, "eval.clients: 'some': input should be a valid integer, or 'all'"),
+        ({"eval": {"clients": -1}}, "eval.clients: -1: input should be greater than or equal to 0, or 'all'"),
+        (
+            {"clients": {"policy": 3}},
+            "clients.policy: 3: must be a text in quotes, or a table, such as { sigma = 0.3 }, or { } for one without "
+            "options",
+        ),
+        (
+            {"eval": {"metrics": ["auc", 3]}},
+            "eval.metrics.1: 3: must be a text in quotes, or a table, such as { sigma = 0.3 }, or { } for one without "
+            "options",
+        ),
+        (
+            {"mechanism": {"name": "greedyfed", "averaging": "x"}},
+            "mechanism.averaging: 'x': input should be 'mean'; or input should be a valid number",
+        ),
+    ],
+)
+def test_what_can_be_of_several_kinds_is_one_line_with_all_of_them(change: dict[str, Any], line: str) -> None:
+    assert lines_of(**{"mechanism": "fedavg", **change}) == [line]
 
 
 def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def balances(folder: RunFolder, as_json: AsJson = False, as_csv: AsCsv = False) 
     from hanse.ledger.run_ledger import reading
     from hanse.reports.chart import natural
 
+    _one_form(as_json=as_json, as_csv=as_csv)
     with reading(folder) as ledger:
         held = dict(sorted(ledger.balances().items(), key=lambda entry: natural(entry[0])))
     _warn(folder)
@@ -92,6 +93,7 @@ def history(
     from hanse.ledger.export import write_csv
     from hanse.ledger.run_ledger import reading
 
+    _one_form(as_json=as_json, as_csv=as_csv)
     if round_ is not None and round_ < 0:
         raise UserError(f"--round {round_}: must be at least 0")
     with reading(folder) as ledger:
@@ -226,7 +228,9 @@ def _tell(
 @app.command()
 def export(
     folder: RunFolder,
-    form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
+    form: Annotated[
+        str | None, typer.Option("--format", "-f", help="hledger (the default), csv or json (JSON lines).")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File; default: print.")] = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -242,7 +246,8 @@ def export(
     from hanse.ledger.export import FORMATS
     from hanse.ledger.run_ledger import reading
 
-    form = "json" if as_json else "csv" if as_csv else form
+    _one_form(as_json=as_json, as_csv=as_csv, form=form)
+    form = "json" if as_json else "csv" if as_csv else "hledger" if form is None else form
     if form not in FORMATS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
     with reading(folder) as ledger, _written(out) as file:
@@ -271,6 +276,14 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
         place = ledger_url or folder / "ledger.db"
         count = write(place, ledger)
     print(f"wrote {count} transactions into the index")
+
+
+def _one_form(*, as_json: bool, as_csv: bool, form: str | None = None) -> None:
+    """Raise UserError if the output is to have several forms at once."""
+    asked = {"--json": as_json, "--csv": as_csv, f"--format {form}": form is not None}
+    given = [option for option, wanted in asked.items() if wanted]
+    if len(given) > 1:
+        raise UserError(f"{', '.join(given)}: only one of them")
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from hanse.base.errors import UserError
 from hanse.base.import_trust import looking, own_modules
 
 # names come from outside: ":one:" in one is no emoji, "[red]" no colour
@@ -46,10 +47,21 @@ LedgerUrl = Annotated[
 Trust = Annotated[
     bool, typer.Option("--trust", help="Import the modules that the run's files name. This runs their code.")
 ]
+
+
+def _some(workers: int | None) -> int | None:
+    """Return the value of --workers. Raises UserError if it is below 1, before the command prints anything."""
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers {workers}: must be at least 1")
+    return workers
+
+
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", help="Processes that play runs in parallel, with one thread each; default: one per core."
+        "--workers",
+        callback=_some,
+        help="Processes that play runs in parallel, with one thread each; default: one per core.",
     ),
 ]
 

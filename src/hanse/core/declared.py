@@ -151,9 +151,12 @@ _BOUNDS = {"ge": "at least", "le": "at most"}
 
 
 def _line(wrong: ValidationError, kind: Any) -> str:
-    """Return the first of pydantic's errors as one short line: the field, what came, and what is allowed."""
-    first = wrong.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"][1:]]
+    """Return one of pydantic's errors as a short line: the field, what came, and what is allowed.
+
+    It is the first of those that lie deepest: of a union's members, that one fits best.
+    """
+    first = max(wrong.errors(include_url=False), key=lambda error: len(error["loc"]))
+    path = [part for part in map(str, first["loc"][1:]) if "[" not in part]  # a union's member, such as list[int]
     named = [i for i, part in enumerate(path) if part[:1].isupper()]  # the kind of the result that it lies in
     where = ".".join(path[named[-1] :] if named else [getattr(kind, "__name__", "value"), *path])
     bounds = [f"{word} {first['ctx'][key]:g}" for key, word in _BOUNDS.items() if key in first.get("ctx", {})]

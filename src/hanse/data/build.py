@@ -325,14 +325,19 @@ def _options(
 
     They come from ``given``, the partition's options, the data set and the spec, by name. A parameter that nothing sets
     is left out, so the function's own default holds.
+
+    Raises:
+        TypeError: the function has no parameter of a name in ``given``.
     """
-    options = vars(partition)
+    options, wanted = vars(partition), inspect.signature(deal).parameters
+    if unknown := sorted(given.keys() - wanted.keys()):
+        raise TypeError(f"{deal.__name__}() has no parameter {', '.join(unknown)}")
     each = options.get("samples_per_client")
     total = None if each is None else spec.clients * each
     shares = {name: getattr(spec, name) for name in ("clients", "seed", "client_test", "client_validation")}
     known = {"labels": dataset.train.y.numpy(), "num_classes": dataset.num_classes, "ordered": dataset.ordered}
     known |= {**options, **shares, "total": total, **given}
-    return {name: known[name] for name in inspect.signature(deal).parameters if known.get(name) is not None}
+    return {name: known[name] for name in wanted if known.get(name) is not None}
 
 
 def _dealt(

@@ -269,7 +269,9 @@ def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int 
 
 
 def _prepare(prepare: Any, statistics: Statistics) -> Prepare | None:
-    """Return how a table's columns become numbers; None: they are numbers."""
+    """Return how a table's columns become numbers; None: they are numbers. Raises UserError for an unused option."""
+    if prepare is None and statistics != "own":
+        raise UserError(f"statistics: '{statistics}': has no effect without prepare; leave it out")
     return None if prepare is None else Prepare(prepare, statistics)
 
 

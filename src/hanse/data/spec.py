@@ -178,6 +178,8 @@ class DataSpec(BaseModel):
                 yield f"augment: '{self.augment}': source '{source.name}' has no images; leave augment out"
         if isinstance(source, Own) and source.name != OBJECT and (source.object or source.fingerprint):
             yield "source: object and fingerprint are of data that were given as an object; leave them out"
+        if isinstance(source, Own) and source.statistics != "own" and source.prepare is None:
+            yield f"source.statistics: '{source.statistics}': has no effect without prepare; leave it out"
         inverse = isinstance(partition, Mixture) and partition.test_mix == "inverse"
         if inverse and self.client_test + self.client_validation == 0:
             yield (

@@ -18,6 +18,7 @@ import numpy as np
 
 from hanse.base import toml
 from hanse.base.errors import UserError
+from hanse.base.factories import defaults
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.registry import MECHANISMS, PARTS, PUBLISHED, SLOTS, build_mechanism, is_rule
@@ -60,6 +61,31 @@ def table_of(mechanism: Mechanism) -> dict[str, Any]:
     if lines:
         raise UserError(*lines)
     return table
+
+
+def without_effect(table: Mapping[str, Any]) -> list[str]:
+    """Return the options of a ``[mechanism]`` table that change nothing, since the parts that used them are replaced.
+
+    An option at its default, or that a part's own table repeats, is not one of them: a run's ``config.toml`` has all.
+
+    Examples:
+        >>> without_effect({"name": "greedyfed", "averaging": 0.5, "eps": 1e-3, "select": "uniform"})
+        ['averaging']
+    """
+    given = [table[slot] for slot in SLOTS if slot in table]
+    make = MECHANISMS.get(table["name"])
+    if not given or make is None:
+        return []
+    built = build_mechanism(table)
+    repeated = [part for part in given if isinstance(part, Mapping)]
+    return [
+        option
+        for option, default in defaults(make).items()
+        if option in table
+        and table[option] != default
+        and all(option not in part or part[option] != table[option] for part in repeated)
+        and _same(built, build_mechanism({key: value for key, value in table.items() if key != option}))
+    ]
 
 
 def _options(make: Callable[..., Mechanism], mechanism: Mechanism) -> dict[str, Any]:

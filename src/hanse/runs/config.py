@@ -492,10 +492,14 @@ class Experiment(BaseModel):
         try:
             super().__init__(**sections)
         except ValidationError as wrong:
+            found = dict[tuple[str | int, ...], list[Any]]()
             for error in wrong.errors():
-                below, loc = sections.get("data"), error["loc"]
-                inside = loc[0] == "data" and isinstance(below, Mapping)
-                lines += mistakes(error, loc[1:], below) if inside else [_line(error, self)]
+                found.setdefault(_place(error, sections), []).append(error)
+            for place, errors in found.items():
+                if place[0] == "data" and isinstance(below := sections.get("data"), Mapping):
+                    lines += [line for error in errors for line in mistakes(error, place[1:], below)]
+                else:
+                    lines.append(_line(errors, place, self))
         lines += _mechanism_lines(sections.get("mechanism") if lines else self.mechanism)
         if lines:
             raise UserError(*dict.fromkeys(lines))
@@ -644,9 +648,26 @@ _IN_TOML = {
 }
 
 
-def _line(error: Any, experiment: Experiment) -> str:
-    """Return one line for one of pydantic's errors: the key, the value, and what is allowed."""
-    where = [str(part) for part in error["loc"]]
+def _place(error: Any, sections: Mapping[str, Any]) -> tuple[str | int, ...]:
+    """Return the keys that lead to what is wrong, without the names that pydantic gives to the members of a union."""
+    if error["type"] == "missing":
+        return tuple(error["loc"])
+    found: list[str | int] = []
+    given: Any = sections
+    for part in error["loc"]:
+        if not (part in given if isinstance(given, Mapping) else isinstance(given, list) and isinstance(part, int)):
+            break
+        found.append(part)
+        given = given[part]
+    return tuple(found)
+
+
+def _line(errors: Sequence[Any], place: Sequence[str | int], experiment: Experiment) -> str:
+    """Return one line for pydantic's errors in one place: the key, the value, and what is allowed.
+
+    There are several where each member of a union says why it does not fit.
+    """
+    error, where = errors[0], [str(part) for part in place]
     name = ".".join(where)
     if error["type"] == "extra_forbidden":
         fields: Mapping[str, Any] = type(experiment).model_fields
@@ -660,11 +681,16 @@ def _line(error: Any, experiment: Experiment) -> str:
     if error["type"] == "value_error":
         given = f"{error['input']!r}: " if isinstance(error["input"], str | int | float) else ""
         return f"{name}: {given}{error['ctx']['error']}"
+    first, *others = dict.fromkeys(_said(one, name) for one in errors)
+    also = (said.removeprefix("must be ").removeprefix("input should be ") for said in others)
+    return f"{name}: {error['input']!r}: {', or '.join([first, *also])}"
+
+
+def _said(error: Any, key: str) -> str:
+    """Return what is allowed in the place of one of pydantic's errors."""
     if error["type"] in ("dict_type", "model_type"):
-        key = name.removesuffix(".dict[str,any]")
         several = isinstance(error["input"], list) and "." not in key
         one = f"; a list, or [[{key}]], makes several, and there is one" if several else ""
-        return f"{key}: {error['input']!r}: must be a table, such as {_TABLES.get(key, _ONE_TABLE)}{one}"
-    name = name.removesuffix(".str") if error["type"] == "string_type" else name  # one of the kinds that are allowed
+        return f"must be a table, such as {_TABLES.get(key, _ONE_TABLE)}{one}"
     message = _IN_TOML.get(error["type"], error["msg"])
-    return f"{name}: {error['input']!r}: {message[0].lower()}{message[1:]}"
+    return f"{message[0].lower()}{message[1:]}"

@@ -31,6 +31,7 @@ from hanse.learning.loop import WITH_PENALTY, Loop
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.by_value import ByValue
+from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit
 from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import Banzhaf, Exact, few_enough
@@ -48,6 +49,7 @@ def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mecha
         *not_remembered(experiment, data, mechanism),
         *no_utility(data, problem, mechanism),
         *too_few(experiment, seats),
+        *too_many_testers(experiment, data.num_clients),
         *too_many_coalitions(mechanism, seats),
         *by_size(experiment, mechanism, data)[1],
         *unfit_late(experiment, mechanism),
@@ -202,6 +204,13 @@ def too_many(table: dict[str, Any], num_clients: int) -> list[str]:
         for name, m in many.items()
         if isinstance(m, int) and m > num_clients
     ]
+
+
+def too_many_testers(experiment: Experiment, num_clients: int) -> list[str]:
+    """Return a line if more clients are to test than there are."""
+    wanted = experiment.eval.clients
+    many = wanted != "all" and wanted > num_clients
+    return [f"eval.clients: {wanted}: more than the {num_clients} clients"] if many else []
 
 
 def no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
@@ -385,6 +394,17 @@ def not_held(mechanism: Mechanism) -> list[str]:
         return []
     part, rows = type(mechanism.deploy).__name__, "', '".join(sorted(made))
     return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
+
+
+def of_replaced_parts(experiment: Experiment) -> list[str]:
+    """Return a warning for each option of the mechanism that only parts use that others replace."""
+    table = experiment.mechanism.table
+    return [
+        f"warning: mechanism.{option}: {table[option]!r}: has no effect: the part that uses it is replaced"
+        for option in without_effect(table)
+        # a run's file has the default, or all clients where there are fewer
+        if option != "clients_per_round" or table[option] != experiment.data.clients
+    ]
 
 
 def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:

@@ -442,6 +442,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.not_held(mechanism),
         *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
         *refusals.never_asked(experiment, mechanism),
+        *refusals.of_replaced_parts(asked),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
         *warn_of_budgets(blueprint.private),
         *warn_of_sitting_out(fresh, np.asarray(blueprint.data.sizes), experiment.train.recipe),
