@@ -284,8 +284,10 @@ def test_in_the_game_of_averages_skewed_data_alone_are_no_harm() -> None:
             train={"epochs": 2, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
             run={"rounds": 15, "seed": seed},
         )
-        found = contribution(SeedGroup("", (hanse.run(experiment).record,)))
+        group = SeedGroup("", (hanse.run(experiment).record,))
+        found = contribution(group)
         assert found is not None
+        assert "of them by clearly more than the clients differ" in " ".join(summary((group,)))
         accused += len(found.harmful)
         below += int(clearly_harmful(found.totals, found.errors, found.seats).sum())
         judged += int((found.seats > 1).sum())

@@ -62,9 +62,9 @@ class Valuation(Worths):
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact, or the coalitions that were
-            tried do not vary. NaN: not known.
-            They do not say what another training, with other seeds, would give.
+        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact, or the coalitions
+            that were tried do not vary. NaN: not known. They do not say what another training, with other seeds, would
+            give.
         names: ``[n]``, how the contributors are called: the keys of the dictionary, or 0, 1, ...
         method: the method used.
         evaluated: how many different coalitions were used.

@@ -268,7 +268,8 @@ def _harm(found: Contribution) -> str:
     below = found.totals < 0
     if not below.any():
         return ""
-    clearly = f", {len(found.harmful) or 'none'} of them clearly" if found.ranked.known else ""
+    by = "by clearly more than the clients differ" if found.measure.scatters else "clearly"
+    clearly = f", {len(found.harmful) or 'none'} of them {by}" if found.ranked.known else ""
     return f"; {int(below.sum())} of {len(below)} sums {'are' if below.sum() > 1 else 'is'} below zero{clearly}"
 
 
