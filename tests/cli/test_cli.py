@@ -268,7 +268,7 @@ def test_list_names_everything(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("attacker", ["behaviour", "scale", "1.0"]),
+        ("attacker", ["behaviour", "scale", "1.0", "the first round of the attack", "what the attackers send"]),
         ("gtg", ["mechanism.value", "eps", "0.0001"]),
         ("lstm", ["model.name", "hidden", "256"]),
         ("uniform", ["mechanism.weigh", "it has no options"]),

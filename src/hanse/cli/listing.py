@@ -115,7 +115,7 @@ def documented(make: Any) -> tuple[list[str], dict[str, str]]:
 
 
 def option_table(name: str) -> RichTable:
-    """Return a table of the options that belong to a name, with their defaults.
+    """Return a table of the options that belong to a name, with their defaults and meanings; of a kind, with defaults.
 
     Args:
         name: the name of a part, source, partition, model, behaviour or policy (all of them if several share it). Or a
@@ -143,17 +143,25 @@ def _words(key: str) -> tuple[str, ...]:
 
 
 def _options_of(head: str, makers: Mapping[str, tuple[str, Callable[..., Any]]], title: str) -> RichTable:
-    """Return a table of options with their defaults: ``makers`` are a key and a factory each, by the first column."""
-    table = RichTable(head, "option", "default", title=title)
+    """Return a table of options with their defaults: ``makers`` are a key and a factory each, by the first column.
+
+    One name's options are explained too; those of a whole kind would take pages.
+    """
+    explained = head == "kind"
+    table = RichTable(head, "option", "default", *["meaning"] * explained, title=title)
     for first, (key, make) in makers.items():
         unset = "from the data" if key == "model.name" else "must be given"
+        meaning = documented(make)[1]
         # a source's class takes the name first, which is no option
         options = list(signature(make).parameters.values())[key == "data.source" :]
         for i, option in enumerate(options):
             default = unset if option.default is Parameter.empty else repr(option.default)
-            table.add_row("" if i else first, option.name, default, end_section=option is options[-1])
+            more = [meaning.get(option.name, "")] * explained
+            table.add_row(
+                "" if i else first, option.name, default, *more, end_section=explained or option is options[-1]
+            )
         if not options:
-            table.add_row(first, "-", "it has no options", end_section=True)
+            table.add_row(first, "-", "it has no options", *[""] * explained, end_section=True)
     return table
 
 
