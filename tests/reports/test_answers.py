@@ -188,6 +188,13 @@ def test_numbers_have_the_digits_that_their_errors_bear() -> None:
     assert between(-8.9, 12.9) == "-22 to 4"
 
 
+def test_an_interval_without_zero_has_no_end_that_reads_as_zero() -> None:
+    assert between(-21.72, 21.6) == "-43 to -0.1"
+    assert between(-0.43, 0.4) == "-0.8 to -0.03"
+    assert between(21.72, 21.6, sign=True) == "+0.1 to +43"
+    assert between(-21.5, 21.6) == "-43 to 0"
+
+
 def test_few_test_cases_are_counted_and_their_difference_is_not_called_none() -> None:
     few = Fit((7,), (29 / 32,), (0.3,), 32, alone="alone", alone_accuracy=25 / 32, alone_loss=0.5)
     given = Contributed(rounds=())
