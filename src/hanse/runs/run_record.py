@@ -40,6 +40,7 @@ from hanse.rounds.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
 from hanse.runs.chance import Guess, doubts
 from hanse.runs.config import ClientsSection, RunSection
+from hanse.runs.edited import edited_settings
 from hanse.runs.names import Registered, client_names, client_of, read_members
 from hanse.runs.recorded_seats import OWN_TESTS, OwnTests, Seat, SeatColumns, is_number, is_under_way
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
@@ -178,8 +179,8 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences to show before the results: books that do not hold, a model no better than chance, meaningless
-        values, warnings of parts.
+        """Sentences to show before the results: edited settings, books that do not hold, a model no better than chance,
+        meaningless values, warnings of parts.
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
@@ -188,7 +189,8 @@ class RunRecord:
         known = doubts(self.metrics, self.guess, cross_entropy=cross_entropy, several=self.models > 1)
         wrong = self.wrong_in_books
         unlike = [f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."] if wrong else []
-        return [*unlike, *known, *self.about.warnings]
+        edited = edited_settings(self.path)
+        return [*([f"{edited}."] if edited else []), *unlike, *known, *self.about.warnings]
 
     @cached_property
     def wrong_in_books(self) -> str | None:
