@@ -71,6 +71,21 @@ def test_joining_is_counted_by_verdict_and_measured_over_clients(tmp_path: Path)
     assert answers(groups(local)).joining == "Nobody joins here: every client trains alone."
 
 
+def test_joining_names_the_seeds_whose_clients_are_counted(tmp_path: Path) -> None:
+    paths = [played(tmp_path / name / "run", [0.9, 0.9, 0.7, 0.8, 0.8, 0.8]) for name in ("first", "second")]
+    config = paths[1] / "config.toml"
+    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
+    ours = groups(*paths)
+    assert "is not known: there is no run of each client alone" in answers(ours).joining
+    alone = [0.7, 0.8, 0.9, 0.8, 0.79, 0.81]
+    played(tmp_path / "first" / "alone", alone, "local")
+    told = "Joining paid for {} clients of {} seeds and not for {}; {} unclear. "
+    assert answers(ours).joining.startswith(told.format("2 of 6", "1 of 2", 1, 3))
+    other = played(tmp_path / "second" / "alone", alone, "local") / "config.toml"
+    other.write_text(other.read_text().replace("seed = 0", "seed = 1"))
+    assert answers(ours).joining.startswith(told.format("4 of 12", "2", 2, 6))
+
+
 def test_what_is_not_known_is_not_claimed(tmp_path: Path) -> None:
     run = played(tmp_path / "run", [0.9] * 6)
     found = answers(groups(run))
