@@ -71,6 +71,21 @@ def test_joining_is_counted_by_verdict_and_measured_over_clients(tmp_path: Path)
     assert answers(groups(local)).joining == "Nobody joins here: every client trains alone."
 
 
+def test_joining_names_the_seeds_whose_clients_are_counted(tmp_path: Path) -> None:
+    paths = [played(tmp_path / name / "run", [0.9, 0.9, 0.7, 0.8, 0.8, 0.8]) for name in ("first", "second")]
+    config = paths[1] / "config.toml"
+    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
+    ours = groups(*paths)
+    assert "is not known: there is no run of each client alone" in answers(ours).joining
+    alone = [0.7, 0.8, 0.9, 0.8, 0.79, 0.81]
+    played(tmp_path / "first" / "alone", alone, "local")
+    told = "Joining paid for {} clients of {} seeds and not for {}; {} unclear. "
+    assert answers(ours).joining.startswith(told.format("2 of 6", "1 of 2", 1, 3))
+    other = played(tmp_path / "second" / "alone", alone, "local") / "config.toml"
+    other.write_text(other.read_text().replace("seed = 0", "seed = 1"))
+    assert answers(ours).joining.startswith(told.format("4 of 12", "2", 2, 6))
+
+
 def test_what_is_not_known_is_not_claimed(tmp_path: Path) -> None:
     run = played(tmp_path / "run", [0.9] * 6)
     found = answers(groups(run))
@@ -186,6 +201,13 @@ def test_numbers_have_the_digits_that_their_errors_bear() -> None:
         "0",
     ]
     assert between(-8.9, 12.9) == "-22 to 4"
+
+
+def test_an_interval_without_zero_has_no_end_that_reads_as_zero() -> None:
+    assert between(-21.72, 21.6) == "-43 to -0.1"
+    assert between(-0.43, 0.4) == "-0.8 to -0.03"
+    assert between(21.72, 21.6, sign=True) == "+0.1 to +43"
+    assert between(-21.5, 21.6) == "-43 to 0"
 
 
 def test_few_test_cases_are_counted_and_their_difference_is_not_called_none() -> None:

@@ -148,3 +148,24 @@ def test_bad_directories_are_refused_in_one_line(tmp_path: Path) -> None:
         load_run(npz).arrays(0)
     with pytest.raises(UserError, match="no run directory was given"):
         load_runs([])
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "wrong", "allowed"),
+    [
+        ("clients", "value", '"abc"', "-1e+100 to 1e+100"),
+        ("clients", "value", "1e308", "-1e+100 to 1e+100"),
+        ("metrics", "test/accuracy", "7.0", "0 to 1"),
+        ("metrics", "test/accuracy", "-3.5", "0 to 1"),
+    ],
+)
+def test_an_impossible_figure_is_refused_by_line_and_field(
+    name: str, key: str, wrong: str, allowed: str, tmp_path: Path
+) -> None:
+    path = write_run(tmp_path / "a", [metric(0, 0.5), metric(1, 0.25)], [seat(0, 1, 0.5), seat(1, 1, 0.25)])
+    file = path / f"{name}.jsonl"
+    file.write_text(file.read_text().replace(f'"{key}": 0.25', f'"{key}": {wrong}'))
+    with pytest.raises(UserError) as caught:
+        load_run(path)
+    assert caught.value.lines[0].startswith(f"{file}:2: {key}: ")
+    assert caught.value.lines[0].endswith(f"allowed: numbers from {allowed}")

@@ -454,3 +454,16 @@ def test_a_report_of_an_edited_value_says_first_that_the_books_do_not_hold(
     assert "Who contributed? Not reliable here (see the warning): " in said
     assert wrong in (copy / "report.html").read_text()
     assert not any(wrong in doubt for doubt in load_run(runs["valued"]).doubts)
+
+
+def test_a_report_of_edited_settings_says_what_the_audit_says(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["skip"], copy)
+    file = copy / "config.toml"
+    file.write_text(file.read_text().replace("grant = 100.0", "grant = 99.0"))
+    wrong = "config.toml was edited: clients.grant is 99.0, and the rounds were played with 100.0"
+    assert wrong in [check.said for check in audit_run(copy).checks]
+    assert load_run(copy).doubts[0] == f"{wrong}."
+    shown = CliRunner().invoke(app, ["report", str(copy)], env={"COLUMNS": "500"})
+    assert f"warning: {wrong}." in " ".join(shown.output.split())
+    assert not any("edited" in doubt for doubt in load_run(runs["skip"]).doubts)

@@ -83,13 +83,14 @@ class Worths(Shown):
         known = np.isfinite(self.values) & np.isfinite(half) & (half > 0)
         if not known.any():
             return ("", self.unit), [[self.names[i], number(self.values[i])] for i in self.order]
-        from hanse.reports.digits import rounded  # here: what has no errors need not load it
+        from hanse.reports.digits import ends, rounded  # here: what has no errors need not load it
 
         rows = []
         for i in self.order:
             if known[i]:
-                cells = [rounded(at, half[i]) for at in (self.values[i], *self.intervals[i])]
-                rows.append([self.names[i], cells[0], f"{cells[1]} to {cells[2]}"])
+                rows.append(
+                    [self.names[i], rounded(self.values[i], half[i]), " to ".join(ends(*self.intervals[i], half[i]))]
+                )
             else:
                 rows.append([self.names[i], number(self.values[i]), "–"])
         return ("", self.unit, "95 % interval"), rows

@@ -177,12 +177,13 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
                         "all data are in one place."))  # fmt: skip
     fits = [_honest_fits(run, _alone_of(run, beside)) for run in group.runs]
     economy = _economy(first, books)
-    signs = [sign_of(fit) for one in fits for fit in one.values()]
-    missing = all(sign is None for sign in signs)
+    by_seed = [[answer_of(sign_of(fit)) for fit in one.values()] for one in fits]
+    counts = [answer for answers in by_seed for answer in answers]
+    missing = all(count == "unknown" for count in counts)
     told = []
-    counts = [answer_of(sign) for sign in signs]
-    if any(count != "unknown" for count in counts):
-        told.append(_counted(counts, len(group.runs), *_honest_of(group)))
+    if not missing:
+        seeds = sum(any(answer != "unknown" for answer in answers) for answers in by_seed)
+        told.append(_counted(counts, seeds, len(fits), *_honest_of(group)))
     differences = [_differences(list(one.values())) for one in fits]
     if any(len(one) for one in differences):
         told.append(_by_how_much(differences, first.main))
@@ -236,18 +237,20 @@ def _honest_of(group: SeedGroup) -> tuple[str, int]:
     return ("honest " if left_out else ""), left_out
 
 
-def _counted(counts: Sequence[Answer], seeds: int, kind: str = "", left_out: int = 0) -> str:
+def _counted(counts: Sequence[Answer], seeds: int, of: int, kind: str = "", left_out: int = 0) -> str:
     """Return a sentence: for how many clients joining paid, for how many it did not, and for how many that is open.
 
     Args:
         counts: the answer of each client (and seed).
-        seeds: how many seeds these come from.
+        seeds: how many seeds the answers that are known come from.
+        of: how many seeds there are.
         kind: how the clients are called, such as "honest ".
         left_out: how many others are not counted.
     """
     known = [count for count in counts if count != "unknown"]
     many = Counter[str](known)
-    whole = f" of {len(known)} {kind}clients{f' of {seeds} seeds' if seeds > 1 else ''}"
+    whole = f" of {len(known)} {kind}clients"
+    whole += f" of {'' if seeds == of else f'{seeds} of '}{of} seeds" if of > 1 else ""
     whole += f" ({left_out} left out)" if left_out else ""
     if many["even"] == len(known):
         return f"Not known for any{whole}: differences may be chance."

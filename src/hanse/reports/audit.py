@@ -34,6 +34,7 @@ from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import built_in_parts
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
+from hanse.runs.edited import edited_settings
 from hanse.runs.observers import Told, untold
 from hanse.runs.reading import last_state
 from hanse.runs.recorded_market import MarketRound, recorded_markets
@@ -50,7 +51,6 @@ from hanse.runs.replay_by_value import replay_by_value
 from hanse.runs.replay_tokens import replay_tokens
 from hanse.runs.round_record import lost_rounds, rounds_of
 from hanse.runs.run_record import RunRecord, load_run
-from hanse.runs.rundir import edited_settings
 
 SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one

@@ -64,4 +64,19 @@ def between(value: float, half: float, *, sign: bool = False) -> str:
         half: half the width of the interval, above 0.
         sign: write a plus, too.
     """
-    return " to ".join(rounded(end, half, sign=sign) for end in (value - half, value + half))
+    return " to ".join(ends(value - half, value + half, half, sign=sign))
+
+
+def ends(low: float, high: float, half: float, *, sign: bool = False) -> tuple[str, str]:
+    """Return the ends of an interval with the digits that half its width supports.
+
+    An end is not rounded to 0 if the interval leaves 0 out: then it has its first digit.
+
+    Examples:
+        >>> ends(-43.3, -0.1, 21.6), ends(-43.3, 0.1, 21.7)
+        (('-43', '-0.1'), ('-43', '0'))
+    """
+    told = [rounded(end, half, sign=sign) for end in (low, high)]
+    if low > 0 or high < 0:
+        told = [rounded(e, sign=sign, most=1) if float(t) == 0 else t for e, t in zip((low, high), told, strict=True)]
+    return told[0], told[1]

@@ -156,10 +156,14 @@ def _chart(
         found = paired(dict(enumerate(values)), dict(enumerate(means[base])))
         if found is not None:
             # means of equal numbers, added up in another order, differ in their last bits: that is no difference
-            mean = 0.0 if abs(found.mean) < 1e-9 * max(map(abs, values)) else found.mean
+            rounding = 1e-9 * max(map(abs, values))
+            mean = 0.0 if abs(found.mean) < rounding else found.mean
+            # equal differences, as of a choice that no seed changes, say nothing about how much seeds vary
+            sure = f"95 % interval {found.low:+.3g} to {found.high:+.3g}, {found.pairs} seeds"
+            sure = sure if found.sd > rounding else f"the same in all {found.pairs} seeds"
             caption += (
                 f" {name[0].upper()}{name[1:]} against {base if base != HONEST else 'honest clients'}: "
-                f"{mean:+.3g} (95 % interval {found.low:+.3g} to {found.high:+.3g}, {found.pairs} seeds)."
+                f"{mean:+.3g} ({sure})."
             )
     if len(seeds) > MOST_SEEDS:
         caption += f" The first {MOST_SEEDS} of {len(seeds)} seeds are shown; the mean is over all."

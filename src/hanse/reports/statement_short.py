@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hanse.learning.metrics import ACCURACY, LOSS
 from hanse.reports.contributions import DOUBTFUL, HELPFUL
-from hanse.reports.digits import agreeing, points, rounded
+from hanse.reports.digits import agreeing, ends, points, rounded
 from hanse.reports.statement_contributed import Contributed
 from hanse.reports.statement_fit import Fit
 from hanse.reports.statement_verdict import sign_of
@@ -83,7 +83,7 @@ def _model(fit: Fit) -> str:
         right = [fit.samples * value for value in (ours, alone)]
         if max(abs(count - round(count)) for count in right) < 1e-6 * fit.samples:
             told = f"{round(right[0])} of {fit.samples} own test cases right, alone {round(right[1])}"
-    low, high = (rounded(factor * end, half, sign=True) for end in interval)
+    low, high = ends(factor * interval[0], factor * interval[1], half, sign=True)
     if not float(more):
         return f"{told}: the same (95 % interval {low} to {high}{unit and ' points'})."
     return f"{told}: {more}{unit and points(more)} (95 % interval {low} to {high})."
@@ -105,7 +105,7 @@ def _gave(given: Contributed) -> str:
     if given.exact:
         told += ", exactly on the validation samples"
     if interval is not None and half:
-        told += f" (95 % interval {' to '.join(rounded(factor * end, half) for end in interval)})"
+        told += f" (95 % interval {' to '.join(ends(factor * interval[0], factor * interval[1], half))})"
     if given.harmful:
         return f"its updates did harm: {told}."
     if given.updates == 1:

@@ -8,7 +8,7 @@ from typing import Literal
 from hanse.core.entry import TOKEN, tokens
 from hanse.games.jackknife import SURE
 from hanse.learning.metrics import ACCURACY
-from hanse.reports.digits import between, rounded
+from hanse.reports.digits import between, ends, rounded
 from hanse.reports.statement_fit import Fit, MainFit
 from hanse.reports.statement_models import Models
 from hanse.reports.statement_money import Money
@@ -130,7 +130,7 @@ def _model(fit: Fit) -> tuple[int | None, str]:
     if points == 0:
         return 0, f"{told}, so the two are the same."
     low, high = (100 * end for end in between)
-    said = f"95 % interval {low:+.1f} to {high:+.1f}"
+    said = f"95 % interval {' to '.join(ends(low, high, 0.1, sign=True))}"
     if low <= 0 <= high:
         return 0, f"{told}. On {fit.samples} samples a difference of {points:+.1f} points may be chance ({said})."
     return (1 if points > 0 else -1), f"{told}: a difference of {points:+.1f} points ({said})."

@@ -299,7 +299,8 @@ def load(path: Path, device: torch.device) -> Snapshot:
 def played_settings(folder: Path) -> str:
     """Return, as TOML, the settings with which a run's newest readable checkpoint was played; "" if none has them."""
     for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
-        with suppress(SafetensorError, OSError, ValueError, KeyError), safe_open(path, "pt") as file:
+        wrong = (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError)
+        with suppress(*wrong), safe_open(path, "pt") as file:
             return str(json.loads((file.metadata() or {})["notes"]).get("settings", ""))
     return ""
 

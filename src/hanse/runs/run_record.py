@@ -40,6 +40,7 @@ from hanse.rounds.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
 from hanse.runs.chance import Guess, doubts
 from hanse.runs.config import ClientsSection, RunSection
+from hanse.runs.edited import edited_settings
 from hanse.runs.names import Registered, client_names, client_of, read_members
 from hanse.runs.recorded_seats import OWN_TESTS, OwnTests, Seat, SeatColumns, is_number, is_under_way
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
@@ -47,6 +48,7 @@ from hanse.runs.shape import read_said
 
 _UNLIKE = "The books of this run do not hold, so nothing that its records say can be relied on"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
+_LARGEST = 1e100  # no value is larger, and the square of one is still a number
 SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
 
 
@@ -178,8 +180,8 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences to show before the results: books that do not hold, a model no better than chance, meaningless
-        values, warnings of parts.
+        """Sentences to show before the results: edited settings, books that do not hold, a model no better than chance,
+        meaningless values, warnings of parts.
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
@@ -188,7 +190,8 @@ class RunRecord:
         known = doubts(self.metrics, self.guess, cross_entropy=cross_entropy, several=self.models > 1)
         wrong = self.wrong_in_books
         unlike = [f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."] if wrong else []
-        return [*unlike, *known, *self.about.warnings]
+        edited = edited_settings(self.path)
+        return [*([f"{edited}."] if edited else []), *unlike, *known, *self.about.warnings]
 
     @cached_property
     def wrong_in_books(self) -> str | None:
@@ -471,10 +474,24 @@ def load_run(path: str | Path) -> RunRecord:
         raise UserError(f"{path / METRICS}: is damaged: its rounds must ascend, a line each")
     # a round's seats are written before its metrics: those of a round that is not finished yet are left out
     lines = [line for line in json_lines(path / SEATS, ("round", "client")) if line["round"] <= rounds[-1]]
+    _check_numbers(path / METRICS, metrics, ("test/accuracy",), 0.0, 1.0)
+    _check_numbers(path / SEATS, lines, ("value", "value_exact"), -_LARGEST, _LARGEST)
     _check_seats(path, metrics, lines)
     clients = [Seat.of(line) for line in lines]
     name = path.name or path.resolve().name
     return RunRecord(path, name, config, metrics, clients)
+
+
+def _check_numbers(
+    file: Path, lines: Sequence[Mapping[str, Any]], keys: Sequence[str], low: float, high: float
+) -> None:
+    """Raise UserError if a line has something else than a number from ``low`` to ``high``, null or NaN under a key."""
+    for number, line in enumerate(lines, 1):
+        for key in keys:
+            value = line.get(key)
+            if value is None or value != value or (is_number(value) and low <= value <= high):
+                continue
+            raise UserError(f"{file}:{number}: {key}: {str(value)[:40]!r}: allowed: numbers from {low:g} to {high:g}")
 
 
 def _check_seats(path: Path, metrics: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> None:

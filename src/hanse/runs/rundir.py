@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
-from hanse.base import toml
 from hanse.base.errors import MachineError, UserError, in_python
 from hanse.base.files import (
     ASKED,
@@ -39,7 +38,6 @@ from hanse.base.files import (
     on_network,
     private_folder,
     read_json,
-    read_toml,
     table,
     taken,
     write_whole,
@@ -57,6 +55,7 @@ from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.committed import FILE as COMMITTED
 from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import Experiment
+from hanse.runs.edited import LEFT_OUT, LENGTH, differences, may_change
 from hanse.runs.kept_answers import answers_file
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
 from hanse.runs.run_record import played_lines
@@ -80,12 +79,6 @@ STARTED = (
     DATA,
     SHAPE,
 )  # before config.toml makes it a run
-# how long a run lasts, and what else may change when it goes on: where it is played, and where its books and its data
-# lie. Data have a fingerprint, and losses of privacy an account.
-LENGTH = ("run.rounds", "run.target_accuracy", "run.max_seconds", "run.max_megabytes")
-MAY_CHANGE = (*LENGTH, "run.checkpoint_every", "ledger.url", "engine", "data.source", "federation.deadline_s",
-              "federation.private")  # fmt: skip
-LEFT_OUT = "left out"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 KEEP = 3  # checkpoints: the last one, and two to fall back on
 
@@ -426,12 +419,12 @@ class RunDir:
 def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:
     """Raise UserError if a run would go on with other settings than it was played with, a line for each.
 
-    Those of :data:`MAY_CHANGE` may change, and of a run that committed to its configuration only the number of rounds.
-    Once the last round was settled, nothing may make the run longer or shorter.
+    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.edited`) may change, and of a run that committed to its configuration only
+    the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
     """
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**tomllib.loads(snapshot.settings))  # with the defaults of settings that are new since
-    for key, old, new in _differences(*(tomllib.loads(one.to_toml()) for one in (before, experiment))):
+    for key, old, new in differences(*(tomllib.loads(one.to_toml()) for one in (before, experiment))):
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"
         anew = "" if on_network(path) else f": hanse run {path / 'config.toml'}{changed}"
@@ -441,42 +434,13 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
             why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
         elif key == "run.rounds":
             why = f"{played} of {old} rounds were played already"
-        elif _may_change(key) and not before.run.recomputable:
+        elif may_change(key) and not before.run.recomputable:
             continue
         else:
             why = f"the {played} rounds until now were played with another"
         lines.append(f"{key}: {new}: {why}; {back}, or play it as a new run{anew}")
     if lines:
         raise UserError(*lines)
-
-
-def edited_settings(path: Path) -> str:
-    """Return a line on the first setting of ``config.toml`` that differs from the run's last checkpoint.
-
-    It is "" if all settings are those with which the checkpoint was played, apart from those of :data:`MAY_CHANGE`, or
-    if no checkpoint says.
-    """
-    played = checkpoint.played_settings(path)
-    if not played:
-        return ""
-    for key, old, new in _differences(tomllib.loads(played), read_toml(path / "config.toml")):
-        if not _may_change(key):
-            return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
-    return ""
-
-
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield each setting that differs, in order, with both values as TOML, or :data:`LEFT_OUT`."""
-    then, now = dict(toml.flat(before)), dict(toml.flat(after))
-    for key in sorted(then.keys() | now.keys()):
-        old, new = (LEFT_OUT if key not in one else toml.inline(one[key]) for one in (then, now))
-        if old != new:
-            yield key, old, new
-
-
-def _may_change(key: str) -> bool:
-    """Say whether a setting is one of :data:`MAY_CHANGE`, or in a table that is."""
-    return any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
 
 
 def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
