@@ -88,9 +88,9 @@ class Worths(Shown):
         rows = []
         for i in self.order:
             if known[i]:
-                rows.append(
-                    [self.names[i], rounded(self.values[i], half[i]), " to ".join(ends(*self.intervals[i], half[i]))]
-                )
+                low, high = self.intervals[i]
+                within = " to ".join(ends(low, high, half[i]))
+                rows.append([self.names[i], rounded(self.values[i], half[i]), within])
             else:
                 rows.append([self.names[i], number(self.values[i]), "–"])
         return ("", self.unit, "95 % interval"), rows
