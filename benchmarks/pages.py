@@ -340,21 +340,20 @@ class Page:
 
 INTRO = """# Do the papers' claims hold?
 
-A claim is a sentence of the four papers that a run can decide; † marks our own. A rule gives its word:
+A claim is a sentence of a paper that runs can decide († ours). A rule gives its word:
 
-* **confirmed**: the interval of our effect lies above 0, the side that the paper claims; *in direction, not in size*:
-  but below the smallest effect that matters (half of the printed one, or as the claim says)
+* **confirmed**: our effect's interval lies above 0, the paper's side; *in direction, not in size*: but below the
+  smallest effect that matters (half of the printed one, or as the claim says)
 * **contradicted**: it lies below 0
-* **no such effect**: it contains 0 and lies below the smallest effect that matters
+* **no such effect**: it contains 0 and lies below that smallest effect
 * **open**: none of these; *needs* so many seeds by mean and spread
 * **not run**: no run is kept
 
-A seed counts once all its runs are kept; the first three words need five, shares ten. Plans end at 20. *Off*:
-distance from the claimed number; *computed*: without chance. Rows *against* a twin without the game, or a control, do
-not count. Intervals are paired over seeds, corrected over a table, and hold however often we look.
+The first three words need five seeds, shares ten; plans end at 20. *Off*: distance from the claimed number;
+*computed*: without chance. Rows *against* a twin without the game, or a control, do not count. Intervals are paired
+over seeds, corrected over a table, and hold however often we look.
 
-To decide or recompute one: [check us](../check-us.md#results-of-the-four-papers).
-All claims: [the map](../claims-map.md).
+[Decide or recompute one](../check-us.md#results-of-the-four-papers); [all claims](../claims-map.md).
 """
 
 
