@@ -151,7 +151,7 @@ def _options_of(head: str, makers: Mapping[str, tuple[str, Callable[..., Any]]],
     table = RichTable(head, "option", "default", *["meaning"] * explained, title=title)
     for first, (key, make) in makers.items():
         unset = "from the data" if key == "model.name" else "must be given"
-        meaning = documented(make)[1]
+        meaning = documented(make)[1] if explained else {}
         # a source's class takes the name first, which is no option
         options = list(signature(make).parameters.values())[key == "data.source" :]
         for i, option in enumerate(options):
