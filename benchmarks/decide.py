@@ -13,8 +13,10 @@ lets it wait before its next round, ``--resume`` ends that.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -43,12 +45,17 @@ def checkout(commit: str, root: Path = ROOT, cache: Path | None = None) -> Path:
     except subprocess.CalledProcessError:
         raise SystemExit(f"decide: --commit {commit}: there is no such commit") from None
     place = (cache or cache_dir()) / "decide" / full[:12]
-    if not (place / ".git").exists():
-        git("worktree", "prune", root=root)
-        git("worktree", "add", "--detach", "--force", str(place), full, root=root)
-    if not git("diff", "--name-only", full, "--", str(NATIVE), root=root):
-        for built in (root / NATIVE).glob("*.so"):
-            shutil.copy2(built, place / NATIVE / built.name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (place.parent / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # two that start together: one makes the checkout, the other waits
+        if not (place / ".git").exists():
+            git("worktree", "prune", root=root)
+            git("worktree", "add", "--detach", "--force", str(place), full, root=root)
+        if not git("diff", "--name-only", full, "--", str(NATIVE), root=root):
+            for built in (root / NATIVE).glob("*.so"):
+                new = place / NATIVE / f"{built.name}.new"
+                shutil.copy2(built, new)
+                new.replace(place / NATIVE / built.name)  # written in place, it would crash a process that uses it
     return place
 
 
@@ -81,7 +88,10 @@ def main(words: Sequence[str] | None = None) -> int:
     command = ["nice", "-n", "19", sys.executable, "-m", "hanse", "reproduce", "--decide"]
     command += [asked.paper, "--out", str(results / asked.paper)] if asked.paper else ["--out", str(results)]
     command += ["--hours", asked.hours] if asked.hours else []
-    return subprocess.run(command, env=environment, cwd=place, check=False).returncode
+    ended = subprocess.run(command, env=environment, cwd=place, check=False).returncode
+    if ended < 0:
+        print(f"decide: ended by {signal.Signals(-ended).name}; start it again to go on", file=sys.stderr)
+    return ended
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -559,9 +560,28 @@ def test_the_idle_core_plays_a_checkout_of_one_commit(script: ModuleType, tmp_pa
     assert [place.name for place in (first, second)] == [commit[:12] for commit in commits]
     assert [(place / script.NATIVE / "seats.c").read_text() for place in (first, second)] == ["first", "second"]
     assert [(place / script.NATIVE / "seats.so").exists() for place in (first, second)] == [False, True]
-    assert script.checkout(commits[1][:9], root, tmp_path / "cache") == second
+    with (second / script.NATIVE / "seats.so").open() as used:
+        (native / "seats.so").write_text("built anew")
+        assert script.checkout(commits[1][:9], root, tmp_path / "cache") == second
+        assert used.read() == "built of the second"  # as it was: a process that runs it goes on
+    assert (second / script.NATIVE / "seats.so").read_text() == "built anew"
     with pytest.raises(SystemExit, match="--commit nothing: there is no such commit"):
         script.checkout("nothing", root, tmp_path / "cache")
+
+
+def test_two_that_start_together_share_one_checkout(script: ModuleType, tmp_path: Path) -> None:
+    root, who = tmp_path / "tree", ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+    (root / script.NATIVE).mkdir(parents=True)
+    (root / script.NATIVE / "seats.c").write_text("source\n" * 1000)
+    (root / script.NATIVE / "seats.so").write_text("built")
+    (root / ".gitignore").write_text("*.so\n")
+    script.git("init", "-q", root=root)
+    script.git("add", "-A", root=root)
+    script.git(*who, "commit", "-q", "-m", "first", root=root)
+    with ThreadPoolExecutor(8) as pool:
+        places = list(pool.map(lambda _: script.checkout("HEAD", root, tmp_path / "cache"), range(8)))
+    assert len(set(places)) == 1
+    assert {file.name for file in (places[0] / script.NATIVE).iterdir()} == {"seats.c", "seats.so"}
 
 
 def test_the_idle_core_is_paused_by_a_file(script: ModuleType, tmp_path: Path) -> None:
