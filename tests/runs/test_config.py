@@ -14,7 +14,7 @@ from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.value import GTG
 from hanse.runs.config import Experiment
 from hanse.runs.privacy import private_of
-from hanse.runs.setup import build
+from hanse.runs.setup import build, settle_engine
 
 
 def lines_of(**sections: Any) -> list[str]:
@@ -334,3 +334,28 @@ def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: 
     assert wrong.value.lines == (
         "mechanism.select: Oort needs each client's training loss, which a privacy account (federation.private) keeps",
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ({"clients": {"grant": 50.0, "vests": 2}, "ledger": {"floor": -5.0}},
+         ["clients.grant: 50.0: has no effect: this mechanism moves no tokens",
+          "clients.vests: 2: has no effect: this mechanism moves no tokens",
+          "ledger.floor: -5.0: has no effect: this mechanism moves no tokens"]),
+        ({"clients": {"grant": 50.0}, "mechanism": {"name": "pifl", "tiers": 2}}, []),
+        ({"clients": {"grant": 50.0}, "sizes": {"proved": True, "bond": 5.0}}, []),
+        ({"behaviour": {"attacker": {"clients": [1], "since": 3}}},
+         ["behaviour.attacker.since: 3: never begins: the last round is 2"]),
+        ({"behaviour": {"attacker": {"clients": [1], "since": 2}}}, []),
+        ({"federation": {"half_precision": True}},
+         ["federation.half_precision: true: has no effect in a simulation, where no model travels"]),
+    ],
+)  # fmt: skip
+def test_a_run_warns_of_a_setting_that_concerns_nothing_here(given: dict[str, Any], warned: list[str]) -> None:
+    common = {"data": {"clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 3}}
+    experiment = Experiment(**common | {"engine": {"train": "stacked", "threads": 1}} | given)
+    said = settle_engine(build(experiment)).said
+    assert [line for line in said if "has no effect" in line or "never begins" in line] == [
+        f"warning: {line}" for line in warned
+    ]

@@ -167,7 +167,7 @@ def run(
 
     Examples:
         hanse run exp.toml
-        hanse run exp.toml --set train.lr=0.1 --set mechanism.weigh=uniform
+        hanse run exp.toml --out runs/other --set train.lr=0.1 --set mechanism.weigh=uniform
     """
     folder = out_dir or Path("runs") / file.stem
     if not overwrite and (folder / "config.toml").exists() and not on_network(folder):

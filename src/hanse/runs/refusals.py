@@ -23,7 +23,7 @@ from hanse.data import FederatedData, Samples
 from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.federated import RemoteData
-from hanse.federation.behaviour import Behaviour
+from hanse.federation.behaviour import Attacker, Behaviour
 from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.job import Problem
@@ -405,6 +405,36 @@ def of_replaced_parts(experiment: Experiment) -> list[str]:
         # a run's file has the default, or all clients where there are fewer
         if option != "clients_per_round" or table[option] != experiment.data.clients
     ]
+
+
+def of_absent_money(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+    """Return a warning for each setting of the books that is changed although the mechanism moves no tokens."""
+    if mechanism.settle is not None or experiment.sizes.proved:
+        return []
+    asked = [("clients", experiment.clients, ("grant", "vests")), ("ledger", experiment.ledger, ("url", "floor"))]
+    return [
+        f"warning: {section}.{key}: {getattr(given, key)!r}: has no effect: this mechanism moves no tokens"
+        for section, given, keys in asked
+        for key in keys
+        if getattr(given, key) != type(given).model_fields[key].get_default()
+    ]
+
+
+def of_absent_rounds(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[str]:
+    """Return a warning for each attack that begins after the last round."""
+    rounds = experiment.run.rounds
+    return [
+        f"warning: behaviour.attacker.since: {b.since}: never begins: the last round is {rounds - 1}"
+        for b in behaviours
+        if isinstance(b, Attacker) and b.since >= rounds
+    ]
+
+
+def of_absent_network(experiment: Experiment) -> list[str]:
+    """Return a warning for a setting of messages, in a simulation."""
+    if not experiment.federation.half_precision:
+        return []
+    return ["warning: federation.half_precision: true: has no effect in a simulation, where no model travels"]
 
 
 def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
