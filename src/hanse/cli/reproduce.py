@@ -76,7 +76,10 @@ def reproduce(
     only: Only = None,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")] = "cpu",
     decide: Annotated[
-        bool, typer.Option("--decide", help="Play the runs that decide the paper's claims until all are decided.")
+        bool,
+        typer.Option(
+            "--decide", help="Play the runs that decide the paper's claims until all are; one at a time by default."
+        ),
     ] = False,
     hours: Annotated[float | None, typer.Option("--hours", help="With --decide: start no run after this time.")] = None,
     plan: Annotated[
@@ -106,15 +109,21 @@ def reproduce(
         hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4
         hanse reproduce gtflat --decide --hours 2
     """
+    own = {"--scale": scale != "smoke", "--recipe": recipe != "paper", "--seeds": seeds is not None,
+           "--only": bool(only), "--device": device != "cpu"}  # fmt: skip
+    for_table = [option for option, is_given in own.items() if is_given]
     if decide or plan or hours is not None:
         if decide == plan or (plan and hours is not None):
             raise UserError("--decide, --plan, --hours: give --plan, or --decide with or without --hours")
-        own = {"--scale": scale != "smoke", "--recipe": recipe != "paper", "--seeds": seeds is not None,
-               "--only": bool(only), "--device": device != "cpu"}  # fmt: skip
-        if given := [option for option, is_given in own.items() if is_given]:
-            raise UserError(f"{', '.join(given)}: for a table; what --decide and --plan play is said by the claims")
+        if for_table:
+            raise UserError(f"{', '.join(for_table)}: for a table; what --decide and --plan play is said by the claims")
+        if plan and workers is not None:
+            raise UserError(f"--workers {workers}: --plan plays nothing; give it with --decide")
         return _decide(paper, table, out_dir, hours, plan=plan, workers=workers, as_json=as_json)
     if paper is None or table is None:
+        for_table += ["--workers"] * (workers is not None) + ["--out"] * (out_dir is not None)
+        if for_table:
+            raise UserError(f"{', '.join(for_table)}: name the paper's table that is to be played: this lists them")
         return _print_papers(paper, as_json)
     from hanse.lab.papers.catalogue import find_table
     from hanse.lab.papers.runner import play_audited, run_table

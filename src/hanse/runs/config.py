@@ -421,8 +421,8 @@ class RunSection(Section):
     seed: int = 0
     checkpoint_every: Positive = 1
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_seconds: Annotated[float, Field(gt=0)] | None = None
-    max_megabytes: Annotated[float, Field(gt=0)] | None = None
+    max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_megabytes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     recomputable: bool = False
 
 

@@ -511,6 +511,8 @@ def test_claims_without_their_data_are_a_line_a_paper(tmp_path: Path, monkeypatc
         ),
         (("gtflat", "--decide", "--scale", "paper", "--recipe", "authors"), "--scale, --recipe: for a table; "),
         (("gtflat", "--decide", "--workers", "0"), "--workers 0: must be at least 1"),
+        (("gtflat", "--plan", "--workers", "2"), "--workers 2: --plan plays nothing; give it with --decide"),
+        (("gtflat", "--seeds", "3", "--workers", "2"), "--seeds, --workers, --out: name the paper's table that is"),
     ],
 )
 def test_what_the_command_refuses(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
