@@ -112,7 +112,7 @@ def test_one_number_for_each_test_sample_gives_intervals_for_their_draw(method: 
     np.testing.assert_allclose(found.drawn, interval_errors(np.array(without).T), rtol=1e-6)
     np.testing.assert_allclose(found.standard_errors, np.hypot(found.sampling, found.drawn))
     np.testing.assert_allclose(found.intervals[:, 1] - found.values, 1.96 * found.standard_errors)
-    tried = "" if method in ("exact", "banzhaf", "leave_one_out", "mixture") else "coalitions that were not tried and "
+    tried = "" if method in ("exact", "banzhaf", "leave_one_out", "mixture") else "orders that were not drawn and "
     assert f"Intervals: 95 %, for {tried}the draw of the 43 test samples." in str(found)
     marks = found.plot().chart.marks
     assert isinstance(marks, Bars)
@@ -179,7 +179,7 @@ def test_forms_that_do_not_say_which_model_is_whose_are_refused() -> None:
 
 def test_which_error_is_missing_is_said() -> None:
     few = str(hanse.value(ROWS, loss, method="monte_carlo", permutations=6))
-    assert "Intervals: 95 %, for coalitions that were not tried; what other test samples would give is not known" in few
+    assert "Intervals: 95 %, for orders that were not drawn; what other test samples would give is not known" in few
     alone = str(hanse.value(ROWS, loss, method="leave_one_out"))
     assert "those that can stand in for each other get about 0, and which of them are below 0 is mostly chance" in alone
     slope = hanse.value(ROWS, loss, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET))

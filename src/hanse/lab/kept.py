@@ -210,16 +210,22 @@ class KeptFile:
                 os.close(file)
 
     def mend(self) -> str | None:
-        """Remove an incomplete line that a killed process left at the end. Return what was done, or None."""
+        """Remove an incomplete line at the end, and keep the whole lines before it. Return what was done, or None."""
         if not self.path.exists():
             return None
         with _told(self.path), self.path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             data = file.read()
-            whole = _unpacked(self.path, data)[1]
+            _, whole, rest = _unpacked(self.path, data)
+            if whole == len(data):
+                return None
+            lines = rest[: rest.rfind(b"\n") + 1]
             file.truncate(whole)
-        cut = len(data) - whole
-        return f"{self.path}: {cut} bytes of a line that was cut off were taken away" if cut else None
+            if lines:
+                _append(file.fileno(), gzip.compress(lines, mtime=0))
+        saved = lines.count(b"\n")
+        kept = f"; {saved} before it that were packed with it are kept" if saved else ""
+        return f"{self.path}: a line that was cut off at byte {len(data)} was taken away{kept}"
 
 
 @lru_cache(maxsize=8)
@@ -245,10 +251,12 @@ def _append(file: int, member: bytes) -> None:
         raise
 
 
-def _unpacked(path: Path, data: bytes) -> tuple[bytes, int]:
-    """Return the text of a file's whole gzip members and how many bytes they take. Raises UserError for damage."""
+def _unpacked(path: Path, data: bytes) -> tuple[bytes, int, bytes]:
+    """Return the text of a file's whole gzip members, how many bytes they take, and what is there of the text of a last
+    one that is cut off. Raises UserError for damage.
+    """
     text: list[bytes] = []
-    whole = 0
+    whole, rest = 0, b""
     while whole < len(data):
         member = zlib.decompressobj(wbits=31)
         try:
@@ -259,15 +267,16 @@ def _unpacked(path: Path, data: bytes) -> tuple[bytes, int]:
         if member.unconsumed_tail:
             raise UserError(f"{path}: unpacks to more than {_MOST >> 30} GiB")
         if not member.eof:
+            rest = piece
             break
         text.append(piece)
         whole = len(data) - len(member.unused_data)
-    return b"".join(text), whole
+    return b"".join(text), whole, rest
 
 
 def _checked(path: Path, data: bytes) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of a file's bytes by key. Raises UserError with a line for everything that is wrong."""
-    text, whole = _unpacked(path, data)
+    text, whole, _ = _unpacked(path, data)
     results: dict[str, list[dict[str, Any]]] = {}
     seen: dict[tuple[str, ...], int] = {}
     wrong = []

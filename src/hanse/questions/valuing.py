@@ -109,7 +109,8 @@ class Valuation(Worths):
 
     def _errors_told(self) -> str:
         """Return in a sentence which errors the intervals are for, or why there are none."""
-        found = ["coalitions that were not tried"] if (self.sampling > 0).any() else []
+        missed = "orders that were not drawn" if self.method in _BY_ORDERS else "coalitions that were not tried"
+        found = [missed] if (self.sampling > 0).any() else []
         if self.samples:
             return f"Intervals: 95 %, for {' and '.join([*found, f'the draw of the {self.samples:,} test samples'])}."
         if self.method == "path":
@@ -117,9 +118,11 @@ class Valuation(Worths):
         other = "what other test samples would give is not known, unless your function returns one number for each"
         if found:
             return f"Intervals: 95 %, for {found[0]}; {other}."
-        if self.method in _EXACT or self.evaluated >= 2 ** len(self.values):
+        if self.method in _EXACT or (self.method == "mixture" and self.evaluated >= 2 ** len(self.values)):
             return f"Exact: all coalitions that count were tried, so there is no estimation error to show; {other}."
-        return f"No intervals: the coalitions that were tried do not vary, but not all were tried; {other}."
+        if np.isnan(self.sampling).any():
+            return f"No intervals: the error due to {missed} is not known; {other}."
+        return f"No intervals: what was tried does not vary, but leaves out {missed}; {other}."
 
 
 def value(
@@ -455,6 +458,7 @@ _EXACT: Mapping[str, Callable[[games.Utility, int], Floats]] = {
     "leave_one_out": games.leave_one_out,
     "banzhaf": games.banzhaf,
 }
+_BY_ORDERS = ("gtg", "monte_carlo")  # which all coalitions alone do not make exact
 
 
 def _valued(
