@@ -119,6 +119,7 @@ SET = ["run", "exp.toml", "--set"]
         (["reprot"], "No such command 'reprot'. Did you mean 'report', 'reproduce', 'receipt'? (see 'hanse --help')"),
         (["value"], "No such command 'value': it is a function of Python, hanse.value (see 'hanse --help')"),
         (["list", "--all"], "No such option '--all' (see 'hanse list --help')"),
+        (["audit"], "a command is missing (see 'hanse audit --help')"),
         (["resume", "."], ".: is not a run directory (it has no config.toml)"),
         (["compare", "done", "--epsilon", "2"], "--epsilon 2.0: must be at least 0 and below 1"),
         (["report", "a:one:b"], "a:one:b: there is no such run directory"),  # not a1️⃣b

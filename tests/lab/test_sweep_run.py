@@ -222,6 +222,7 @@ def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.Monke
         (["--grid", "train.lr=1", "--ray", "auto", "--workers", "2"], "--workers 2: goes without --ray"),
         (["--grid", "train.lr=1", "--dry-run", "--workers", "0"], "--workers 0: must be at least 1"),
         (["--grid", "train.lr=1", "--dry-run", "--workers", "-2"], "--workers -2: must be at least 1"),
+        (["--grid", "train.lr=1,2", "--set", "train.lr=0.3"], "--set train.lr=0.3: --grid sets it already"),
     ):
         refused = CliRunner().invoke(app, ["sweep", "exp.toml", *given])
         assert isinstance(refused.exception, UserError)
@@ -238,3 +239,24 @@ def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.Monke
     assert [row["status"] for row in rows] == ["done", "failed"]
     assert "UserError" in rows[1]["error"]
     assert not (tmp_path / "runs" / "sweep-exp" / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        (["--set", "mechanism.name=fedavg", "--grid", "clients.grant=5,6"],
+         ["warning: clients.grant: 5.0: has no effect: this mechanism moves no tokens"]),
+        (["--set", "clients.grant=5", "--grid", "mechanism.name=fedavg,tiff"], []),  # one of which pays
+        (["--set", "mechanism={name='greedyfed', select='uniform'}", "--grid", "mechanism.averaging=0.4,0.5"],
+         ["warning: mechanism.averaging: 0.4: has no effect: the part that uses it is replaced"]),
+    ],
+)  # fmt: skip
+def test_a_sweep_warns_of_what_has_no_effect_in_any_of_its_runs(
+    given: list[str], warned: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.toml").write_text('mechanism.name = "fedavg"\ndata.clients = 4\n')
+    shown = CliRunner().invoke(app, ["sweep", "exp.toml", *given, "--dry-run", "--json"], env={"COLUMNS": "300"})
+    assert shown.exit_code == 0, shown.output
+    assert [line for line in shown.stderr.splitlines() if line.startswith("warning")] == warned
+    assert len(json.loads(shown.stdout)["runs"]) == 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,11 @@ def test_bad_directories_are_refused_in_one_line(tmp_path: Path) -> None:
         ("clients", "value", "1e308", "-1e+100 to 1e+100"),
         ("metrics", "test/accuracy", "7.0", "0 to 1"),
         ("metrics", "test/accuracy", "-3.5", "0 to 1"),
+        ("metrics", "client/test_accuracy_min", "2", "0 to 1"),
+        ("metrics", "bytes/up", "-3000", "0 to 1e+100"),
+        ("clients", "samples", "-5", "0 to 1e+100"),
+        ("clients", "value_error", "-3", "0 to 1e+100"),
+        ("clients", "weight", "Infinity", "-1e+100 to 1e+100"),
     ],
 )
 def test_an_impossible_figure_is_refused_by_line_and_field(
@@ -164,7 +170,9 @@ def test_an_impossible_figure_is_refused_by_line_and_field(
 ) -> None:
     path = write_run(tmp_path / "a", [metric(0, 0.5), metric(1, 0.25)], [seat(0, 1, 0.5), seat(1, 1, 0.25)])
     file = path / f"{name}.jsonl"
-    file.write_text(file.read_text().replace(f'"{key}": 0.25', f'"{key}": {wrong}'))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[1][key] = json.loads(wrong)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(UserError) as caught:
         load_run(path)
     assert caught.value.lines[0].startswith(f"{file}:2: {key}: ")

@@ -83,3 +83,14 @@ def test_compare_tests_seed_by_seed(tmp_path: Path) -> None:
     found = json.loads(shown.stdout)
     assert [r["kind"] for r in found].count("difference") == len(rows)
     assert "Differences from fedavg" in CliRunner().invoke(app, ["compare", *map(str, paths)]).stdout
+
+
+def test_equal_differences_have_no_interval(tmp_path: Path) -> None:
+    for name, rate, accuracy in (("a", 0.1, [0.5, 0.75]), ("b", 0.2, [0.625, 0.875])):
+        for seed in range(2):
+            accuracies(tmp_path / f"{name}{seed}", [accuracy[seed]], {"run": {"seed": seed}, "train": {"lr": rate}})
+    groups = group_runs(load_runs([tmp_path / name for name in ("a0", "a1", "b0", "b1")]))
+    row = next(row for row in difference_rows(groups) if row["figure"] == "test_accuracy")
+    assert (row["mean"], row["low"], row["high"], row["p"], row["p_holm"]) == (0.125, None, None, None, None)
+    assert row["p_sign_flip"] == 0.5
+    assert differences_tables(groups)[0].rows[0][2:] == ("+12.50", "the same in all 2", "–", "–", "0.5")

@@ -466,4 +466,6 @@ def test_a_report_of_edited_settings_says_what_the_audit_says(runs: dict[str, Pa
     assert load_run(copy).doubts[0] == f"{wrong}."
     shown = CliRunner().invoke(app, ["report", str(copy)], env={"COLUMNS": "500"})
     assert f"warning: {wrong}." in " ".join(shown.output.split())
+    beside = CliRunner().invoke(app, ["compare", str(runs["skip"]), str(copy)], env={"COLUMNS": "500"})
+    assert " ".join(beside.output.split()).startswith(f"warning: copy: {wrong} ")
     assert not any("edited" in doubt for doubt in load_run(runs["skip"]).doubts)

@@ -25,8 +25,11 @@ def crate(
         hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
     """
     from hanse.reports.crate import write_crate
+    from hanse.runs.edited import edited_settings
     from hanse.runs.replay import wrong_books
 
+    if edited := edited_settings(folder):
+        say(f"warning: {edited}")
     if (folder / "ledger.json").exists() and (wrong := wrong_books(folder)):
         say(f"warning: the books of this run do not hold: {wrong}")
     say(f"wrote {write_crate(folder, author=author, license=license)}")

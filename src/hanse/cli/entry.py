@@ -277,13 +277,15 @@ def compare(
     Examples:
         hanse compare runs/greedyfed runs/fedavg
     """
-    from hanse.reports.compare import cautions, compare_runs, compare_tables, difference_rows
+    from hanse.reports.compare import cautions, compare_runs, compare_tables, difference_rows, edited_runs
     from hanse.reports.groups import group_runs
     from hanse.runs.run_record import load_runs
 
     rows = compare_runs(dirs, epsilon)
     groups = group_runs(load_runs(dirs))
     differences = difference_rows(groups)
+    for line in edited_runs(groups):
+        say(f"warning: {line}", err if as_json else out, style="bold yellow", wrap=True)
     if as_json:
         print(json.dumps([*rows, *differences], indent=1))
         return
@@ -349,7 +351,10 @@ def _out_of_memory(wrong: Exception) -> bool:
 def _usage(wrong: Any) -> str:
     """Return a mistake in the command line as one line, with where to look."""
     # typer and click each add a suggestion
-    line = re.sub(r"( Did you mean [^?]*\?) \(?Did you mean .*", r"\1", wrong.format_message()).removesuffix(".")
+    line = (
+        re.sub(r"( Did you mean [^?]*\?) \(?Did you mean .*", r"\1", wrong.format_message()).removesuffix(".")
+        or "a command is missing"
+    )
     if line.startswith("No such command 'value'"):
         line = "No such command 'value': it is a function of Python, hanse.value"
     context = getattr(wrong, "ctx", None)

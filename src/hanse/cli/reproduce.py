@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -109,20 +109,13 @@ def reproduce(
         hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4
         hanse reproduce gtflat --decide --hours 2
     """
-    own = {"--scale": scale != "smoke", "--recipe": recipe != "paper", "--seeds": seeds is not None,
-           "--only": bool(only), "--device": device != "cpu"}  # fmt: skip
-    for_table = [option for option, is_given in own.items() if is_given]
+    for_table = _given(scale=scale != "smoke", recipe=recipe != "paper", seeds=seeds is not None, only=bool(only),
+                       device=device != "cpu")  # fmt: skip
     if decide or plan or hours is not None:
-        if decide == plan or (plan and hours is not None):
-            raise UserError("--decide, --plan, --hours: give --plan, or --decide with or without --hours")
-        if for_table:
-            raise UserError(f"{', '.join(for_table)}: for a table; what --decide and --plan play is said by the claims")
-        if plan and workers is not None:
-            raise UserError(f"--workers {workers}: --plan plays nothing; give it with --decide")
+        _check_options(for_table, decide=decide, plan=plan, hours=hours, workers=workers)
         return _decide(paper, table, out_dir, hours, plan=plan, workers=workers, as_json=as_json)
     if paper is None or table is None:
-        for_table += ["--workers"] * (workers is not None) + ["--out"] * (out_dir is not None)
-        if for_table:
+        if for_table := for_table + _given(workers=workers is not None, out=out_dir is not None):
             raise UserError(f"{', '.join(for_table)}: name the paper's table that is to be played: this lists them")
         return _print_papers(paper, as_json)
     from hanse.lab.papers.catalogue import find_table
@@ -146,6 +139,23 @@ def reproduce(
             work=play_audited,
         )
     _report(outcome, full, folder, as_json)
+
+
+def _given(**options: bool) -> list[str]:
+    """Return the options that are given, as they are written."""
+    return [f"--{name}" for name, is_given in options.items() if is_given]
+
+
+def _check_options(
+    for_table: Sequence[str], *, decide: bool, plan: bool, hours: float | None, workers: int | None
+) -> None:
+    """Raise UserError for options that do not go with --decide or --plan; ``for_table`` are those of a table alone."""
+    if decide == plan or (plan and hours is not None):
+        raise UserError("--decide, --plan, --hours: give --plan, or --decide with or without --hours")
+    if for_table:
+        raise UserError(f"{', '.join(for_table)}: for a table; what --decide and --plan play is said by the claims")
+    if plan and workers is not None:
+        raise UserError(f"--workers {workers}: --plan plays nothing; give it with --decide")
 
 
 def _decide(

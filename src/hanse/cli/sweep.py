@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hanse.base.errors import UserError
 from hanse.cli.options import Changes, ExperimentFile, Workers, err, out, resumable, say
+
+if TYPE_CHECKING:
+    from hanse.lab.sweep import GridPoint
 
 Grid = Annotated[
     list[str] | None,
@@ -84,17 +88,15 @@ def sweep(
     _check(bool(grid) or seeds is not None, ray, workers, gpus)
     share = None if part is None else SweepPart.read(part)
     points = grid_of(file, set_ or [], grid or [], seeds)
-    # the same note concerns many points, and is told once
-    for line in dict.fromkeys(line for point in points for line in point.notes):
-        say(line, err, style="yellow")
+    _tell(points)
     if share is not None:
         points = share.of(points)
         if not points:
             say(f"--part {part}: no run is left for this part")
             return
     if dry_run:
-        for point in points:
-            print(point.job.label)
+        labels = [point.job.label for point in points]
+        print(json.dumps({"runs": labels}, indent=1) if as_json else "\n".join(labels))
         return
     folder, table = out_dir or Path("runs") / f"sweep-{file.stem}", TABLE if share is None else share.table
     with resumable(err):
@@ -121,6 +123,16 @@ def sweep(
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)
+
+
+def _tell(points: Sequence[GridPoint]) -> None:
+    """Print what is left out of some runs, and which settings have no effect in any. A note that concerns many runs is
+    told once.
+    """
+    from hanse.lab.sweep import without_effect
+
+    for line in dict.fromkeys([*(line for point in points for line in point.notes), *without_effect(points)]):
+        say(line, err, style="yellow")
 
 
 def _picture(folder: Path) -> str:

@@ -34,6 +34,7 @@ from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.learning.metrics import readings_of
 from hanse.runs.config import read_file
+from hanse.runs.idle import idle
 from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
 
 TABLE = "table.csv"
@@ -42,6 +43,7 @@ Row = dict[str, Any]
 _ONE_CLIENT = re.compile(r"\w+/\d+(/|$)")  # a single client's figure: too many for columns, and in jobs/<key>.json
 MOST = 100_000  # runs of a sweep: a grid with more is a mistake, and listing them alone would take minutes
 _OPEN, _SHUT = "[{(", "]})"
+_LOOKED_AT = 1000  # runs of which it is looked at whether all their settings have an effect: some seconds
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,9 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
         train.lr=0.01, seed=1 - 3 rounds
     """
     axes = _axes(grid, seeds)
+    for axis, change in itertools.product(axes, overrides):
+        if axis.key == change.partition("=")[0].strip():
+            raise UserError(f"--set {change}: --grid sets it already; give one of the two")
     if seeds is not None and seeds < 1:
         raise UserError(f"--seeds {seeds}: must be at least 1")
     count = math.prod(len(axis.values) for axis in axes) * (seeds or 1)
@@ -197,6 +202,17 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
     if same is not None:
         raise UserError(f"--grid: {same[0].job.label} and {same[1].job.label} are one and the same run")
     return points
+
+
+def without_effect(points: Sequence[GridPoint]) -> list[str]:
+    """Return a warning for each setting that changes nothing in any run of a sweep. One that only some of the swept
+    mechanisms use is none.
+
+    Args:
+        points: the runs.
+    """
+    told = [{line.split(": ")[1]: line for line in idle(point.job.experiment)} for point in points[:_LOOKED_AT]]
+    return [line for key, line in told[0].items() if all(key in lines for lines in told)] if told else []
 
 
 def _refuse_objects(base: Mapping[str, Any], file: Path) -> None:

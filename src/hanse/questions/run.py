@@ -328,12 +328,12 @@ class Comparison(Shown):
 
     def sentences(self) -> Sequence[str]:
         """Return the first sentences of a report on these runs."""
-        from hanse.reports.compare import cautions
+        from hanse.reports.compare import cautions, edited_runs
         from hanse.reports.groups import group_runs
         from hanse.reports.report import summary
 
         groups = group_runs(self.records)
-        return [*dict.fromkeys([*summary(groups), *cautions(groups)])]
+        return [*dict.fromkeys([*edited_runs(groups), *summary(groups), *cautions(groups)])]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of figures."""

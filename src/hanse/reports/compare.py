@@ -31,6 +31,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.accuracy import own_accuracy, own_main
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import ONE_SEED, SeedGroup, different_settings, group_runs
+from hanse.runs.edited import edited_settings
 from hanse.runs.run_record import RunRecord, load_runs
 
 # ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
@@ -94,6 +95,7 @@ def improvement(ours: float | None, theirs: float | None) -> float | None:
 
 
 LEVEL = 0.95
+_ROUNDING = 1e-9  # sums of equal numbers in another order differ in their last bits: that is no spread
 MOST_FLIPPED = 16  # pairs for which all patterns of signs are tried: 2^16 = 65,536
 
 
@@ -233,7 +235,8 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
         One row for each other experiment and each figure that both have; none if they share fewer than two seeds. A row
         has ``kind`` ("difference"), ``run`` and ``base`` (labels), ``figure``, the fields of :class:`Paired` for the
         differences run less base, and ``p_holm``. The last is ``p`` corrected for the number of experiments that are
-        compared with the first (Holm).
+        compared with the first (Holm). ``low``, ``high`` and both p-values are None where the difference is the same
+        with every seed, which does not say how much seeds vary.
     """
     found = []
     named = dict.fromkeys(key for group in groups for run in group.runs for key in _own_figures(run))
@@ -243,9 +246,20 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
             if (test := paired(_by_seeds(group, figure), base)) is not None:
                 names = {"kind": "difference", "run": group.label, "base": groups[0].label, "figure": figure}
                 rows.append(names | asdict(test))
-        for row, corrected in zip(rows, _holm([row["p"] for row in rows]), strict=True):
-            found.append(row | {"p_holm": corrected})
+        varying = [row for row in rows if row["sd"] > _ROUNDING * max(map(abs, base.values()))]
+        for row, corrected in zip(varying, _holm([row["p"] for row in varying]), strict=True):
+            row["p_holm"] = corrected
+        unknown = dict.fromkeys(("low", "high", "p", "p_holm"))
+        found += [row if "p_holm" in row else row | unknown for row in rows]
     return found
+
+
+def _mean_and_interval(row: Mapping[str, Any], factor: float, digits: int) -> tuple[str, str]:
+    """Return a difference's mean and interval as they are shown."""
+    mean, low, high = (
+        "" if row[key] is None else f"{factor * row[key]:+,.{digits}f}" for key in ("mean", "low", "high")
+    )
+    return mean, f"{low} to {high}" if low else f"the same in all {row['pairs']}"
 
 
 def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
@@ -425,6 +439,11 @@ def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapp
     return [*tables, _differences(differences)] if differences else tables
 
 
+def edited_runs(groups: Sequence[SeedGroup]) -> list[str]:
+    """Return a line for each run whose settings are not those that were played."""
+    return [f"{run.name}: {line}" for group in groups for run in group.runs if (line := edited_settings(run.path))]
+
+
 def cautions(groups: Sequence[SeedGroup]) -> list[str]:
     """Return warnings about a comparison: the experiments' data or rounds differ, or they have one seed each.
 
@@ -470,9 +489,9 @@ def _differences(differences: Sequence[Mapping[str, Any]]) -> Table:
         if figure is not None and key != figure:
             table.add_section()
         figure = key
-        mean, low, high = (f"{factor * row[k]:+,.{digits}f}" for k in ("mean", "low", "high"))
+        mean, interval = _mean_and_interval(row, factor, digits)
         p = ("-" if row[k] is None else f"{row[k]:.2g}" for k in ("p", "p_holm", "p_sign_flip"))
-        table.add_row(f"{row['run']}: {heading}", str(row["pairs"]), mean, f"{low} to {high}", *p)
+        table.add_row(f"{row['run']}: {heading}", str(row["pairs"]), mean, interval, *p)
     table.caption = "p: paired t test; Holm: corrected for all experiments; flips: exact sign-flip test."
     return table
 
@@ -575,11 +594,11 @@ def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
     rows: dict[str, list[tuple[str, ...]]] = {}
     for row in difference_rows(groups):
         _, heading, factor, digits = _column(row["figure"], _COLUMNS, 2)
-        mean, low, high = (f"{factor * row[k]:+,.{digits}f}" for k in ("mean", "low", "high"))
+        mean, interval = _mean_and_interval(row, factor, digits)
         flip = "–" if row["p_sign_flip"] is None else f"{row['p_sign_flip']:.3g}"
         name = f"{row['run']} – {row['base']}: {heading}"
-        p = (f"{row[k]:.2g}" for k in ("p", "p_holm"))
-        cells = (name, str(row["pairs"]), mean, f"{low} to {high}", *p, flip)
+        p = ("–" if row[k] is None else f"{row[k]:.2g}" for k in ("p", "p_holm"))
+        cells = (name, str(row["pairs"]), mean, interval, *p, flip)
         rows.setdefault(row["figure"], []).append(cells)
     headings = ("difference", "seeds", "mean", "95 % interval", "p (t test)", "p (Holm)", "p (sign flips)")
     return [TextTable(headings, tuple(found)) for found in rows.values()]

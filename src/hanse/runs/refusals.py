@@ -23,7 +23,7 @@ from hanse.data import FederatedData, Samples
 from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.federated import RemoteData
-from hanse.federation.behaviour import Attacker, Behaviour
+from hanse.federation.behaviour import Behaviour
 from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.job import Problem
@@ -31,7 +31,6 @@ from hanse.learning.loop import WITH_PENALTY, Loop
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.by_value import ByValue
-from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit
 from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import Banzhaf, Exact, few_enough
@@ -394,47 +393,6 @@ def not_held(mechanism: Mechanism) -> list[str]:
         return []
     part, rows = type(mechanism.deploy).__name__, "', '".join(sorted(made))
     return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
-
-
-def of_replaced_parts(experiment: Experiment) -> list[str]:
-    """Return a warning for each option of the mechanism that only parts use that others replace."""
-    table = experiment.mechanism.table
-    return [
-        f"warning: mechanism.{option}: {table[option]!r}: has no effect: the part that uses it is replaced"
-        for option in without_effect(table)
-        # a run's file has the default, or all clients where there are fewer
-        if option != "clients_per_round" or table[option] != experiment.data.clients
-    ]
-
-
-def of_absent_money(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a warning for each setting of the books that is changed although the mechanism moves no tokens."""
-    if mechanism.settle is not None or experiment.sizes.proved:
-        return []
-    asked = [("clients", experiment.clients, ("grant", "vests")), ("ledger", experiment.ledger, ("url", "floor"))]
-    return [
-        f"warning: {section}.{key}: {getattr(given, key)!r}: has no effect: this mechanism moves no tokens"
-        for section, given, keys in asked
-        for key in keys
-        if getattr(given, key) != type(given).model_fields[key].get_default()
-    ]
-
-
-def of_absent_rounds(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[str]:
-    """Return a warning for each attack that begins after the last round."""
-    rounds = experiment.run.rounds
-    return [
-        f"warning: behaviour.attacker.since: {b.since}: never begins: the last round is {rounds - 1}"
-        for b in behaviours
-        if isinstance(b, Attacker) and b.since >= rounds
-    ]
-
-
-def of_absent_network(experiment: Experiment) -> list[str]:
-    """Return a warning for a setting of messages, in a simulation."""
-    if not experiment.federation.half_precision:
-        return []
-    return ["warning: federation.half_precision: true: has no effect in a simulation, where no model travels"]
 
 
 def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:

@@ -9,6 +9,7 @@ followed, and any damage becomes one line that names the file (:mod:`hanse.base.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ from hanse.runs.shape import read_said
 _UNLIKE = "The books of this run do not hold, so nothing that its records say can be relied on"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
 _LARGEST = 1e100  # no value is larger, and the square of one is still a number
+_ACCURACY = re.compile(r"(test|client)/(test_)?accuracy(_weighted|_min|_q\d+)?")
 SEEDS = (("run", "seed"), ("data", "seed"))  # of the run, and of the split
 
 
@@ -474,8 +476,11 @@ def load_run(path: str | Path) -> RunRecord:
         raise UserError(f"{path / METRICS}: is damaged: its rounds must ascend, a line each")
     # a round's seats are written before its metrics: those of a round that is not finished yet are left out
     lines = [line for line in json_lines(path / SEATS, ("round", "client")) if line["round"] <= rounds[-1]]
-    _check_numbers(path / METRICS, metrics, ("test/accuracy",), 0.0, 1.0)
-    _check_numbers(path / SEATS, lines, ("value", "value_exact"), -_LARGEST, _LARGEST)
+    keys = dict.fromkeys(key for line in metrics for key in line)
+    _check_numbers(path / METRICS, metrics, [key for key in keys if _ACCURACY.fullmatch(key)], 0.0, 1.0)
+    _check_numbers(path / METRICS, metrics, [key for key in keys if key.startswith("bytes/")], 0.0, _LARGEST)
+    _check_numbers(path / SEATS, lines, ("value", "value_exact", "weight"), -_LARGEST, _LARGEST)
+    _check_numbers(path / SEATS, lines, ("samples", "steps", "value_error", "value_draw_error"), 0.0, _LARGEST)
     _check_seats(path, metrics, lines)
     clients = [Seat.of(line) for line in lines]
     name = path.name or path.resolve().name

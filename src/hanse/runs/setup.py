@@ -60,7 +60,7 @@ from hanse.rounds.grants import Vesting
 from hanse.rounds.judge import Judge, Root
 from hanse.rounds.round import Setup
 from hanse.rounds.sizes import ProvedSizes
-from hanse.runs import refusals
+from hanse.runs import idle, refusals
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.metrics import missing_metrics, refused_metrics
 from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets, warn_of_sitting_out
@@ -442,10 +442,9 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.not_held(mechanism),
         *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
         *refusals.never_asked(experiment, mechanism),
-        *refusals.of_replaced_parts(asked),
-        *refusals.of_absent_money(experiment, mechanism),
-        *refusals.of_absent_rounds(experiment, blueprint.behaviours),
-        *(refusals.of_absent_network(experiment) if federation is None else ()),
+        *idle.idle(asked),
+        *idle.of_absent_rounds(experiment, blueprint.behaviours),
+        *(idle.of_absent_network(experiment) if federation is None else ()),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
         *warn_of_budgets(blueprint.private),
         *warn_of_sitting_out(fresh, np.asarray(blueprint.data.sizes), experiment.train.recipe),
