@@ -381,10 +381,13 @@ def _index_rows(verdicts: Sequence[Verdict]) -> list[str]:
     lines = ["| claim | the paper's | ours | seeds | word |", "|---|---|---|---|---|"] if numbers else []
     for v in numbers:
         lines.append(f"| {name_of(v)} | {printed_of(v)} | {ours_of(v)} | {seeds_of(v)} | {word_of(v)} |")
-    counted = [v for v in verdicts if v.claim.role == "claim"]
-    for word, why in (("open", ", too few seeds for a number"), ("not run", "")):
-        names = [name_of(v) for v in counted if v.judged.effect is None and v.judged.word == word]
-        lines += ["", f"**{word.capitalize()}**{why}: *{'*; *'.join(names)}*."] if names else []
+    counted = [v for v in verdicts if v.claim.role == "claim" and v.judged.effect is None]
+    few = sum(v.judged.word == "open" for v in counted)
+    lines += (
+        ["", f"**Open**, too few seeds for a number: [{few} more]({counted[0].claim.paper}.md#claims)."] if few else []
+    )
+    names = [name_of(v) for v in counted if v.judged.word == "not run"]
+    lines += ["", f"**Not run**: *{'*; *'.join(names)}*."] if names else []
     return lines
 
 

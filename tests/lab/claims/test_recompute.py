@@ -72,18 +72,22 @@ def test_it_does_so_with_more_seeds_repeats_and_other_effects(
     for paper in PAPERS:
         text = gzip.decompress((BENCHMARKS / "results" / paper / "kept.jsonl.gz").read_bytes()).decode()
         lines = [line for line in map(json.loads, text.splitlines()) if line["status"] == "done"]
+        there, repeated = {line["key"] for line in lines}, set[str]()
         more = []
         for place, line in enumerate(lines):
             seed = line["given"]["run"]["seed"]
             for step in (5, 10, 15) if seed < 5 and line["given"]["data"]["seed"] == seed else ():
                 given = json.loads(json.dumps(line["given"]))
                 given["run"]["seed"] = given["data"]["seed"] = seed + step
+                if key_of(given) in there:
+                    continue
                 changed = {
                     name: [v if v is None or name == "test/separated" else v * (1 - 0.001 * (place % 3)) for v in curve]
                     for name, curve in line["curves"].items()
                 }
                 more.append(line | {"given": given, "key": key_of(given), "curves": changed})
-            if seed < 3:
+            if seed < 3 and line["key"] not in repeated:
+                repeated.add(line["key"])
                 curves = {n: [v if v is None else v * 0.999 for v in curve] for n, curve in line["curves"].items()}
                 more.append(line | {"curves": curves, "made": {"instructions": "other"}})
         (tmp_path / "results" / paper).mkdir(parents=True)
