@@ -382,9 +382,12 @@ def _index_rows(verdicts: Sequence[Verdict]) -> list[str]:
     for v in numbers:
         lines.append(f"| {name_of(v)} | {printed_of(v)} | {ours_of(v)} | {seeds_of(v)} | {word_of(v)} |")
     counted = [v for v in verdicts if v.claim.role == "claim" and v.judged.effect is None]
-    few = sum(v.judged.word == "open" for v in counted)
+    few = [v for v in counted if v.judged.word == "open"]
+    kinds = "*, *".join(dict.fromkeys(re.split("[:,†]", name_of(v))[0] for v in few))
     lines += (
-        ["", f"**Open**, too few seeds for a number: [{few} more]({counted[0].claim.paper}.md#claims)."] if few else []
+        ["", f"**Open**, too few seeds for a number: *{kinds}* ([{len(few)}]({few[0].claim.paper}.md#claims))."]
+        if few
+        else []
     )
     names = [name_of(v) for v in counted if v.judged.word == "not run"]
     lines += ["", f"**Not run**: *{'*; *'.join(names)}*."] if names else []

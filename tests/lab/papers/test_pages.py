@@ -156,7 +156,7 @@ def test_a_row_has_both_effects_the_interval_the_seeds_and_the_word(pages: Modul
     assert lines[2] == "| round-robin | – | +5.50 [+5.00, +6.00] | 5 | **confirmed** |"  # decided ones come first
     assert lines[3] == "| few rounds: UCB | +1.49 | -0.25 [-0.75, +0.25] | 5 | **open** (needs 20) |"
     assert lines[4] == ""
-    assert lines[5] == "**Open**, too few seeds for a number: [1 more](greedyfed.md#claims)."
+    assert lines[5] == "**Open**, too few seeds for a number: *even data* ([1](greedyfed.md#claims))."
     assert lines[6:] == ["", "**Not run**: *noise: UCB*."]
 
 
