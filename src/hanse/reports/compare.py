@@ -246,7 +246,8 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
             if (test := paired(_by_seeds(group, figure), base)) is not None:
                 names = {"kind": "difference", "run": group.label, "base": groups[0].label, "figure": figure}
                 rows.append(names | asdict(test))
-        varying = [row for row in rows if row["sd"] > _ROUNDING * max(map(abs, base.values()))]
+        same = [row["sd"] <= _ROUNDING * max(map(abs, base.values())) for row in rows]  # no if it is not a number
+        varying = [row for row, equal in zip(rows, same, strict=True) if not equal]
         for row, corrected in zip(varying, _holm([row["p"] for row in varying]), strict=True):
             row["p_holm"] = corrected
         unknown = dict.fromkeys(("low", "high", "p", "p_holm"))
