@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-slow test-frameworks lint format bench bench-peers decide docs package clean
+.PHONY: demo test test-slow test-frameworks lint format bench bench-peers tables trials decide docs package clean
 
 demo: $(READY)  ## set up, then train a federation on real digits and write a report
 	$(BIN)/hanse demo --out runs/demo
@@ -31,6 +31,12 @@ format: $(READY)
 
 bench: $(READY)  ## the speed figures of benchmarks/RESULTS.md; HANSE_DATA names the folder with the data sets
 	$(BIN)/python benchmarks/run_all.py
+
+tables: $(READY)  ## the papers' tables at the smallest scale, compared with an earlier commit's; goes on where it was stopped
+	nice -n 19 $(BIN)/python benchmarks/tables.py
+
+trials: $(READY)  ## what people (or programs) reached by the documentation alone: scores of kept transcripts
+	$(BIN)/python benchmarks/trials.py
 
 decide: $(READY)  ## an idle core works on the papers' claims, from a checkout of its own; ends and goes on at any time
 	$(BIN)/python benchmarks/decide.py
