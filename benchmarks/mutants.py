@@ -7,8 +7,8 @@ A mutant is one comparison, sum, number, truth value, condition, return value or
 are left alone, since no test should depend on every word of a message. As many are drawn from each room (of those that
 stand in both trees), the same ones with the same seed. Each meets its room's tests (``tests/ROOM``, without the slow
 ones), those files first that import the changed module, until one fails or hangs; if none does, all other test files
-that import that module. With ``--base`` it meets the tests of that commit too, and the table by room ends with those
-that were killed then and are alive now.
+that import that module, the fastest first. With ``--base`` it meets the tests of that commit too, and after the table
+by room those are named that were killed then and are alive now; more than two: exit code 1.
 
 All works on copies. A process that has the libraries loaded is forked for each mutant; a test file that fails without
 any change is left out and named. Each result is a line of ``--out``: the same command goes on with what is left, and
@@ -27,15 +27,17 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, checkout, hash_of, markdown, written
+from common import NATIVE, ROOT, checkout, hash_of, markdown, written
 
 ROOMS = ("core", "games", "ledger", "mechanisms", "rounds", "federation")
 LIMIT_S = 60.0  # processor seconds that tests may take beside three times what they take without a change
@@ -184,7 +186,7 @@ def drawn(sources: Sequence[Path], rooms: Sequence[str], count: int, seed: int) 
 
 def in_child(work: Callable[[], int], limit_s: float) -> int:
     """Run ``work`` in a forked process of its own group; return its answer, or 99 if it took more processor time than
-    the limit, or ten times as long on the clock.
+    the limit. Who waits for ever without using any is ended by pytest's ``faulthandler_timeout``.
     """
     child = os.fork()
     if child == 0:
@@ -198,16 +200,12 @@ def in_child(work: Callable[[], int], limit_s: float) -> int:
             code = work()
         finally:
             os._exit(code)
-    end = time.monotonic() + 10 * limit_s
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            return 99 if code in (-signal.SIGXCPU, -signal.SIGKILL) else code
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return 99
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what its tests may have left running, or all of it after Ctrl-C
+    return 99 if code in (-signal.SIGXCPU, -signal.SIGKILL) else code
 
 
 @dataclass(frozen=True)
@@ -221,18 +219,19 @@ class Tree:
     def source(self) -> Path:
         return self.folder / "src" / "hanse"
 
-    def tests_of(self, path: str) -> tuple[list[str], list[str]]:
-        """Return the test files of a module's room, those that import the module first, and the others that do."""
+    def tests_of(self, path: str) -> dict[str, list[str]]:
+        """Return the test files that a module's mutants meet, in this order: those of its room that import it, the
+        others of its room, and those elsewhere that import it.
+        """
         parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
         module, parent = ".".join(("hanse", *parts)), ".".join(("hanse", *parts[:-1]))
         names = rf"from {re.escape(module)} |import {re.escape(module)}\b"
         imports = re.compile(rf"{names}|from {re.escape(parent)} import .*\b{re.escape(parts[-1])}\b")
         files = sorted((self.folder / "tests").rglob("test_*.py"))
         having = {file for file in files if imports.search(file.read_text())}
-        inside = [file for file in files if file.is_relative_to(self.folder / "tests" / parts[0])]
-        room = sorted(inside, key=lambda file: file not in having)
-        others = [file for file in files if file in having and file not in inside]
-        return tuple([str(f.relative_to(self.folder)) for f in some] for some in (room, others))  # type: ignore[return-value]
+        room = {file for file in files if file.is_relative_to(self.folder / "tests" / parts[0])}
+        stages = {"room, importing": room & having, "room": room - having, "elsewhere": having - room}
+        return {name: sorted(str(file.relative_to(self.folder)) for file in some) for name, some in stages.items()}
 
     def run(self, files: Sequence[str], limit_s: float, *, keep: bool = False) -> int:
         """Run test files until one fails; return pytest's code, or 99. ``keep``: compiled files are written."""
@@ -292,22 +291,20 @@ def meet(tree: Tree, one: Mutant, results: Results) -> Mapping[str, Any]:
     path = tree.source / one.path
     text, stat = path.read_text(), path.stat()
     begun, code, by = time.monotonic(), 0, ""
-    for where, files in zip(("room", "imports"), tree.tests_of(one.path), strict=True):
+    for stage, files in tree.tests_of(one.path).items():
         seconds = results.seconds(tree, files)
-        if where == "imports":  # of many files the fastest first
-            seconds = dict(sorted(seconds.items(), key=lambda item: item[1]))
         if not seconds:
             continue
         path.write_text(one.source)
         try:
-            code = tree.run(list(seconds), LIMIT_S + 3 * sum(seconds.values()))
+            code = tree.run(sorted(seconds, key=seconds.__getitem__), LIMIT_S + 3 * sum(seconds.values()))
         finally:
             path.write_text(text)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         if code == 98:
             raise RuntimeError(f"{tree.name}, {one.name}: pytest could not be run")
         if code:
-            by = where
+            by = stage
             break
     return results.add(
         tree=tree.name, mutant=one.name, text=one.text, room=one.room, killed=code != 0, code=code,
@@ -316,10 +313,14 @@ def meet(tree: Tree, one: Mutant, results: Results) -> Mapping[str, Any]:
 
 
 def copied(name: str, tree: Path, folder: Path) -> Tree:
-    """Return a copy of a tree, of what tests may read."""
-    away = shutil.ignore_patterns(".*", "__pycache__", "runs", "build", "dist", "*.egg-info")
-    shutil.copytree(tree, folder, ignore=away)
-    (folder / "shared").unlink(missing_ok=True)
+    """Return a copy of a checkout: the files that git knows or would add, and the compiled engine."""
+    line = ["git", "-C", str(tree), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split("\0")
+    built = [str(path.relative_to(tree)) for path in (tree / NATIVE).glob("*.so")]
+    for file in (*listed, *built):
+        if (tree / file).is_file():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / file, folder / file)
     return Tree(f"{name} {hash_of(folder / 'src')[:6]} {hash_of(folder / 'tests')[:6]}", folder)
 
 
