@@ -1,15 +1,12 @@
 """How exact values from few models are, what they cost, and what else was tried.
 
     python benchmarks/values.py tables [--folder tests/golden/games] [--repeats 4] [--shapiq PYTHON]
-    python benchmarks/values.py semivalues [--folder tests/golden/games] [--repeats 4]
-    python benchmarks/values.py unbiased
     python benchmarks/values.py speed
     python benchmarks/values.py stops
 
 ``tables``: the mixture beside GTG-Shapley, permutations and (from an environment of its own) shapiq, on real games of
 which every coalition's worth is known; errors are relative L2 errors, median (90th percentile) over games and repeats,
-and what counts is different coalitions, the empty one and all players included. ``semivalues``: the other values of the
-same fits. ``unbiased``: 200 repeats on three games. ``speed``: the estimator alone, on a game that costs nothing.
+and what counts is different coalitions, the empty one and all players included. ``speed``: the estimator alone, on a game that costs nothing.
 ``stops``: budgets that end when the decision is settled. Each prints Markdown.
 """
 
@@ -26,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.games import shapley
-from hanse.games.least_core import least_core
 from hanse.games.mixture import Fit, MixtureEstimate, design, far_player, fit, mixture, shares_settled, top_settled
-from hanse.games.semivalues import Semivalue, semivalue_from_table
 
 Floats = NDArray[np.float64]
 Counted = tuple[Floats, int]
@@ -246,95 +240,6 @@ def shapiq_errors(given: argparse.Namespace, games: Sequence[Table]) -> dict[tup
     return {(one["method"], one["budget"], one["game"], one["seed"]): one["error"] for one in found}
 
 
-def interactions_from_table(v: Floats, measure: Semivalue) -> Floats:
-    """Return the pairwise interactions ``[n, n]`` by their definition."""
-    n = v.size.bit_length() - 1
-    masks = np.arange(v.size)
-    size = (masks[:, None] >> np.arange(n) & 1).sum(axis=1)
-    weights, found = measure.weights(n - 2), np.zeros((n, n))
-    for i, j in combinations(range(n), 2):
-        a, b = 1 << i, 1 << j
-        others = masks[masks & (a | b) == 0]
-        apart = v[others | a | b] - v[others | a] - v[others | b] + v[others]
-        found[i, j] = found[j, i] = weights[size[others]] @ apart
-    return found
-
-
-def least_core_from_table(v: Floats) -> Floats:
-    """Return the least core ``[n]`` with all coalitions."""
-    n = v.size.bit_length() - 1
-    members = (np.arange(1, v.size - 1)[:, None] >> np.arange(n) & 1).astype(bool)
-    return least_core(members, v[1:-1] - v[0], float(v[-1] - v[0]))[0]
-
-
-def semivalues(given: argparse.Namespace) -> None:
-    """Print errors, and how much of the exact values their intervals hold, of what else comes from the same fits."""
-    for title, budgets, some in groups(tables(given.folder)):
-        n = some[0].n
-        head(f"{title}: error, covered", *(f"{budget} models" for budget in budgets))
-        fits = {b: [(t, fitted(t, b, s)) for t, s in drawn(some, given.repeats)] for b in budgets}
-        for measure in (Semivalue.banzhaf(), Semivalue.beta_shapley(n, 4, 1)):
-            exact = {t.name: semivalue_from_table(t.v, measure.weights(n - 1)) for t in some}
-            row(measure.name, *(_beside(_values(each, measure), exact) for each in fits.values()))
-        pairs = np.triu_indices(n, 1)
-        exact = {t.name: interactions_from_table(t.v, Semivalue.shapley(n))[pairs] for t in some}
-        row("interactions", *(_beside(_pairs(each), exact) for each in fits.values()))
-        exact = {t.name: least_core_from_table(t.v) for t in some}
-        row("least core", *(_beside(_cores(each), exact) for each in fits.values()))
-
-
-Estimated = Iterator[tuple[str, Floats, Floats]]
-
-
-def _values(fits: Sequence[tuple[Table, Fit]], measure: Semivalue) -> Estimated:
-    for table, one in fits:
-        found = one.estimate(measure)
-        yield table.name, found.values, found.standard_errors
-
-
-def _pairs(fits: Sequence[tuple[Table, Fit]]) -> Estimated:
-    for table, one in fits:
-        pairs = np.triu_indices(table.n, 1)
-        found, spread = one.interactions()
-        yield table.name, found[pairs], spread[pairs]
-
-
-def _cores(fits: Sequence[tuple[Table, Fit]]) -> Estimated:
-    for table, one in fits:
-        found = one.least_core()
-        yield table.name, found.values, found.standard_errors
-
-
-def _beside(estimated: Estimated, exact: Mapping[str, Floats]) -> str:
-    errors, hits = [], []
-    for name, values, spread in estimated:
-        errors.append(error(values, exact[name]))
-        hits.append(covered(values, spread, exact[name]).mean())
-    return f"{summary(errors)}, {100 * np.mean(hits):.0f} %"
-
-
-def unbiased(given: argparse.Namespace) -> None:
-    """Print the bias of plug-in and cross-fitted values beside the noise that an unbiased estimator shows."""
-    cases = [
-        ("fmnist_clamped_r60_n10_i2000_loss", (60, 200)),
-        ("mnist_noisy_r60_n10_i2000_loss", (60, 200)),
-        ("mnist_a01_r20_n14_i1000_loss", (100,)),
-    ]
-    games = {table.name: table for table in tables(given.folder)}
-    head("game", "models", "estimate", "error", "bias", "noise of an unbiased one", "covered")
-    for name, budgets in cases:
-        exact = exact_values(games[name])
-        for budget in budgets:
-            found = [fitted(games[name], budget, seed).estimate() for seed in range(given.repeats)]
-            for kind in ("plug_in", "cross_fitted"):
-                each = np.stack([getattr(one, kind) for one in found])  # [repeats, n]
-                noise = np.sqrt(each.var(axis=0, ddof=1).sum() / len(each)) / np.linalg.norm(exact)
-                hits = [covered(getattr(one, kind), one.standard_errors, exact) for one in found]
-                cells = (np.median([error(one, exact) for one in each]), error(each.mean(axis=0), exact), noise)
-                label = kind.replace("_", "-")
-                row(f"`{name}`", budget, label, *(f"{cell:.4f}" for cell in cells), f"{100 * np.mean(hits):.1f} %")
-
-
 class Cheap:
     """A smooth game of averages that costs next to nothing: minus a logarithm of how far the average lies off."""
 
@@ -427,8 +332,7 @@ def percent(these: NDArray[Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = {
-        "tables": (compare, 4), "semivalues": (semivalues, 4), "unbiased": (unbiased, 200), "speed": (speed, 5),
-        "stops": (stops, 4),
+        "tables": (compare, 4), "speed": (speed, 5), "stops": (stops, 4),
     }  # fmt: skip
     parser.add_argument("command", choices=commands)
     parser.add_argument("--folder", type=Path, default=ROOT / "tests" / "golden" / "games")
