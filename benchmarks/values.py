@@ -6,8 +6,8 @@
 
 ``tables``: the mixture beside GTG-Shapley, permutations and (from an environment of its own) shapiq, on real games of
 which every coalition's worth is known; errors are relative L2 errors, median (90th percentile) over games and repeats,
-and what counts is different coalitions, the empty one and all players included. ``speed``: the estimator alone, on a game that costs nothing.
-``stops``: budgets that end when the decision is settled. Each prints Markdown.
+and what counts is different coalitions, the empty one and all players included. ``speed``: the estimator
+alone, on a game that costs nothing. ``stops``: budgets that end when the decision is settled. Each prints Markdown.
 """
 
 from __future__ import annotations
