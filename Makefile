@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-slow test-frameworks lint format bench bench-peers tables trials decide docs package clean
+.PHONY: demo test test-slow test-frameworks lint format bench bench-peers decide docs package clean
 
 demo: $(READY)  ## set up, then train a federation on real digits and write a report
 	$(BIN)/hanse demo --out runs/demo
@@ -32,6 +32,7 @@ format: $(READY)
 bench: $(READY)  ## the speed figures of benchmarks/RESULTS.md; HANSE_DATA names the folder with the data sets
 	$(BIN)/python benchmarks/run_all.py
 
+.PHONY: tables trials
 tables: $(READY)  ## the papers' tables at the smallest scale, compared with an earlier commit's; goes on where it was stopped
 	nice -n 19 $(BIN)/python benchmarks/tables.py
 
