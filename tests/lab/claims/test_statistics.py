@@ -202,7 +202,7 @@ def test_a_decision_is_more_likely_with_a_larger_effect() -> None:
 def test_stopping_when_decided_keeps_the_five_percent(simulation: ModuleType) -> None:
     none = simulation.tally(60, printed=False, margin=0.8)
     assert none.wrong <= 0.05
-    assert simulation.tally(40, printed=False, margin=0.8, later=4).wrong <= 0.05
+    assert simulation.tally(40, printed=False, margin=0.8, later=True).wrong <= 0.05
     some = simulation.tally(20, printed=True)
     assert some.confirmed > 0.8
     assert some.seeds < 20
