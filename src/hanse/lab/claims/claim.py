@@ -300,7 +300,11 @@ def _readings(entry: Mapping[str, Any], claim: Claim, find: Find) -> Iterator[Cl
     if own is None:
         yield claim
         return
-    later = {**{k: v for k, v in entry.items() if k not in ("later", "printed")}, "margin": claim.margin, **own}
+    later = {
+        **{k: v for k, v in entry.items() if k not in ("later", "printed", "cannot")},
+        "margin": claim.margin,
+        **own,
+    }
     if wrong := _misfits(later):
         raise UserError(*(f"later: {line}" for line in wrong))
     at = look(later["seen"])

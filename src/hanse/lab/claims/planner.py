@@ -147,7 +147,7 @@ def _missing(claim: Claim, seed: int, runs: Runs) -> list[Job]:
     jobs = jobs_of(claim, seed)
     if all(runs.of(found) for found in jobs):
         return []
-    here = made()["processor"], made()["instructions"]
+    here = kind_of({"made": made()})
     return [found for found in jobs if here not in map(kind_of, runs.of(found))]
 
 
