@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from hanse.lab.claims.statistics import ALPHA, LOOKS, Effect, effect, holm, words
+from hanse.lab.claims.statistics import ALPHA, LOOKS, Effect, effect, holm
 
 Floats = NDArray[np.float64]
 # GreedyFed minus UCB, S-FedAvg, FedAvg, Power-of-Choice: mean and deviation of each arm as printed
@@ -69,7 +69,12 @@ def decide(
             if found[place] == "open":
                 effects[place] = effect(data[:seeds, column], least[place], floor)
                 stopped[place] = seeds
-        found[:] = [judged.word for judged in words(effects, least, weights)]
+        signs = holm([1.0 if e is None else min(e.up, e.down) for e in effects], weights)
+        smalls = holm([1.0 if e is None else e.small for e in effects], weights)
+        for place, (e, (sign, _), (small, _)) in enumerate(zip(effects, signs, smalls, strict=True)):
+            found[place] = "no such effect" if small <= ALPHA else "open"  # as statistics.words, without intervals
+            if e is not None and sign <= ALPHA:
+                found[place] = "confirmed" if e.up < e.down else "contradicted"
 
     see(differences, list(range(claims)), LOOKS[0])
     again = [place for place in range(claims) if found[place] == "open"] if second is not None else []
