@@ -399,27 +399,41 @@ def test_a_contrast_is_the_interaction_of_four_columns() -> None:
     assert judging._differences(claim, four).tolist() == [[[6.0 - 4.0]]]  # type: ignore[arg-type]
 
 
-def test_a_claim_about_a_dead_market_is_not_testable(tmp_path: Path) -> None:
-    claims = {c.name: c for c in load_claims("ipfl")}
-    claim = claims["a lie, split anew: costs x10"]
+LIE = """
+[[claims]]
+name = "a"
+says = "A lie does not pay"
+where = "Table 4"
+table = "lies"
+recipe = "authors"
+scale = "smoke"
+kind = "difference"
+arm = "honest"
+against = ["cost x10"]
+columns = ["utility"]
+margin = 1
+condition = { trades = 0 }
+first = 20
+"""
 
-    def kept(folder: Path, alone: Sequence[float], sold: Sequence[int]) -> str:
-        runs = Runs(folder)
+
+def test_a_claim_about_a_dead_market_is_not_testable(tmp_path: Path) -> None:
+    [claim] = read_claims("ipfl", LIE)
+
+    def word(alone: Sequence[float], sold: Sequence[int]) -> str:
+        runs = Runs(tmp_path / f"{alone} {sold}")
         for seed in claim.seeds[:5]:
             for job in planner.jobs_of(claim, seed):
-                lied = "behaviour" in job.sections
-                curves = {"utility/client/0": [0.0] * 4 + [(9.0 + seed - 5 * lied) * (seed in sold)]}
-                curves |= {"market/isolated": list(alone)}
-                found = result(job, lead) | {"tested": [2, 4, 6, 8, 10], "curves": curves}
-                runs.kept.write(job, found)
-        [verdict] = judge([claim], runs)
-        return verdict.judged.word
+                last = (9.0 + seed - 5 * ("behaviour" in job.sections)) * (seed in sold)
+                curves = {"utility/client/0": [0.0, 0.0, last], "market/isolated": list(alone)}
+                runs.kept.write(job, result(job, lead) | {"curves": curves})
+        return judge([claim], runs)[0].judged.word
 
-    every = range(20, 25)
-    assert kept(tmp_path / "a", [6.0, 6.0, 5.0, 5.0, 0.0], every) != "not testable at this scale"
-    assert kept(tmp_path / "b", [6.0, 6.0, 6.0, 5.0, 0.0], every) == "not testable at this scale"
-    assert kept(tmp_path / "c", [0.0] * 5, [20, 21, 22]) == "not testable at this scale"
-    assert kept(tmp_path / "d", [0.0] * 5, [20, 21, 22, 23]) != "not testable at this scale"
+    dead = "not testable at this scale"
+    assert word([6.0, 5.0, 5.0], range(20, 25)) != dead  # five of ten clients trade in two of three tested rounds
+    assert word([6.0, 6.0, 0.0], range(20, 25)) == dead
+    assert word([0.0, 0.0, 0.0], range(20, 23)) == dead  # client 0 trades in three of five seeds
+    assert word([0.0, 0.0, 0.0], range(20, 24)) != dead
 
 
 def test_what_cannot_be_decided_is_not_planned(tmp_path: Path) -> None:
@@ -431,20 +445,19 @@ def test_what_cannot_be_decided_is_not_planned(tmp_path: Path) -> None:
 
 
 KNOWN = {  # the commits of the lines that were kept when later readings and claims were registered
-    None, "b7c7d770", "e9711c8d", "4ecbab1d", "1d147023", "f3425b0e", "a25eaede", "ec2c9ed4", "a0b49180", "702afd8d",
+    "None", "b7c7d770", "e9711c8d", "4ecbab1d", "1d147023", "f3425b0e", "a25eaede", "ec2c9ed4", "a0b49180", "702afd8d",
     "c355cbfe", "88257364", "ac86da6d", "fae31c14", "a3541ee1",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_no_seed_of_a_later_reading_was_kept_before_it(paper: str) -> None:
-    runs = Runs(Path(__file__).parents[3] / "benchmarks" / "results" / paper)
-    later = [claim for claim in load_claims(paper) if claim.first]
-    assert later
-    jobs = {job.key: job for claim in later for seed in claim.seeds for job in planner.jobs_of(claim, seed)}
-    before = [job.label for job in jobs.values() for line in runs.of(job)
-              if (line.get("made", {}).get("commit") or "None")[:8] in {str(commit) for commit in KNOWN}]  # fmt: skip
-    assert before == []
+    lines = KeptFile(Path(__file__).parents[3] / "benchmarks" / "results" / paper).lines()
+    first = min(claim.first for claim in load_claims(paper) if claim.first)
+    known = [line for found in lines.values() for line in found
+             if str(line.get("made", {}).get("commit"))[:8] in KNOWN]  # fmt: skip
+    assert len(known) >= {"greedyfed": 639, "gtflat": 235, "pifl": 809, "ipfl": 217}[paper]  # none of them is lost
+    assert max(line["given"]["run"]["seed"] for line in known) < first
 
 
 def test_two_planners_in_one_folder_are_refused(tmp_path: Path) -> None:
