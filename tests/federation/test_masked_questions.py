@@ -240,7 +240,7 @@ def test_differences_of_sums_give_an_update_only_if_groups_change(clients: int) 
 def test_a_member_that_keeps_its_group_is_in_no_second_one(tmp_path: Path) -> None:
     data = [ClientData(samples([0.1, 0.2], [0, 1]), num_classes=2) for _ in range(6)]
     here = network(tmp_path, data)
-    nodes = {c: node for c, node in here.nodes.items()}
+    nodes = dict(here.nodes)
     for node in nodes.values():
         assert node.trusted is not None
         node.trusted = replace(node.trusted, same=True)

@@ -9,7 +9,6 @@ The fields' types document the allowed values, and ``docs/reference/experiment.m
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -601,12 +600,12 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """Read a TOML file as nested dictionaries. Raises UserError if it is missing or not TOML."""
     path = Path(path)
     try:
-        return tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows begin a file with a mark
+        return toml.loads(path.read_text("utf-8-sig"))  # editors of Windows begin a file with a mark
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; an experiment is a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+    except ValueError as wrong:
         raise UserError(f"{path}: not valid TOML: {wrong}") from None
 
 
