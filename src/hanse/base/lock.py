@@ -131,7 +131,7 @@ def _locked(path: Path) -> tuple[int, int]:
 
 
 def _locked_folder(path: Path) -> int:
-    """Return a folder, opened and, where that is possible, locked. Raises BlockingIOError if another process holds it."""
+    """Return a folder, opened and, where that is possible, locked. Raises BlockingIOError if another has locked it."""
     folder = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
