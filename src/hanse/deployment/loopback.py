@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -32,6 +33,7 @@ from hanse.base.errors import RunFailedError, UserError
 from hanse.base.files import private_folder
 from hanse.base.lock import Hold
 from hanse.deployment import server_access
+from hanse.deployment.clocks import check_certificates
 from hanse.deployment.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH
 from hanse.deployment.processes import Processes, end, last_error, stream
 from hanse.deployment.server_access import configure, split, wait_for
@@ -207,6 +209,8 @@ class Loopback:
         make_operator_key(certs)
         if proxy:
             make_outside(certs, self.hosts)
+        for line in check_certificates(certs, datetime.now(UTC)):
+            show(line)
         show("starting the SuperLink")
         self.start_superlink(more)
         if proxy:
@@ -340,6 +344,8 @@ class Loopback:
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
         path = self.folder / "logs" / f"{log}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
+        for line in check_certificates(self.folder / "certs", datetime.now(UTC)):
+            show(line)
         with Hold(path.parent) as hold:  # two would share the log
             hold.take()
             return self._followed(command, path, show)
