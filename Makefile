@@ -17,7 +17,7 @@ test-slow: $(READY)  ## the tests that take long
 
 test-frameworks: $(READY)  ## the Flower apps of examples/flower, on all four frameworks, and a gradient of JAX
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,frameworks]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/deployment/test_flower_examples.py tests/learning/test_valuing.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower/test_flower_examples.py tests/learning/test_valuing.py
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

@@ -47,7 +47,7 @@ from hanse.games import path
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
-from hanse.rounds.round import Played, first_state, play_round
+from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 POINTS, KEPT = (1, 2, 3, 5, 24), (1, 5, 20)

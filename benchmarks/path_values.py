@@ -13,7 +13,7 @@ import numpy as np
 import hanse
 from hanse.core.part import Values, View
 from hanse.mechanisms.registry import build_mechanism
-from hanse.rounds.round import first_state, play_round
+from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 ALPHAS, ROUNDS, N, POINTS, BUDGETS = (0.1, 0.5), (1, 5, 16), 10, (1, 2, 3, 5), (3, 5, 10)

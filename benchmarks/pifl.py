@@ -33,7 +33,7 @@ from hanse.core.entry import TOKEN
 from hanse.core.part import View
 from hanse.core.port import Scored
 from hanse.data.sources import is_here
-from hanse.rounds.round import Played
+from hanse.runs.round import Played
 
 SERVER = ("settle", "select", "weigh", "value", "mix")
 SEEDS = range(int(os.environ.get("SEEDS", "5")))

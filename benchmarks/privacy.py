@@ -37,7 +37,7 @@ from hanse.learning.loop import LoopEngine
 from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequential import SequentialEngine
 from hanse.reports.contributions import clearly_harmful
-from hanse.rounds.round import first_state, play_round
+from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/mechanisms"))

@@ -17,8 +17,8 @@ from hanse.core.part import View
 from hanse.ledger.split import split
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import group_runs
-from hanse.rounds.round import Played
 from hanse.runs.experiment import Observer
+from hanse.runs.round import Played
 from hanse.runs.run_record import load_runs
 from hanse.runs.setup import build
 

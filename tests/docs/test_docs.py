@@ -18,8 +18,8 @@ from hanse.data.sources import GENERATED, SOURCES
 from hanse.federation.policy import POLICIES
 from hanse.federation.registry import BEHAVIOURS
 from hanse.mechanisms.registry import MECHANISMS, PARTS
-from hanse.rounds.round import Played
 from hanse.runs.experiment import Observer
+from hanse.runs.round import Played
 
 RUN = ("python", "toml", "bash")
 WITH_CODE = [page for page in PAGES if any(b.language in RUN for b in blocks(page))]

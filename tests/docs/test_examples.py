@@ -12,17 +12,17 @@ import pytest
 import hanse
 
 # modules that can only be imported by the program that they are made for
-LEFT_OUT = ("hanse.deployment.template",)
+LEFT_OUT = ("hanse.flower.template",)
 
 CALLED_MOST = (
     "hanse.runs.config.Experiment",
     "hanse.runs.experiment.run",
     "hanse.runs.experiment.resume",
     "hanse.runs.reading.load",
-    "hanse.questions.valuing.value",
-    "hanse.questions.valuing.shapley",
-    "hanse.questions.joining.who_gains",
-    "hanse.deployment.valued.valued.valued",
+    "hanse.reports.valuing.value",
+    "hanse.reports.valuing.shapley",
+    "hanse.reports.joining.who_gains",
+    "hanse.flower.valued.valued.valued",
     "hanse.games.semivalues.exact",
     "hanse.games.semivalues.banzhaf",
     "hanse.games.semivalues.leave_one_out",
@@ -53,11 +53,11 @@ GIVEN = (
     "hanse.core.port.Request",
     "hanse.core.port.Reply",
     "hanse.core.table.Updates",
-    "hanse.rounds.round.Setup",
-    "hanse.rounds.round.LoopState",
-    "hanse.rounds.round.Played",
-    "hanse.rounds.judge.Judge",
-    "hanse.questions.run.Run",
+    "hanse.runs.round.Setup",
+    "hanse.runs.round.LoopState",
+    "hanse.runs.round.Played",
+    "hanse.runs.judge.Judge",
+    "hanse.reports.run.Run",
     "hanse.runs.run.Run",
     "hanse.runs.run.Observer",
     "hanse.runs.run_record.RunRecord",
@@ -72,12 +72,12 @@ GIVEN = (
     "hanse.runs.testing.figures_of",
 )
 GIVEN_BY_FLOWER = (
-    "hanse.deployment.rehearsal.InProcessGrid",
-    "hanse.deployment.rehearsal.rehearse_network",
-    "hanse.deployment.link.FlowerFederation",
-    "hanse.deployment.newcomers.Newcomers",
-    "hanse.deployment.valued.mechanism.Watched",
-    "hanse.deployment.valued.record.Watch",
+    "hanse.flower.rehearsal.InProcessGrid",
+    "hanse.flower.rehearsal.rehearse_network",
+    "hanse.flower.link.FlowerFederation",
+    "hanse.flower.newcomers.Newcomers",
+    "hanse.flower.valued.mechanism.Watched",
+    "hanse.flower.valued.record.Watch",
 )
 
 

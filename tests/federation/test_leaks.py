@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hanse
-from hanse.rounds.round import first_state, play_round
+from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -26,7 +26,7 @@ from hanse.learning import client_payloads
 from hanse.learning.client_payloads import declaration, half_of, register, unsound
 from hanse.learning.generator import FromGenerator, Generator
 from hanse.mechanisms.train import SharedModel
-from hanse.rounds.round import Played, Setup, first_state, play_round
+from hanse.runs.round import Played, Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 NAME = "leaning"

@@ -28,12 +28,12 @@ from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InSta
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
 from hanse.reports.statement_privacy import _too_little, sitting_out
-from hanse.rounds.round import LoopState
 from hanse.runs.config import TrainSection
 from hanse.runs.observers import mostly_refused
 from hanse.runs.privacy import same_accounting, told_used_up, used_up
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.rehearsal import rehearse
+from hanse.runs.round import LoopState
 from hanse.runs.run_record import load_run
 from hanse.runs.setup import build, settle_engine
 

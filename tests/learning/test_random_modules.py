@@ -14,8 +14,8 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data.build import build
 from hanse.learning.models import build_problem
-from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
+from hanse.runs.round import Played
 
 from .randommodules import run
 

@@ -23,7 +23,7 @@ from hanse.mechanisms.registry import PARTS, build_mechanism
 from hanse.mechanisms.robust import Krum, krum_scores, sorted_columns, tolerated
 from hanse.mechanisms.server_steps import FedAvgM
 from hanse.reports.audit import audit_run
-from hanse.rounds.round import Played, Setup, first_state, play_round
+from hanse.runs.round import Played, Setup, first_state, play_round
 from hanse.runs.round_record import row_hash
 from hanse.runs.setup import build, settle_engine
 

@@ -18,7 +18,7 @@ from hanse.learning.job import batch_plan
 from hanse.mechanisms.fedgen import FedGen, fedgen
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.train import SharedModel
-from hanse.rounds.round import Played, Setup, first_state, play_round
+from hanse.runs.round import Played, Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 

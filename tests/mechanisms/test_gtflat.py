@@ -19,7 +19,7 @@ from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLAT, GTFLATSelect, sketched
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.weigh import InverseDistance
-from hanse.rounds.round import Setup, first_state, play_round
+from hanse.runs.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 M = 4

@@ -21,8 +21,8 @@ from hanse.mechanisms.registry import MECHANISMS, build_mechanism, unmet_needs
 from hanse.reports.contributions import contribution_charts
 from hanse.reports.groups import group_runs
 from hanse.reports.statement_contributed import contributed
-from hanse.rounds import round as rounds
-from hanse.rounds.round import Setup, first_state, play_round
+from hanse.runs import round as rounds
+from hanse.runs.round import Setup, first_state, play_round
 from hanse.runs.run_record import load_run
 from hanse.runs.setup import Own, build, settle_engine
 

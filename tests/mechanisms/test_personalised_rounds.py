@@ -34,7 +34,7 @@ from hanse.mechanisms.ifca import ifca
 from hanse.mechanisms.pfedgraph import pfedgraph
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import scaffold
-from hanse.rounds.round import LoopState, Played, Setup, first_state, play_round
+from hanse.runs.round import LoopState, Played, Setup, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.testing import Figures
 

@@ -18,7 +18,7 @@ from hanse.core.part import View
 from hanse.federation.behaviour import Me
 from hanse.games import tokens
 from hanse.mechanisms.pifl import Tokens
-from hanse.rounds.round import Played
+from hanse.runs.round import Played
 
 
 def experiment(**sections: Any) -> hanse.Experiment:

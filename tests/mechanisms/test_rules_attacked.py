@@ -17,9 +17,9 @@ from hanse.core.port import Reply, Request, Scored
 from hanse.core.table import mix
 from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.reports.audit import audit_run
-from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.refusals import enough_replies
+from hanse.runs.round import Played
 
 
 @dataclass(frozen=True)

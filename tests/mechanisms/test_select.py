@@ -32,9 +32,9 @@ from hanse.mechanisms.select import (
     without_replacement,
 )
 from hanse.mechanisms.set_aware import SetAware, best_set, mixtures, noise_of
-from hanse.rounds.judge import by_class
-from hanse.rounds.round import first_state, play_round
 from hanse.runs.config import Experiment
+from hanse.runs.judge import by_class
+from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "selection.json").read_text())["cases"]

@@ -18,7 +18,7 @@ from hanse.mechanisms.value_noise import left_out
 from hanse.mechanisms.weigh import _beyond, _by_variance
 from hanse.reports.contributions import clearly_harmful
 from hanse.reports.statement import statement
-from hanse.rounds.round import first_state, play_round
+from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 pytest.importorskip("dp_accounting")

@@ -18,7 +18,7 @@ from hanse.reports.compare import cautions, compare_runs, compare_tables, differ
 from hanse.reports.groups import group_runs
 from hanse.reports.participation import times_selected
 from hanse.reports.report import results, summary, warnings
-from hanse.rounds.arrivals import STILL
+from hanse.runs.arrivals import STILL
 from hanse.runs.run_record import load_runs
 
 

@@ -7,9 +7,9 @@ import pytest
 from hanse.base.errors import UserError
 from hanse.core.port import Train
 from hanse.reports.prospect import prospect
-from hanse.rounds.round import first_state, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.privacy import private_of
+from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 

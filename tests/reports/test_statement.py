@@ -30,7 +30,7 @@ from hanse.reports.statement_models import Models, models_of
 from hanse.reports.statement_money import Money, money_of
 from hanse.reports.statement_page import POLICY, STYLE, render
 from hanse.reports.statement_verdict import about, verdict_of
-from hanse.rounds.arrivals import STILL
+from hanse.runs.arrivals import STILL
 from hanse.runs.run_record import load_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'

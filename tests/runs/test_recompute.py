@@ -25,7 +25,7 @@ from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
 from hanse.reports.contributions import lost_files
 from hanse.reports.invoice import invoice
-from hanse.rounds import round as rounds
+from hanse.runs import round as rounds
 from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import EngineSection
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file

@@ -12,7 +12,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.lab.job import folder_of, play, play_kept, seeded
-from hanse.rounds.round import Played
+from hanse.runs.round import Played
 
 DATA = {"clients": 6, "partition": {"name": "pathological", "classes_per_client": 3}, "client_test": 0.25}
 

@@ -15,9 +15,9 @@ from hanse.core.port import Mixture, Reply, Request, Test, Tested
 from hanse.core.table import SERVER, Table
 from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
-from hanse.rounds.round import Setup
 from hanse.runs import attempt
 from hanse.runs.checkpoint import load
+from hanse.runs.round import Setup
 from hanse.runs.rundir import RunDir
 from hanse.runs.setup import build, settle_engine
 from hanse.runs.testing import Figures, ask_tests, still_known

@@ -10,7 +10,7 @@ from web_cases import Growing
 
 from hanse.core.entry import MINT, TOKEN
 from hanse.ledger.totals import flows_of, net_of
-from hanse.rounds.arrivals import STILL
+from hanse.runs.arrivals import STILL
 from hanse.runs.line_tail import last_line
 from hanse.web.live_run import LiveBooks, LiveRun, SparseSeries, encode, state_of
 from hanse.web.runs import find_runs, summary

@@ -19,7 +19,7 @@ from web_cases import Growing
 
 from hanse.base.errors import UserError
 from hanse.cli.serve import listen, prepare
-from hanse.deployment.server_access import nginx
+from hanse.flower.server_access import nginx
 from hanse.web import proxy
 from hanse.web.keys import make_key, write_keys
 from hanse.web.proxy import behind

@@ -42,7 +42,7 @@ from hanse.cli import (
     theory,
 )
 from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
-from hanse.deployment import new
+from hanse.flower import new
 
 app = typer.Typer(
     name="hanse",

@@ -4,7 +4,7 @@
 ``admit`` and each participant ``join``. ``pause``, ``go-on``, ``expel`` and ``orders`` write into a run directory,
 where the server reads them before its next exchange.
 
-The work is done in :mod:`hanse.deployment`, most of it in ``loopback.py``.
+The work is done in :mod:`hanse.flower`, most of it in ``loopback.py``.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def up(
     Examples:
         hanse network up harvest --nodes 3 && hanse network run harvest
     """
-    from hanse.deployment import server_access
-    from hanse.deployment.loopback import Loopback
-    from hanse.deployment.operator_key import public_key
-    from hanse.deployment.server_access import nginx, split
+    from hanse.flower import server_access
+    from hanse.flower.loopback import Loopback
+    from hanse.flower.operator_key import public_key
+    from hanse.flower.server_access import nginx, split
     from hanse.ledger.note import fingerprint
 
     project = folder.resolve()
@@ -141,8 +141,8 @@ def admit(
     Examples:
         hanse network admit harvest clinic.pub --name 'the clinic'
     """
-    from hanse.deployment.loopback import Loopback, no_key
-    from hanse.deployment.operator_key import make_operator_key, public_key
+    from hanse.flower.loopback import Loopback, no_key
+    from hanse.flower.operator_key import make_operator_key, public_key
     from hanse.ledger.note import fingerprint
 
     network = Loopback.read(folder.resolve())
@@ -198,10 +198,10 @@ def join(
     Examples:
         hanse network join fed.example.org:9092 --ca ca.crt --key clinic --operator operator.pub --warm
     """
-    from hanse.deployment import server_access
-    from hanse.deployment.operator_key import PINNED, home_of, pin, public_key
-    from hanse.deployment.server_access import split
-    from hanse.deployment.warm_process import warmed
+    from hanse.flower import server_access
+    from hanse.flower.operator_key import PINNED, home_of, pin, public_key
+    from hanse.flower.server_access import split
+    from hanse.flower.warm_process import warmed
     from hanse.ledger.note import fingerprint
     from hanse.ledger.witness import Witness
 
@@ -237,7 +237,7 @@ def join(
 
 def _witness(home: Path, witnesses: Path | None) -> None:
     """Show this node's witness key, which it makes if it has none, and name the file with those of all members."""
-    from hanse.deployment.client import WITNESSES
+    from hanse.flower.client import WITNESSES
     from hanse.ledger.witness import PUBLIC, Witness, read_witnesses
 
     public = Witness(home).public
@@ -260,7 +260,7 @@ def run(folder: Folder = Path()) -> None:
     Examples:
         hanse network run harvest
     """
-    from hanse.deployment.loopback import Loopback
+    from hanse.flower.loopback import Loopback
     from hanse.runs.config import Experiment
 
     network, file = Loopback.read(folder.resolve()), folder.resolve() / "experiment.toml"
@@ -280,7 +280,7 @@ def down(folder: Folder = Path()) -> None:
     Examples:
         hanse network down harvest
     """
-    from hanse.deployment.loopback import Loopback
+    from hanse.flower.loopback import Loopback
 
     for name in Loopback.read(folder.resolve()).down():
         typer.echo(f"{name}: was not running")
@@ -295,7 +295,7 @@ def pause(folder: RunDir, reason: Reason) -> None:
     Examples:
         hanse network pause run --reason 'node 3 is being repaired'
     """
-    from hanse.deployment.members import give
+    from hanse.flower.members import give
 
     give(folder, "pause", reason)
 
@@ -309,7 +309,7 @@ def go_on(folder: RunDir, reason: Reason) -> None:
     Examples:
         hanse network go-on run --reason 'repaired'
     """
-    from hanse.deployment.members import give
+    from hanse.flower.members import give
 
     give(folder, "go-on", reason)
 
@@ -327,7 +327,7 @@ def expel(
     Examples:
         hanse network expel run --client 3 --reason 'sends noise'
     """
-    from hanse.deployment.members import give
+    from hanse.flower.members import give
     from hanse.runs.names import client_names, client_of
 
     # client_of takes the names as a list by number, so numbers without a name stand for themselves
@@ -346,7 +346,7 @@ def orders(folder: RunDir) -> None:
     Examples:
         hanse network orders run
     """
-    from hanse.deployment.members import FILE, check_on_network
+    from hanse.flower.members import FILE, check_on_network
 
     check_on_network(folder)
     for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:

@@ -2,7 +2,7 @@
 
 Start here to write a part. A part is a frozen dataclass of hyper-parameters with pure methods: its state is passed in
 and returned. It fills a slot of a :class:`Mechanism` by having the method of that slot, and one part may fill several
-slots. The loop (:mod:`hanse.rounds.round`) calls them in this order::
+slots. The loop (:mod:`hanse.runs.round`) calls them in this order::
 
     present -> ASK -> SELECT -> TRAIN -> WEIGH -> VALUE -> SETTLE -> MIX -> DEPLOY -> record
 

@@ -24,9 +24,9 @@ from hanse.core.table import Floats, Seats
 from hanse.federation.private import TellsOwners
 from hanse.learning.loop import LOOP
 from hanse.ledger.closing import NOTHING, close, moved_in
-from hanse.rounds.round import LoopState, Played, Setup, failed_round, finish, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.kept_answers import Answers, Keeping
+from hanse.runs.round import LoopState, Played, Setup, failed_round, finish, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
 

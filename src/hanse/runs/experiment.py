@@ -30,13 +30,13 @@ from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.learning.models import Factory
 from hanse.learning.threads import intra_op
-from hanse.rounds.round import LoopState, Setup, first_state
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.privacy import same_accounting, warn_of_sitting_out
+from hanse.runs.round import LoopState, Setup, first_state
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
 from hanse.runs.run_record import played_lines

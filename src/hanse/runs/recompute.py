@@ -33,12 +33,12 @@ from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
 from hanse.ledger.closing import CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
-from hanse.rounds.round import LoopState, Played, Setup, finish, first_state, play_round
 from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file, kinds_of
 from hanse.runs.reading import last_state
 from hanse.runs.replay_tokens import unlike
+from hanse.runs.round import LoopState, Played, Setup, finish, first_state, play_round
 from hanse.runs.round_record import (
     HASH,
     METRICS,

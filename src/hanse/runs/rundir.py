@@ -49,7 +49,6 @@ from hanse.core.telling import ABOUT, About, write_about
 from hanse.data.committed import CommittedSet
 from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
 from hanse.ledger.note import public_of
-from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.committed import FILE as COMMITTED
@@ -57,6 +56,7 @@ from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import Experiment
 from hanse.runs.edited import LEFT_OUT, LENGTH, differences, may_change
 from hanse.runs.kept_answers import answers_file
+from hanse.runs.round import LoopState
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
 from hanse.runs.run_record import played_lines
 

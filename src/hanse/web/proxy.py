@@ -21,7 +21,7 @@ from pathlib import Path
 from jinja2 import StrictUndefined, Template
 
 from hanse.base.errors import UserError
-from hanse.deployment.server_access import nginx
+from hanse.flower.server_access import nginx
 
 TEMPLATE = Path(__file__).with_name("nginx.conf.j2")
 WAIT_S = 10  # seconds that a connection may take for a request's headers, between two pieces of a form, or idle
