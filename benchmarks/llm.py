@@ -31,11 +31,11 @@ import hanse
 from hanse.base.streams import stream
 from hanse.data import Dataset, load
 from hanse.data.dataset import IGNORED
-from hanse.data.instructions.records import PIECES, ByteTokenizer, Instruction, encode
-from hanse.data.instructions.sources import INSTRUCTION, PAIRS
 from hanse.data.samples import Samples
 from hanse.lab.papers.catalogue import find_table
 from hanse.learning.models import build_problem
+from hanse.wings.language.records import PIECES, ByteTokenizer, Instruction, encode
+from hanse.wings.language.sources import INSTRUCTION, PAIRS
 
 SEEDS = (0, 1, 2, 3, 4)
 PARTNER = np.array([1, 0, 3, 2, 5, 4])

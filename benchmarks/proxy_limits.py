@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
 
 from deployed import free_ports, network
 
-from hanse.flower import server_access
+from hanse.wings.operate import server_access
 
 ANYBODY = ssl._create_unverified_context()
 LARGEST = int(server_access.MOST[:-1]) << 20

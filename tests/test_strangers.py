@@ -29,9 +29,9 @@ from hanse.reports.report import save as real_save
 from hanse.reports.report import write_report
 from hanse.runs.line_tail import last_line
 from hanse.runs.run_record import load_run
-from hanse.web.live_run import LiveRun
-from hanse.web.runs import ListedRun, find_runs, summary
-from hanse.web.statements import Statements
+from hanse.wings.operate.page.live_run import LiveRun
+from hanse.wings.operate.page.runs import ListedRun, find_runs, summary
+from hanse.wings.operate.page.statements import Statements
 
 Hanse = Callable[..., tuple[int, str, str]]
 EVIL = "from pathlib import Path\nPath(r'{}').touch()\n\ndef f(*given, **named):\n    raise SystemExit(3)\n"

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 import hanse
-from hanse.flower.loopback import Loopback
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import checkpoint
 from hanse.runs.round import LoopState
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import played_lines
+from hanse.wings.operate.loopback import Loopback
 
 APP = Path(__file__).parent / "app"
 MECHANISMS: dict[str, dict[str, Any]] = {

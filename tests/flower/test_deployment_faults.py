@@ -15,11 +15,11 @@ from deployed import AUCTION, clients, experiment, final, metrics, network, plan
 
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.flower.certificates import make_node_key
-from hanse.flower.loopback import Loopback
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.arrivals import STILL
+from hanse.wings.operate.certificates import make_node_key
+from hanse.wings.operate.loopback import Loopback
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from flower_apps import grid_of
 from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from hanse.flower.loopback import Loopback
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import played_lines
+from hanse.wings.operate.loopback import Loopback
 
 APPS = Path(__file__).parents[2] / "examples" / "flower"
 FRAMEWORKS = {"pytorch": "torch", "sklearn": "sklearn", "jax": "jax", "xgboost": "xgboost"}

@@ -20,7 +20,6 @@ from test_flower_in_process import N, experiment, grid_of, over_flower
 import hanse
 from hanse.base.errors import MachineError, UserError
 from hanse.base.lock import Hold
-from hanse.cli.network import orders
 from hanse.core.part import Mechanism, Settlement, SettlePart, View
 from hanse.core.port import Request, Test
 from hanse.data import build
@@ -32,6 +31,7 @@ from hanse.flower.members import Orders, give
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.run_ledger import open_ledger
 from hanse.mechanisms.registry import build_mechanism
+from hanse.wings.operate.network import orders
 
 
 @pytest.fixture(autouse=True)

@@ -19,9 +19,9 @@ from test_flower_in_process import N, everyone, experiment, grid_of, swap
 from test_newcomers import AfterRound, key_of, run_with
 
 from hanse.base.errors import RunFailedError, UserError
-from hanse.flower import loopback
-from hanse.flower.loopback import Loopback
 from hanse.mechanisms.weigh import BySamples
+from hanse.wings.operate import loopback
+from hanse.wings.operate.loopback import Loopback
 
 # Each call of "run" starts the next of the runs that runs.json lists; a run prints its lines and has a status. One with
 # "until" lasts until that file is there; of one with "cut" the stream breaks off after so many lines

@@ -17,9 +17,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from hanse.flower.certificates import make_certificates, make_node_key
-from hanse.flower.processes import Processes, end
-from hanse.flower.warm_process import COMMAND, SOCKET, link
+from hanse.wings.operate.certificates import make_certificates, make_node_key
+from hanse.wings.operate.processes import Processes, end
+from hanse.wings.operate.warm_process import COMMAND, SOCKET, link
 
 
 def test_what_was_started_is_stopped_by_pid_with_its_children(tmp_path: Path, has_ended: Callable[[int], bool]) -> None:
@@ -98,8 +98,8 @@ def test_a_message_that_waits_ends_soon_after_its_node() -> None:
     code = (
         "import functools, sys\n"
         "from flwr.supercore.app_utils import start_parent_process_monitor\n"
-        "from hanse.flower import client, processes\n"
-        "client.end_with_parent = functools.partial(processes.end_with_parent, grace_s=0.1)\n"
+        "from hanse.flower import client, parent_process\n"
+        "client.end_with_parent = functools.partial(parent_process.end_with_parent, grace_s=0.1)\n"
         "start_parent_process_monitor(int(sys.argv[-1]))\n"
         "client.client_app(lambda context: None)\n"
         "print('waits', flush=True)\n"

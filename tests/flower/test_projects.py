@@ -20,9 +20,9 @@ from hanse.cli import app
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import answer
-from hanse.flower.loopback import Loopback, no_key
 from hanse.flower.new import new
 from hanse.runs.config import Experiment
+from hanse.wings.operate.loopback import Loopback, no_key
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 

@@ -41,13 +41,14 @@ from hanse.data.samples import Samples
 from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import WireError, hash_of, pack
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.flower import operator_key, server_access, signing
+from hanse.flower import operator_key, signing
 from hanse.flower.link import FlowerFederation
-from hanse.flower.loopback import Loopback
 from hanse.flower.members import Members
 from hanse.flower.message import QUERY, from_records, to_records
 from hanse.flower.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
 from hanse.runs.rundir import PARTICIPANTS, claim
+from hanse.wings.operate import server_access
+from hanse.wings.operate.loopback import Loopback
 
 NODE, RUN, OTHER = 100, 1, Ed25519PrivateKey.generate()
 JOB = Assignment("mine", 0, 2, 0, {"name": "logistic"}, {"lr": 0.1})

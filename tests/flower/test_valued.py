@@ -35,7 +35,7 @@ from hanse.reports.report import warnings
 from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
 from hanse.runs.run_record import load_run
-from hanse.web.live_run import progress_of
+from hanse.wings.operate.page.live_run import progress_of
 
 ROUNDS = 3
 

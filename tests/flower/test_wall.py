@@ -48,11 +48,11 @@ from hanse.core.port import Ask, Request
 from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import pack
 from hanse.federation.node import Assignment
-from hanse.flower import server_access, warm_process
-from hanse.flower.certificates import make_certificates, make_node_key, make_outside
-from hanse.flower.loopback import Loopback, flwr
 from hanse.flower.message import QUERY, to_records
 from hanse.flower.operator_key import PINNED, make_operator_key
+from hanse.wings.operate import server_access, warm_process
+from hanse.wings.operate.certificates import make_certificates, make_node_key, make_outside
+from hanse.wings.operate.loopback import Loopback, flwr
 
 STRANGER = 65534  # a user that is not this one: nobody
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

@@ -187,7 +187,7 @@ def test_a_request_without_a_head_is_refused_by_who_waits_for_one(
 def test_join_shows_the_witness_key_and_refuses_a_file_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hanse.cli.network import _witness
+    from hanse.wings.operate.network import _witness
 
     monkeypatch.setenv(WITNESSES, "")
     _witness(tmp_path / "home", None)

@@ -45,7 +45,7 @@ from hanse.reports.prospect import prospect
 from hanse.reports.report import figures
 from hanse.reports.statement import statement
 from hanse.runs.run_record import load_run, load_runs
-from hanse.web.live_run import LiveRun, encode
+from hanse.wings.operate.page.live_run import LiveRun, encode
 
 FEE = 2 * TOKEN
 

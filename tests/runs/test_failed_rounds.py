@@ -34,7 +34,7 @@ from hanse.runs.experiment import run_remote
 from hanse.runs.round import Setup, first_state, play_round
 from hanse.runs.run_record import load_run
 from hanse.runs.setup import build, settle_engine
-from hanse.web.live_run import LiveRun, encode
+from hanse.wings.operate.page.live_run import LiveRun, encode
 
 N = 4
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)

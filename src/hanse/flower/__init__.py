@@ -2,7 +2,7 @@
 
 * A project of ``hanse new``, whose participants have the data, uses these names. ``server_app`` makes the server's app
 from an experiment. ``client_app`` makes a participant's app from a function ``load_data`` that returns ``ClientData``.
-``instructions`` reads texts for language models. ``Trusted`` names the members with whose updates a participant's own
+``Trusted`` names the members with whose updates a participant's own
 may be summed. * For an existing Flower app: ``strategy`` plays a mechanism with its client app, whose messages ``Keys``
 describes. Some mechanisms ask for more than training. One line with ``speaks`` lets the client app answer.
 
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hanse.federation.masker import Trusted
     from hanse.federation.node import ClientData
-    from hanse.flower.client import client_app, instructions
+    from hanse.flower.client import client_app
     from hanse.flower.existing_app.federation import Keys
     from hanse.flower.existing_app.strategy import strategy
     from hanse.flower.existing_app.wrapped_app import speaks
     from hanse.flower.server import server_app
 
-__all__ = ["ClientData", "Keys", "Trusted", "client_app", "instructions", "server_app", "speaks", "strategy"]
+__all__ = ["ClientData", "Keys", "Trusted", "client_app", "server_app", "speaks", "strategy"]
 
 # the module of each public name
 _HOMES = {
@@ -29,7 +29,6 @@ _HOMES = {
     "Keys": "hanse.flower.existing_app.federation",
     "Trusted": "hanse.federation.masker",
     "client_app": "hanse.flower.client",
-    "instructions": "hanse.flower.client",
     "server_app": "hanse.flower.server",
     "speaks": "hanse.flower.existing_app.wrapped_app",
     "strategy": "hanse.flower.existing_app.strategy",

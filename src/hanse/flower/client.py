@@ -1,8 +1,7 @@
 """The client app that a hanse project runs on its nodes: one participant's data, policy and folder.
 
 A project's ``client_app.py`` calls :func:`client_app` with a function that loads the participant's data (as
-``hanse.flower.client_app``). A
-participant that fine-tunes a language model gets its data from a file with :func:`instructions`.
+``hanse.flower.client_app``).
 
 A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app acts only on requests
 that the operator has signed (:mod:`hanse.flower.signing`). It trains, scores and tests through
@@ -26,7 +25,6 @@ from flwr.clientapp import ClientApp
 
 from hanse.base.errors import UserError, import_path, path_of
 from hanse.base.factories import call
-from hanse.data.instructions.records import BYTES, build_tokenizer, encode, read_instructions
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.masker import Trusted
@@ -35,7 +33,7 @@ from hanse.federation.privacy import Privacy
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
 from hanse.flower.operator_key import home_of, pinned_key
-from hanse.flower.processes import end_with_parent
+from hanse.flower.parent_process import end_with_parent
 from hanse.flower.signing import check
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
@@ -212,56 +210,3 @@ def paths_of(experiment: Experiment) -> list[str]:
     said = [experiment.model.name, dumped["loop"], dumped["loss"], *(experiment.eval.metrics or ())]
     names = (one.get("name") if isinstance(one, Mapping) else one for one in said)
     return [name for name in names if isinstance(name, str) and ":" in name and "<" not in name]
-
-
-def instructions(
-    path: str | Path,
-    *,
-    tokenizer: str = BYTES,
-    length: int = 512,
-    test: float = 0.2,
-    validation: float = 0.0,
-    name: str = "",
-) -> ClientData:
-    """Return the instructions in a file as a participant's data, for fine-tuning a language model.
-
-    Args:
-        path: a .json, .jsonl or .csv file with the fields ``instruction``, ``input`` (may be empty) and ``output``.
-        tokenizer: ``"bytes"``, or the name of a model whose tokenizer is used. It must be the experiment's
-            ``data.source.tokenizer``, and is therefore the same for all participants.
-        length: tokens in a window; the experiment's ``data.source.length``.
-        test: the share of the file's lines that is kept for testing, from 0 to below 1. It is taken from the end of the
-            file.
-        validation: the share kept for validation, the lines before the test lines.
-        name: the participant's name. Default: the file's name without its suffix.
-
-    Returns:
-        The shares as token windows. An empty share is None.
-
-    Raises:
-        UserError: the file cannot be read or is too short, or the shares leave nothing to train on.
-
-    Examples:
-        >>> import json, tempfile
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "clinic.jsonl"
-        ...     line = json.dumps({"instruction": "Add.", "input": "1 + 1", "output": "2"}) + chr(10)
-        ...     _ = path.write_text(line * 10)
-        ...     mine = instructions(path, length=64)
-        >>> mine.name, len(mine.train), len(mine.test), mine.validation
-        ('clinic', 8, 2, None)
-    """
-    items, tokens = read_instructions(Path(path)), build_tokenizer(tokenizer)
-    if not (test >= 0 and validation >= 0 and test + validation < 1):
-        raise UserError(f"instructions: test {test} and validation {validation}: 0 or more, and below 1 together")
-    tested, validated = int(test * len(items)), int(validation * len(items))
-    first = len(items) - tested - validated
-    shares = {
-        "train": items[:first],
-        "validation": items[first : first + validated],
-        "test": items[first + validated :],
-    }
-    wide = encode(items, tokens, length).samples.x.shape[1]
-    found = {share: encode(own, tokens, length, wide).samples for share, own in shares.items() if own}
-    return ClientData(found["train"], found.get("test"), found.get("validation"), tokens.size, name or Path(path).stem)

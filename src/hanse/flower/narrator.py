@@ -1,8 +1,7 @@
 """What the operator reads during a run on a network.
 
 :class:`Narrator` observes the run and logs each round. :func:`speak` makes these log lines begin with ``hanse:`` in the
-server app's output. ``hanse network run`` follows that output and shows only these lines
-(:mod:`hanse.flower.processes`).
+server app's output. ``hanse network run`` follows that output and shows only these lines.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from hanse.federation.check import one_line
 from hanse.flower.link import FlowerFederation
 from hanse.flower.newcomers import LOG
 from hanse.flower.nodes import named
-from hanse.flower.processes import MARK
 from hanse.learning.metrics import ACCURACY, Reading, main_of
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
 from hanse.runs.round import Played
 from hanse.runs.round_record import figure_of
 
+MARK = "hanse: "  # the beginning of lines that the server app prints for the operator
 MOST = 20  # the most clients that an error names
 
 

@@ -36,7 +36,7 @@ from hanse.flower.message import LARGEST
 from hanse.flower.narrator import Narrator, speak
 from hanse.flower.newcomers import LOG
 from hanse.flower.operator_key import signing_key
-from hanse.flower.processes import end_with_parent
+from hanse.flower.parent_process import end_with_parent
 from hanse.flower.receipts import Letters, Teller
 from hanse.flower.witnesses import Shown
 from hanse.learning.losses import build_objective
