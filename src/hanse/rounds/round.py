@@ -70,6 +70,7 @@ class Setup:
         about: descriptions of parts, behaviours and the policy, for reports.
         accounts: the privacy accounts of a simulation's clients. None: they have none, or keep them themselves.
         clipping: a clip that follows the lengths of updates. None: the clip is fixed, or there is none.
+        agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
         kept: whether the run keeps all answers and commits to its inputs, so that an auditor can replay it.
 
     Examples:
@@ -112,6 +113,7 @@ class Setup:
     accounts: InState | None = None
     clipping: AdaptiveClip | None = None
     kept: bool = False
+    agreement: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))

@@ -23,7 +23,7 @@ from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train
 from hanse.core.table import Floats, Seats
 from hanse.federation.private import TellsOwners
 from hanse.learning.loop import LOOP
-from hanse.ledger.closing import NOTHING, close, moved_in
+from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
 from hanse.rounds.round import LoopState, Played, Setup, failed_round, finish, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.kept_answers import Answers, Keeping
@@ -61,6 +61,8 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedR
         state: the state before the round.
     """
     done = _attempted(setup, experiment, state)
+    if setup.agreement:
+        done.record.metrics[AGREEMENT] = setup.agreement
     if not setup.books:
         return done
     record = done.record.closed()

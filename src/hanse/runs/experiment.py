@@ -329,6 +329,7 @@ def run_remote(
     observers: Sequence[Any] = (),
     other_data: bool = False,
     key: Ed25519PrivateKey | None = None,
+    agreement: str = "",
 ) -> Run:
     """Run an experiment with clients behind another federation, or continue it if its directory exists. This combines
     :func:`run` and :func:`resume`, because a server on a network is restarted by starting it again.
@@ -341,12 +342,14 @@ def run_remote(
         observers: objects that see every round.
         other_data: allow server sets that differ from those of earlier rounds.
         key: the operator's key, which signs the heads of the ledger. None: they are not signed.
+        agreement: the hash of what the clients agreed to, which stands in each round's record and statements.
 
     Raises:
         UserError: the experiment cannot be run on a network, or does not fit the directory.
         MachineError: the machine or the network failed. It is a RunFailedError after several failed rounds in a row.
     """
     ready = settle_engine(build(experiment, data), federation=federation)
+    ready = replace(ready, setup=replace(ready.setup, agreement=agreement))
     if (hold.folder / "config.toml").exists():
         return _from_a_checkpoint(ready, observers, hold, other_data, key)
     return play_setup(ready, observers, hold, key=key)

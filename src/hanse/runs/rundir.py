@@ -31,7 +31,6 @@ import torch
 
 from hanse.base.errors import MachineError, UserError, in_python
 from hanse.base.files import (
-    ASKED,
     FEDERATION,
     MEMBERS,
     going_on,
@@ -137,7 +136,7 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
 def _is_no_run(path: Path) -> bool:
     """Say whether this entry may exist where a run begins: registered members, or leftovers of a killed start."""
     if path.name == PARTICIPANTS and path.is_dir():
-        return {entry.name for entry in path.iterdir()} == {ASKED}
+        return not any(path.glob("*/*/client-*"))
     return path.name in EARLIER or (path.name in STARTED and not (path.is_dir() and any(path.iterdir())))
 
 
