@@ -400,6 +400,8 @@ def log(
     evidence = mine.home / EVIDENCE
     if evidence.exists():
         typer.echo(f"beyond the agreement: {len(evidence.read_bytes().splitlines())} requests, in {evidence}")
+    if mine.behind():
+        typer.echo(f"{mine.behind()} bytes more are not proved yet: a request is being answered, or its process died")
     typer.echo(f"root: {mine.root()}")
 
 

@@ -109,6 +109,11 @@ class NodeLog:
             raise UserError(f"{path}: never had the root {root}: it was written anew, or cut")
         return [json.loads(line) for line in lines]
 
+    def behind(self) -> int:
+        """Return how many bytes stand behind what is proved: a request that is being answered, or was when it died."""
+        head = self._head()
+        return (self.home / ASKED).stat().st_size - (0 if head is None else head.size)
+
     def root(self) -> str:
         """Return the root of the tree over all lines, 64 hexadecimal digits."""
         head = self._head()
