@@ -139,9 +139,8 @@ class Binding:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tally = self._tally()
             self._compared(full, tally)
-            lock.seek(0)
-            lock.truncate()
-            lock.write(tally.after(full, self.agreement).to_json())
+            lock.seek(0)  # in one write, and never empty: what is left of a longer one stands behind the first line
+            lock.write(tally.after(full, self.agreement).to_json() + "\n")
 
     def _path(self) -> Path:
         return self.home / AGREEMENTS / f"{self.agreement.run}.json"
@@ -149,7 +148,7 @@ class Binding:
     def _tally(self) -> Tally:
         """Return what was asked so far. Raises WireError if the file is damaged: nothing is asked anew for that."""
         path = self._path()
-        text = path.read_text() if path.exists() else ""
+        text = path.read_text().partition("\n")[0] if path.exists() else ""
         try:
             return Tally.read(text) if text else Tally()
         except UnsoundError as wrong:

@@ -189,11 +189,14 @@ class Loopback:
         """The file with the agreement, which the operator gives to each member's owner."""
         return self.folder / "agreement.txt"
 
-    def agree(self) -> Agreement | None:
+    def agree(self, show: Callable[[str], None] = lambda line: None) -> Agreement | None:
         """Return the agreement for the app's ``experiment.toml``. It is written, and the nodes of this machine sign it.
 
         The one that is there stays if it still fits. The operator may have edited its numbers: it is signed anew.
         Without an ``experiment.toml`` there is nothing to agree to, and the result is None.
+
+        Args:
+            show: a function that gets a line of text if another agreement takes the place of the one that was there.
 
         Raises:
             UserError: the experiment has mistakes.
@@ -213,6 +216,8 @@ class Loopback:
                     made = replace(made, run=kept.run)
                 if kept.fits(made) and day <= kept.expires:
                     made = kept
+            if made.text not in self.agreement.read_text():
+                show(f"{self.agreement.name} is written anew: members on other machines must be given it")
         if not begun:
             mark.unlink(missing_ok=True)
         write_whole(self.agreement, made.note(key), durable=True)
@@ -250,7 +255,7 @@ class Loopback:
         if not (certs / "server.crt").exists():
             make_certificates(certs, self.app.name)
         make_operator_key(certs)
-        self.agree()
+        self.agree(show)
         if proxy:
             make_outside(certs, self.hosts)
         show("starting the SuperLink")
@@ -384,7 +389,7 @@ class Loopback:
         """
         words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
-        self.agree()
+        self.agree(show)
         path = self.folder / "logs" / f"{log}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         with Hold(path.parent) as hold:  # two would share the log

@@ -310,7 +310,8 @@ def used(path: str | Path | None, out: Path) -> Agreement:
         UserError: there is none, it is damaged, or it was used for another run.
     """
     if not path or not Path(path).exists():
-        raise UserError(f"{AGREEMENT}: {path or 'is not set'}: there is no agreement; 'hanse network up' writes one")
+        said = f"{AGREEMENT}: {path}: is not there" if path else f"{AGREEMENT}: is not set: there is no agreement"
+        raise UserError(f"{said}; 'hanse network up' writes one for experiment.toml")
     file = Path(path)
     try:
         agreement, _ = Agreement.read(read_text(file))

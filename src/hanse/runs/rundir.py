@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
-# where a simulation's virtual nodes note what they were asked: who they are, before the run begins
+# where a simulation's virtual nodes have signed the agreement, and were asked who they are, before the run begins
 PARTICIPANTS = "participants"
 STARTED = (
     ROUNDS,
@@ -215,7 +215,7 @@ class RunDir:
             path.mkdir(parents=True, exist_ok=True)
             hold.take()
             _check_free(path, overwrite=overwrite)  # again: another process may have been quicker
-            clear(path, (LOCK,) if overwrite else EARLIER)
+            clear(path, (LOCK,) if overwrite else (*EARLIER, PARTICIPANTS))
             try:
                 (path / ROUNDS).mkdir()
                 (path / "checkpoints").mkdir()
