@@ -234,9 +234,9 @@ class Paid:
     def asked(self, players: Ints) -> Paid:
         """Return a copy, with room for new clients, in which the ``players [m]`` were asked once more."""
         more = max(0, int(players.max(initial=-1)) + 1 - len(self.units))
-        units, rounds, over = (np.pad(array, (0, more)) for array in (self.units, self.rounds, self.over))
+        rounds = np.pad(self.rounds, (0, more))
         rounds[players] += 1
-        return Paid(units, rounds, over)
+        return Paid(np.pad(self.units, (0, more)), rounds, np.pad(self.over, (0, more)))
 
     def limits(self, players: Ints, held: Ints, stake: int) -> tuple[Floats, Floats]:
         """Return the least and the most that each of the ``players [m]`` may be paid now, in units.

@@ -215,14 +215,17 @@ class GameValue(ValuePart):
         per_seat = np.zeros(len(updates))
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
-        without, estimated = list[Floats](), False
+        without, estimated = dict[int, Floats](), False
         S, pairs, noise = len(updates), None, noise_of(updates)
         beside: dict[int, Floats] = {}
-        for row, group in updates.seats.groups().items():
+        for row, seats in updates.seats.groups().items():
+            group = _counted(view, seats, self.game)
+            if not len(group):
+                continue
             game = _game(view, row, group, self.utility, self.game)
             solved = self.solve(game, len(group), view)
             per_seat[group] = solved.values
-            without.append(solved.without_block)
+            without |= dict(zip(group.tolist(), solved.without_block, strict=True))
             if solved.errors is not None:
                 errors[group], estimated = solved.errors, True
             if noise[group].any():
@@ -243,13 +246,23 @@ class GameValue(ValuePart):
                 metrics[WORSE] = metrics.get(WORSE, 0.0) + game.below_floor
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
-            if game.again is None and not _only_these(view.mixed, row, group, len(updates), self.game):
+            if game.again is None and not _only_these(view.mixed, row, seats, len(updates), self.game):
                 metrics["value/not_averages"] = metrics.get("value/not_averages", 0.0) + 1.0
         metrics["value/sum"] = float(per_seat.sum())
-        groups = np.concatenate(list(updates.seats.groups().values()))
-        without_block = np.concatenate(without)[np.argsort(groups)]  # in the order of the seats
+        none = np.zeros(max(map(len, without.values()), default=0))
+        without_block = np.stack([without.get(seat, none) for seat in range(S)])
         known, (together, unsure) = errors if estimated else None, pairs or (None, None)
         return Values(per_seat, known, _known(exact), metrics, without_block, together, unsure, beside), state
+
+
+def _counted(view: View, seats: Ints, kind: mixture.Game) -> Ints:
+    """Return those of the ``seats [m]`` that are players of a row's game.
+
+    An update of weight 0 is none, and in a game of averages one of a weight below 0 neither: no coalition's model has
+    anything of it, so it is worth 0.
+    """
+    weights = view.weights[seats]
+    return seats[~((weights <= 0) if kind == "average" else (weights == 0))]
 
 
 def _game(view: View, row: int, group: Ints, utility: str, kind: mixture.Game) -> Coalitions:
@@ -744,7 +757,10 @@ class FirstOrderAtClients(ValuePart):
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard, unjudged = np.zeros(len(updates)), 0, 0
-        for row, group in updates.seats.groups().items():
+        for row, seats in updates.seats.groups().items():
+            group = _counted(view, seats, "average")
+            if not len(group):
+                continue
             clients = updates.seats.client[group]
             gradients = self._gradients(view, row, np.unique(clients).tolist(), width)
             heard += len(gradients)
