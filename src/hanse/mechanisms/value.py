@@ -36,6 +36,7 @@ from hanse.games import group_sums, mixture, path, shapley
 from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
+from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WEIGHED, WORSE, WORST
 from hanse.learning.metrics import METRICS
 from hanse.mechanisms.value_noise import Curved, left_out, length, noise_of, together
@@ -86,6 +87,19 @@ def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
     none = np.full(game.players, np.nan)
     found = [none if np.isnan(worth).any() else solve(worth) for worth in game.without_block.T]
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
+
+
+def steadied(solved: Solved, game: Coalitions) -> Solved:
+    """Return the solution with the errors of a user's function that does not say the same of a model twice.
+
+    hanse's own judge says the same, and is not asked twice.
+    """
+    if not isinstance(game, FunctionCoalitions):
+        return solved
+    m = len(solved.values)
+    errors = np.hypot(0.0 if solved.errors is None else solved.errors, game.errors(solved.without_block))
+    known = None if solved.errors is None and not errors.any() else errors
+    return replace(solved, errors=known, without_block=np.full((m, 1), np.nan))
 
 
 SHAPLEY = Measure(
@@ -223,7 +237,7 @@ class GameValue(ValuePart):
             if not len(group):
                 continue
             game = _game(view, row, group, self.utility, self.game)
-            solved = self.solve(game, len(group), view)
+            solved = steadied(self.solve(game, len(group), view), game)
             per_seat[group] = solved.values
             without |= dict(zip(group.tolist(), solved.without_block, strict=True))
             if solved.errors is not None:

@@ -47,7 +47,7 @@ from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import Rule
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel
-from hanse.mechanisms.value import GTG, Exact, Mixture, Path
+from hanse.mechanisms.value import GTG, Exact, Mixture, Path, steadied
 
 STRATEGY = frozenset({"strategy"})  # a need that only a watched strategy meets: it keeps these parts out of other runs
 OTHER = "aggregating the same replies again gave another model: it has state that a copy does not carry"
@@ -428,7 +428,7 @@ class OfReplies(ValuePart):
             counted = np.flatnonzero(weights)
             clients, weights, rows = [clients[s] for s in counted.tolist()], weights[counted], rows[counted]
         game = self._game(view, told, clients, weights, rows, part)
-        solved = part.solve(game, len(clients), view)
+        solved = steadied(part.solve(game, len(clients), view), game)
         if not told.average and not told.repeats():  # once more: what it remembers of other coalitions shows now
             raise NotAgain(OTHER)
         # beside the values, what all updates together and none of them were worth: their difference is what was shared
