@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 import hanse
 from hanse.base.errors import UserError
 from hanse.games import shapley
-from hanse.games.jackknife import interval_errors
+from hanse.games.jackknife import SURE, interval_errors
 from hanse.learning.blocks import sample_blocks
 from hanse.questions.showing import number
 from hanse.questions.worths import Worths
@@ -438,6 +438,13 @@ def test_a_weight_of_nothing_has_no_value_along_the_way() -> None:
     assert along.values[list(ROWS).index("Kiel")] == 0
     alone = hanse.value({n: r for n, r in ROWS.items() if n != "Kiel"}, loss, start=np.zeros(4), method="exact")
     assert along.all_together == alone.all_together
+
+
+def test_a_value_is_told_alike_in_the_table_and_below_it_and_is_not_lost_in_a_wide_interval() -> None:
+    """An error of 1.2 bears a digit behind the point: 0.4 is not 0 from -1 to 2."""
+    found = Worths(np.array([0.4, -0.639, 3.0]), np.array([1.2, 1.0, 0.0]) / SURE, ("A", "B", "C"))
+    assert found.shown_table()[1] == [["C", "3", "–"], ["A", "0.4", "-0.8 to 1.6"], ["B", "-0.6", "-1.6 to 0.4"]]
+    assert "the lowest (-0.6)" in found.sentences()[0]
 
 
 # ---- any game
