@@ -28,6 +28,7 @@ def space(mechanism: str) -> dict[str, tuple[Any, ...]]:
 
 def test_the_space_is_read_off_what_the_mechanism_asks() -> None:
     always = {"sends", "of", "scale", "times.samples", "times.steps", "times.loss", "silent", "since", "leaves"}
+    always |= {"adds.copied", "adds.noise", "longer", "trains_on"}
     market = {"times.declare.cost", "times.declare.eagerness", "says.declare.cost", "says.declare.eagerness"}
     scores = {"times.accuracy"}  # each has its own model scored
     spaces = {name: space(name) for name in ("ipfl", "ipfl_posted", "pifl", "fedavg")}
@@ -39,6 +40,9 @@ def test_the_space_is_read_off_what_the_mechanism_asks() -> None:
     assert ["echo" in found["sends"] for found in spaces.values()] == [True, True, False, False]  # who buys models
     assert spaces["pifl"].keys() == always | scores | {"says.bid.tiers"}
     assert spaces["fedavg"].keys() == always
+    assert (spaces["fedavg"]["since"], spaces["fedavg"]["leaves"]) == ((1, 4), (1, 4, 7))  # from round 1 on, too
+    assert spaces["fedavg"]["trains_on"] == ("judge", "public")
+    assert {3.0, 10.0, 50.0} <= set(spaces["fedavg"]["scale"])
 
 
 def earning(worth: Any, played: list[Job]) -> Any:
@@ -223,7 +227,7 @@ def test_a_second_key_counts_for_its_owner_without_its_grant(tmp_path: Path) -> 
 
 
 def test_what_a_second_key_sells_to_its_owner_is_worth_nothing() -> None:
-    watched = _Watched(3, second_key=1)
+    watched = _Watched([0], second_key=1)
     arrays = {
         "market_distance": np.full((3, 3), 0.1), "market_lam": np.array(1.0), "market_client": np.arange(3),
         "market_graph": np.array([[0, 1, 0], [1, 0, 1], [1, 0, 0]]), "market_paid": np.array([True, True, True]),
@@ -231,7 +235,8 @@ def test_what_a_second_key_sells_to_its_owner_is_worth_nothing() -> None:
         "market_true_cost": np.array([0.5] * 3), "market_true_eagerness": np.array([1e4] * 3),
     }  # fmt: skip
     watched.on_round({}, SimpleNamespace(state=SimpleNamespace(states={}),
-                                         view=SimpleNamespace(settlement=SimpleNamespace(arrays=arrays))))  # fmt: skip
+                                         view=SimpleNamespace(settlement=SimpleNamespace(arrays=arrays),
+                                                              context=SimpleNamespace(num_clients=3))))  # fmt: skip
     gain = 10 - (1e4 / 200) ** 0.5  # eq. (2) of one import by a real buyer
     # the owner pays 5 to its key for nothing, and sells for 4 + 3 at .5 each; the key has 5 - .5, and pays 4 + 2; the
     # third gains, pays 3, sells for 2 at .5, and loses .1 for the distance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,14 +17,17 @@ from hanse.cli.options import Changes, Workers, err, out, resumable, say
 if TYPE_CHECKING:
     from hanse.lab.attack import Attacked, Try
     from hanse.lab.attack_markets import Found
+    from hanse.lab.attack_table import AttackTable
 
 
 def attack(
     ctx: typer.Context,
     what: Annotated[
-        str,
-        typer.Argument(metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name."),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name.", show_default=False
+        ),
+    ] = None,
     client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
     pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
     second_key: Annotated[
@@ -34,6 +38,13 @@ def attack(
     ] = False,
     markets: Annotated[
         int | None, typer.Option("--markets", help="Try every lie on this many random markets instead of playing runs.")
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Play known cheats under several mechanisms instead of searching.")
+    ] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="With --table: a small one, in a minute or two.")] = False,
+    seeds_from: Annotated[
+        str | None, typer.Option("--seeds-from", metavar="COMMIT", help="With --table: draw its seeds from this hash.")
     ] = None,
     tries: Annotated[int, typer.Option("--tries", help="How many deviations are tried.")] = 150,
     minutes: Annotated[
@@ -53,14 +64,17 @@ def attack(
     written to attack.toml, which 'hanse run' plays and --replay measures again. Finished runs are kept: repeat the
     command to continue.
 
-    A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --markets trains nothing: it
-    tries each lie about size, cost and eagerness, and splitting into several sellers. It does so on two kinds of random
-    markets, in which sizes differ by factors of up to 2.2 and 35.
+    A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --table plays a list of known
+    cheats under six mechanisms (with a file, under its own one, too) and says of each whether it pays. --markets trains
+    nothing: it tries each lie about size, cost and eagerness, and splitting into several sellers. It does so on two
+    kinds of random markets, in which sizes differ by factors of up to 2.2 and 35.
 
     Examples:
         hanse attack ipfl --minutes 5
         hanse attack exp.toml --client 3 --pair
         hanse attack runs/attack-ipfl/attack.toml --replay
+        hanse attack --table --smoke
+        hanse attack exp.toml --table
         hanse attack ipfl_posted --markets 200 --set sizes.proved=true
         hanse attack runs/market/config.toml --client 3 --set mechanism.pricing=critical
         hanse attack pifl --set 'mechanism.value={name="first_order_clients", judges="all"}'
@@ -70,7 +84,12 @@ def attack(
     from hanse.lab.player import cores
     from hanse.runs.observers import counting
 
-    _check_options(ctx, what, markets=markets is not None, replay=replay)
+    _check_options(ctx, what or "", markets=markets is not None, replay=replay, table=table)
+    if table:
+        _on_table(what, set_ or [], out_dir, cores() if workers is None else workers, smoke, seeds_from, as_json)
+        return
+    if what is None:
+        raise UserError("EXP.toml|MECHANISM: is missing: give an experiment's file, a mechanism's name, or --table")
     if replay and what.endswith(".json"):
         _replayed(Path(what))
         return
@@ -99,10 +118,17 @@ def attack(
         say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
 
 
-def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool) -> None:
+def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool, table: bool) -> None:
     """Raise UserError for an option that was given and that the command would not use."""
     how = {"what", "seed", "set_", "out_dir", "as_json"}
-    if replay and what.endswith(".json"):
+    if table:
+        allowed = {"table", "smoke", "seeds_from", "workers", *how} - {"seed"}
+        why = "--table goes with --smoke, --seeds-from, --set, --workers, --out and --json only"
+        if ctx.params["seeds_from"] is not None and (what or ctx.params["smoke"] or ctx.params["set_"]):
+            raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
+    elif ctx.params["smoke"] or ctx.params["seeds_from"] is not None:
+        raise UserError(f"{'--smoke' if ctx.params['smoke'] else '--seeds-from'}: not here: goes with --table only")
+    elif replay and what.endswith(".json"):
         allowed, why = {"what", "replay"}, "a .json goes with --replay only"
     elif markets:
         allowed, why = {"markets", *how}, "--markets goes with --seed, --set, --out and --json only"
@@ -120,6 +146,82 @@ def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool
         given = option.name is not None and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
         if given and option.name not in allowed:
             raise UserError(f"{option.opts[0]}: not here: {why}")
+
+
+def _on_table(
+    what: str | None,
+    overrides: list[str],
+    out_dir: Path | None,
+    workers: int,
+    smoke: bool,
+    seeds_from: str | None,
+    as_json: bool,
+) -> None:
+    """Play a table of cheats and print it. Exit with 1 if a run failed, or if nothing could be measured."""
+    from hanse.lab.attack_table import play_table, read_rules
+    from hanse.mechanisms.registry import MECHANISMS
+    from hanse.runs.observers import counting
+
+    own, name = (None, what) if what is None or what in MECHANISMS else _asked(what, overrides)
+    rules = read_rules(own, name if own is None else None, smoke=smoke)
+    if own is None and overrides:
+        rules = replace(rules, columns={key: _changed(dict(one), overrides) for key, one in rules.columns.items()})
+    folder = out_dir or Path("runs") / "-".join(["attack-table", *filter(None, [name]), *["smoke"] * smoke])
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+        found = play_table(rules, folder, commit=seeds_from, workers=workers, told=told)
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1))
+    else:
+        for line in table_sentences(found):
+            say(line, wrap=True)
+        out.print(_grid(found))
+        say(f"{folder / 'table.md'} has the intervals, {folder / 'table.json'} everything; the same command goes on")
+    if found.failed or not found.cells:
+        raise typer.Exit(1)
+
+
+def table_sentences(found: AttackTable) -> list[str]:
+    """Return what a table of cheats says, in sentences."""
+    counts, columns, seeds = found.counts, found.columns, len(found.seeds)
+    words = ", ".join(f"{counts[word]} {word}" for word in ("pays", "does not pay", "open"))
+    lines = [f"{words}, of {len(found.cells)} cells ({seeds} seeds each)."]
+    if not found.cells:
+        lines = ["Nothing could be measured."]
+    elif found.failed:
+        lines = [f"{len(found.failed)} cells could not be played. {lines[0]}", f"The first: {found.failed[0].failed}"]
+    lines += [f"{one.name}: not measured: {one.why}." for one in columns if one.why is not None]
+    if found.commit is None:
+        lines.append(
+            f"The seeds are {found.seeds[0]} to {found.seeds[-1]}, not drawn after the rules were fixed: "
+            f"{'a smoke table, too small to decide much' if found.rules.smoke else 'a look, not evidence'}."
+        )
+    else:
+        lines.append(f"The seeds were drawn from commit {found.commit}.")
+    margin = 100 * found.rules.margin
+    lines.append(
+        f"Gains are in % of honest pay. Pays: the interval, corrected over all cells, lies above 0; does not pay: it "
+        f"ends at most at {margin:g} %; open: neither. Empty: the mechanism gives no occasion to it."
+    )
+    return lines
+
+
+def _grid(found: AttackTable) -> RichTable:
+    """Return a table's words and mean gains, with a row for each cheat."""
+    grid = RichTable("cheat", *(column.name for column in found.columns))
+    for name, row in found.rows().items():
+        shown = ["" if c is None else f"{c.word} {100 * c.mean:+.0f}" if c.gains else f"{c.word} -" for c in row]
+        grid.add_row(name, *shown)
+    return grid
+
+
+def _changed(sections: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Return an experiment's sections with the changes of --set, and say what they replace."""
+    from hanse.runs.overrides import apply
+
+    changed, notes = apply(sections, overrides)
+    for line in notes:
+        say(line, err, style="yellow")
+    return changed
 
 
 def _on_markets(sections: dict[str, Any], markets: int, seed: int, folder: Path, as_json: bool) -> None:
@@ -183,7 +285,6 @@ def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
     from hanse.lab.attack import small
     from hanse.mechanisms.registry import MECHANISMS
     from hanse.runs.config import read_file
-    from hanse.runs.overrides import apply
 
     if what in MECHANISMS:
         sections, name = small(what), what
@@ -191,10 +292,7 @@ def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
         sections, name = read_file(what), Path(what).stem
     else:
         raise UserError(f"{what!r}: no such file, and no mechanism of that name; 'hanse list' shows these")
-    changed, notes = apply(sections, overrides)
-    for line in notes:
-        say(line, err, style="yellow")
-    return changed, name
+    return _changed(sections, overrides), name
 
 
 def _percent(found: Attacked, value: float) -> float:
