@@ -173,26 +173,27 @@ def test_the_size_lie_is_found_in_a_real_market(tmp_path: Path) -> None:
     again = json.loads(shown.stdout)
     assert again["best"]["gains"] == {str(s): found["best"]["gains"][str(s)] for s in found["fresh"]}
     assert again["interval"] == found["interval"]
-    # an experiment like any other: utility by eq. (1), less what far models take by eq. (8)
+    # an experiment like any other: utility by eq. (1), less what far models take by eq. (8), with honest distances
     seed = found["fresh"][0]
     changes = [f"run.seed={seed}", f"data.seed={seed}"]
-    had = [
-        net(Experiment.read(tmp_path / "attack.toml", [*changes, *c]), tmp_path / "run") for c in ([], ["behaviour={}"])
+    (cheat, bought, _), (honest, before, apart) = [
+        trades(Experiment.read(tmp_path / "attack.toml", [*changes, *c]), tmp_path / "run")
+        for c in ([], ["behaviour={}"])
     ]
-    assert had[0] - had[1] == pytest.approx(found["best"]["gains"][str(seed)])
+    expected = (cheat - (bought * apart).sum()) - (honest - (before * apart).sum())
+    assert found["best"]["gains"][str(seed)] == pytest.approx(expected)
 
 
-def net(experiment: Experiment, folder: Path) -> float:
-    """Return client 0's utility less lambda n_j/n_i d_ij of its imports, by the true sizes, from the records."""
-    run, far = hanse.run(experiment, out=folder, overwrite=True), 0.0
+def trades(experiment: Experiment, folder: Path) -> tuple[float, Any, Any]:
+    """Return client 0's utility, and from the records, by round: lambda n_j/n_i of its imports, and the distances."""
+    run, bought, apart = hanse.run(experiment, out=folder, overwrite=True), [], []
     for file in sorted((folder / "rounds").glob("*.npz")):
         with np.load(file) as record:
-            if "market_graph" in record and record["market_paid"][0]:
-                n, bought = record["market_true_size"], np.flatnonzero(record["market_graph"][0])
-                far += float(record["market_lam"]) * float(
-                    (n[bought] / n[0] * record["market_distance"][0, bought]).sum()
-                )
-    return float(run.metrics[-1]["utility/client/0"]) - far
+            if "market_graph" in record:
+                n, graph = record["market_true_size"], record["market_graph"][0] * record["market_paid"][0]
+                bought.append(float(record["market_lam"]) * graph * n / n[0])
+                apart.append(record["market_distance"][0])
+    return float(run.metrics[-1]["utility/client/0"]), np.array(bought), np.array(apart)
 
 
 def test_a_gain_is_measured_by_what_is_paid_and_not_by_the_grant(tmp_path: Path) -> None:
