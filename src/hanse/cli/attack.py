@@ -19,37 +19,39 @@ if TYPE_CHECKING:
     from hanse.lab.attack_markets import Found
     from hanse.lab.attack_table import AttackTable
 
+What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name.", show_default=False
+    ),
+]
+SecondKey = Annotated[
+    bool, typer.Option("--second-key", help="The next client is the same party's second key; honest ones use one.")
+]
+Markets = Annotated[
+    int | None, typer.Option("--markets", help="Try every lie on this many random markets instead of playing runs.")
+]
+SeedsFrom = Annotated[
+    str | None, typer.Option("--seeds-from", metavar="COMMIT", help="With --table: draw its seeds from this hash.")
+]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", help="End the search after this time, not counting the confirmation.")
+]
+
 
 def attack(
     ctx: typer.Context,
-    what: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name.", show_default=False
-        ),
-    ] = None,
+    what: What = None,
     client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
     pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
-    second_key: Annotated[
-        bool, typer.Option("--second-key", help="The next client is the same party's second key; honest ones use one.")
-    ] = False,
-    replay: Annotated[
-        bool, typer.Option("--replay", help="Measure the gain in an attack.toml or a .json again.")
-    ] = False,
-    markets: Annotated[
-        int | None, typer.Option("--markets", help="Try every lie on this many random markets instead of playing runs.")
-    ] = None,
-    table: Annotated[
-        bool, typer.Option("--table", help="Play known cheats under several mechanisms instead of searching.")
-    ] = False,
+    second_key: SecondKey = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Measure an attack.toml or .json again.")] = False,
+    markets: Markets = None,
+    table: Annotated[bool, typer.Option("--table", help="Play known cheats under several mechanisms.")] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="With --table: a small one, in a minute or two.")] = False,
-    seeds_from: Annotated[
-        str | None, typer.Option("--seeds-from", metavar="COMMIT", help="With --table: draw its seeds from this hash.")
-    ] = None,
+    seeds_from: SeedsFrom = None,
     tries: Annotated[int, typer.Option("--tries", help="How many deviations are tried.")] = 150,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", help="End the search after this time, not counting the confirmation.")
-    ] = None,
+    minutes: Minutes = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Fresh seeds that confirm the best deviation.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="The first of the search's three seeds.")] = 0,
     set_: Changes = None,
@@ -79,14 +81,12 @@ def attack(
         hanse attack runs/market/config.toml --client 3 --set mechanism.pricing=critical
         hanse attack pifl --set 'mechanism.value={name="first_order_clients", judges="all"}'
     """
-    from hanse.lab.attack import replay as play_again
-    from hanse.lab.attack import search
     from hanse.lab.player import cores
-    from hanse.runs.observers import counting
 
     _check_options(ctx, what or "", markets=markets is not None, replay=replay, table=table)
+    many = cores() if workers is None else workers
     if table:
-        _on_table(what, set_ or [], out_dir, cores() if workers is None else workers, smoke, seeds_from, as_json)
+        _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
         return
     if what is None:
         raise UserError("EXP.toml|MECHANISM: is missing: give an experiment's file, a mechanism's name, or --table")
@@ -94,18 +94,16 @@ def attack(
         _replayed(Path(what))
         return
     sections, name = _asked(what, set_ or [])
+    folder = out_dir or Path("runs") / f"attack-{name}"
     if markets is not None:
-        _on_markets(sections, markets, seed, out_dir or Path("runs") / f"attack-{name}", as_json)
+        _on_markets(sections, markets, seed, folder, as_json)
         return
     clients = [client, client + 1] if pair or second_key else [client]
-    folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
-    many = cores() if workers is None else workers
+    folder = Path(what).parent if replay and out_dir is None else folder
     how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
-    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
-        if replay:
-            found = play_again(sections, folder, told=told, **how)
-        else:
-            found = search(sections, clients, folder, tries=tries, minutes=minutes, told=told, **how)
+    found = _searched(
+        sections, folder, how, None if replay else {"clients": clients, "tries": tries, "minutes": minutes}
+    )
     if as_json:
         print(json.dumps(_json(found), indent=1))
         return
@@ -116,6 +114,17 @@ def attack(
     if not replay:
         flags = [f"--seed {seed}"] * (seed != 0) + [f"--seeds {seeds}"] * (seeds != 5) + ["--second-key"] * second_key
         say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
+
+
+def _searched(sections: dict[str, Any], folder: Path, how: dict[str, Any], new: dict[str, Any] | None) -> Attacked:
+    """Return the result of a search with these options, or of a replay if there are none."""
+    from hanse.lab.attack import replay, search
+    from hanse.runs.observers import counting
+
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+        if new is None:
+            return replay(sections, folder, told=told, **how)
+        return search(sections, new.pop("clients"), folder, told=told, **new, **how)
 
 
 def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool, table: bool) -> None:
@@ -159,6 +168,7 @@ def _on_table(
 ) -> None:
     """Play a table of cheats and print it. Exit with 1 if a run failed, or if nothing could be measured."""
     from hanse.lab.attack_table import play_table, read_rules
+    from hanse.lab.kept import KeptFile
     from hanse.mechanisms.registry import MECHANISMS
     from hanse.runs.observers import counting
 
@@ -167,6 +177,8 @@ def _on_table(
     if own is None and overrides:
         rules = replace(rules, columns={key: _changed(dict(one), overrides) for key, one in rules.columns.items()})
     folder = out_dir or Path("runs") / "-".join(["attack-table", *filter(None, [name]), *["smoke"] * smoke])
+    if (mended := KeptFile(folder).mend()) is not None:
+        say(mended, err)
     with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
         found = play_table(rules, folder, commit=seeds_from, workers=workers, told=told)
     if as_json:
@@ -174,7 +186,10 @@ def _on_table(
     else:
         for line in table_sentences(found):
             say(line, wrap=True)
-        out.print(_grid(found))
+        grid = RichTable("cheat", *(column.name for column in found.columns))
+        for name, row in found.rows().items():
+            grid.add_row(name, *row)
+        out.print(grid)
         say(f"{folder / 'table.md'} has the intervals, {folder / 'table.json'} everything; the same command goes on")
     if found.failed or not found.cells:
         raise typer.Exit(1)
@@ -182,36 +197,23 @@ def _on_table(
 
 def table_sentences(found: AttackTable) -> list[str]:
     """Return what a table of cheats says, in sentences."""
-    counts, columns, seeds = found.counts, found.columns, len(found.seeds)
+    counts, cells, failed = found.counts, found.cells, found.failed
     words = ", ".join(f"{counts[word]} {word}" for word in ("pays", "does not pay", "open"))
-    lines = [f"{words}, of {len(found.cells)} cells ({seeds} seeds each)."]
-    if not found.cells:
-        lines = ["Nothing could be measured."]
-    elif found.failed:
-        lines = [f"{len(found.failed)} cells could not be played. {lines[0]}", f"The first: {found.failed[0].failed}"]
-    lines += [f"{one.name}: not measured: {one.why}." for one in columns if one.why is not None]
-    if found.commit is None:
-        lines.append(
-            f"The seeds are {found.seeds[0]} to {found.seeds[-1]}, not drawn after the rules were fixed: "
-            f"{'a smoke table, too small to decide much' if found.rules.smoke else 'a look, not evidence'}."
-        )
-    else:
-        lines.append(f"The seeds were drawn from commit {found.commit}.")
-    margin = 100 * found.rules.margin
-    lines.append(
-        f"Gains are in % of honest pay. Pays: the interval, corrected over all cells, lies above 0; does not pay: it "
-        f"ends at most at {margin:g} %; open: neither. Empty: the mechanism gives no occasion to it."
-    )
-    return lines
-
-
-def _grid(found: AttackTable) -> RichTable:
-    """Return a table's words and mean gains, with a row for each cheat."""
-    grid = RichTable("cheat", *(column.name for column in found.columns))
-    for name, row in found.rows().items():
-        shown = ["" if c is None else f"{c.word} {100 * c.mean:+.0f}" if c.gains else f"{c.word} -" for c in row]
-        grid.add_row(name, *shown)
-    return grid
+    first = f"{words}, of {len(cells)} cells ({len(found.seeds)} seeds each)."
+    first = f"Nothing is decided: {first}" if counts["open"] == len(cells) else first
+    lines = [first if cells else "Nothing could be measured."]
+    if failed:
+        lines = [f"{len(failed)} cells could not be played. {first}"]
+        lines += [f"The first, {failed[0].cheat} under {failed[0].mechanism}: {failed[0].failed}"]
+    lines += [f"{one.name}: not measured: {one.why}." for one in found.columns if one.why is not None]
+    look = "a smoke table, too small to decide much" if found.rules.smoke else "a look, not evidence"
+    drawn = f"drawn from commit {found.commit}" if found.commit else f"not drawn after the rules were fixed: {look}"
+    return [
+        *lines,
+        f"The seeds, {', '.join(map(str, found.seeds))}, were {drawn}.",
+        "Gains are in % of honest pay, with intervals corrected over all cells. Pays: the interval lies above 0; does "
+        f"not pay: it ends at most at {100 * found.rules.margin:g} %; open: neither.",
+    ]
 
 
 def _changed(sections: dict[str, Any], overrides: list[str]) -> dict[str, Any]:

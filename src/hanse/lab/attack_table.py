@@ -15,7 +15,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,18 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.toml import flat
 from hanse.lab.attack import (
+    RULES,
     Deviation,
+    KeptOutcomes,
     Knob,
     Outcome,
     gained,
     job_of,
     play_with_outcome,
-    played_sections,
     scale_of,
     space_of,
+    with_deviation,
 )
-from hanse.lab.attack import KeptOutcomes as Kept
 from hanse.lab.job import Job, Step
 from hanse.lab.kept import KeptFile, Store
 from hanse.lab.player import play_all
@@ -45,7 +46,6 @@ from hanse.runs.observers import Told, untold
 from hanse.runs.overrides import name_of
 from hanse.runs.setup import build
 
-RULES = Path(__file__).with_name("cheats.toml")
 PAYS, DOES_NOT, OPEN = WORDS = ("pays", "does not pay", "open")
 DRAWN = "drawn.json"
 MOST_KEYS = 3  # members that a cheat of the rules may take
@@ -100,8 +100,8 @@ class Cell:
         cheat: the row.
         gains: the cheats' mean gain in each seed that was played.
         failed: why a seed could not be played. None: all were.
-        mean: the mean gain.
-        low: the lower end of its corrected interval.
+        mean: the mean gain. None: there is none.
+        low: the lower end of its corrected interval. None: it has no interval.
         high: the upper end.
         word: "pays" (the interval lies above 0), "does not pay" (it ends at most at the margin), or "open".
     """
@@ -110,10 +110,17 @@ class Cell:
     cheat: str
     gains: Sequence[float] = ()
     failed: str | None = None
-    mean: float = math.nan
-    low: float = -math.inf
-    high: float = math.inf
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
     word: str = OPEN
+
+    @property
+    def shown(self) -> str:
+        """The word, with the mean gain and its interval in per cent of honest pay."""
+        if self.mean is None or self.low is None or self.high is None:
+            return self.word
+        return f"{self.word} {100 * self.mean:.0f} ({100 * self.low:.0f} to {100 * self.high:.0f})"
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,7 @@ class AttackTable:
     columns: Sequence[Column]
     cells: Sequence[Cell]
     seeds: Sequence[int]
-    commit: str | None = field(default=None)
+    commit: str | None = None
 
     @property
     def counts(self) -> Counter[str]:
@@ -144,10 +151,10 @@ class AttackTable:
         """The cells of which a run failed."""
         return [cell for cell in self.cells if cell.failed is not None]
 
-    def rows(self) -> dict[str, list[Cell | None]]:
-        """Return for each cheat its cell under each mechanism; None: the mechanism gives no occasion to it."""
-        found = {(cell.cheat, cell.mechanism): cell for cell in self.cells}
-        rows = {name: [found.get((name, column.name)) for column in self.columns] for name in self.rules.cheats}
+    def rows(self) -> dict[str, list[str]]:
+        """Return for each cheat what is shown under each mechanism; "": the mechanism gives no occasion to it."""
+        found = {(cell.cheat, cell.mechanism): cell.shown for cell in self.cells}
+        rows = {name: [found.get((name, column.name), "") for column in self.columns] for name in self.rules.cheats}
         return {name: row for name, row in rows.items() if any(row)}
 
     def as_json(self) -> dict[str, Any]:
@@ -155,33 +162,14 @@ class AttackTable:
         return {
             "commit": self.commit, "rules": self.rules.digest, "smoke": self.rules.smoke, "seeds": list(self.seeds),
             "counts": dict(self.counts), "not_measured": {c.name: c.why for c in self.columns if c.why is not None},
-            "cells": [
-                {"mechanism": c.mechanism, "cheat": c.cheat, "word": c.word, "mean": _finite(c.mean),
-                 "low": _finite(c.low), "high": _finite(c.high), "gains": list(c.gains), "failed": c.failed}
-                for c in self.cells
-            ],
+            "cells": [asdict(cell) for cell in self.cells],
         }  # fmt: skip
 
     def markdown(self) -> str:
-        """Return the table in Markdown, with gains in per cent of honest pay."""
-        head = (
-            f"| cheat | {' | '.join(column.name for column in self.columns)} |\n{'|---' * (1 + len(self.columns))}|\n"
-        )
-        lines = (f"| {name} | {' | '.join(map(_shown, row))} |\n" for name, row in self.rows().items())
-        return head + "".join(lines)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _shown(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
-    word = f"**{cell.word}**" if cell.word == PAYS else cell.word
-    if not math.isfinite(cell.low):
-        return word
-    return f"{word} {100 * cell.mean:.0f} ({100 * cell.low:.0f} to {100 * cell.high:.0f})"
+        """Return the table in Markdown."""
+        head = ["cheat", *(column.name for column in self.columns)]
+        rows = [head, ["---"] * len(head), *([name, *row] for name, row in self.rows().items())]
+        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *, smoke: bool = False) -> Rules:
@@ -193,8 +181,10 @@ def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *,
         smoke: whether to take the small table.
 
     Raises:
-        UserError: no mechanism has this name.
+        UserError: the experiment has deviants of its own, or is not valid.
     """
+    if own is not None and "deviant" in own.get("behaviour", {}):
+        raise UserError("behaviour.deviant: the table puts its own in this place; leave it out of the file")
     text = read_text(RULES, 1 << 20)
     given = tomllib.loads(text)
     small, base = given["smoke"] if smoke else {}, given["experiment"] if own is None else own
@@ -295,49 +285,49 @@ def play_table(
     columns = [column_of(name, sections) for name, sections in rules.columns.items()]
     if all(column.why is not None for column in columns):
         raise UserError(*(f"{column.name}: {column.why}" for column in columns))
-    asked = [(column, [n for n, cheat in rules.cheats.items() if possible(cheat, column)]) for column in columns]
-    most, played = len(seeds) * sum(1 + len(names) for column, names in asked if column.why is None), [0]
+    asked = [{n: cheat for n, cheat in rules.cheats.items() if possible(cheat, column)} for column in columns]
+    left = [len(seeds) * (1 + len(cheats)) * (c.why is None) for c, cheats in zip(columns, asked, strict=True)]
+    inner, played = Store(folder / "jobs") if commit is None else _Lean(folder), [0]
     gains: dict[tuple[str, str], list[float]] = {}
     failed: dict[tuple[str, str], str] = {}
-    scales: dict[str, list[float]] = {}
+    scales: dict[str, list[float]] = {column.name: [] for column in columns}
 
     def count(ended: object) -> None:
         played[0] += 1
-        told(played[0], most, "")
+        told(played[0], sum(left), "")
 
     for k, seed in enumerate(seeds):
-        for place, (column, names) in enumerate(asked):
-            if columns[place].why is not None:
+        for place, (column, cheats) in enumerate(zip(columns, asked, strict=True)):
+            if column.why is not None:
                 continue
-            watched = list(dict.fromkeys((k + j) % column.members for j in range(MOST_KEYS)))
-            people = {n: watched[: rules.cheats[n].get("keys", 1)] for n in names}
+            # the k-th member and those after it are the cheats
+            people = list(dict.fromkeys((k + j) % column.members for j in range(MOST_KEYS)))
+            who = {n: people[: cheat.get("keys", 1)] for n, cheat in cheats.items()}
             honest = job_of(column.sections, seed, {})
-            jobs = {n: _job(column, rules.cheats[n], people[n], seed) for n in names}
-            inner = Store(folder / "jobs") if commit is None else _Lean(folder)
-            store = Kept(inner, column.members, watched)
-            plays = work or partial(play_with_outcome, watched=tuple(watched))
-            done = play_all([honest, *jobs.values()], store, plays, workers=workers, label=column.name, ended=count)
+            jobs = {n: _job(column, cheat, who[n], seed) for n, cheat in cheats.items()}
+            plays = work or partial(play_with_outcome, watched=tuple(people))
+            kept = KeptOutcomes(inner, column.members, people)
+            done = play_all([honest, *jobs.values()], kept, plays, workers=workers, label=column.name, ended=count)
             played[0] += 1 + len(jobs) - done.played
-            why = done.failures.get(honest.key)
-            truth = Outcome.of(done.results[honest.key]) if why is None else None
+            truth = Outcome.of(done.results[honest.key]) if honest.key in done.results else None
             if truth is None or truth.measure == "nothing":
-                columns[place] = replace(column, why=why or "pays nobody in this experiment")
+                why = done.failures.get(honest.key, "pays nobody in this experiment")
+                columns[place], left[place] = replace(column, why=why), (k + 1) * (1 + len(jobs))
                 continue
-            scales.setdefault(column.name, []).append(scale_of([truth], [k % column.members]))
+            scales[column.name].append(scale_of([truth], people[:1]))
+            failed |= {(column.name, n): done.failures[job.key] for n, job in jobs.items() if job.key in done.failures}
             for n, job in jobs.items():
-                if job.key in done.failures:
-                    failed[column.name, n] = done.failures[job.key]
-                else:
-                    found = gained(Outcome.of(done.results[job.key]), truth, people[n])
+                if job.key in done.results:
+                    found = gained(Outcome.of(done.results[job.key]), truth, who[n])
                     gains.setdefault((column.name, n), []).append(found)
     for place, column in enumerate(columns):
         if column.why is None and not sum(scales[column.name]):
             columns[place] = replace(column, why="nobody has gained or paid anything")
-    cells = [
-        Cell(column.name, n, [g / float(np.mean(scales[column.name])) for g in gains.get((column.name, n), ())],
-             failed.get((column.name, n)))
-        for column, (_, names) in zip(columns, asked, strict=True) if column.why is None for n in names
-    ]  # fmt: skip
+    cells = []
+    for column, cheats in zip(columns, asked, strict=True):
+        for n in cheats if column.why is None else ():
+            shares = [gain / float(np.mean(scales[column.name])) for gain in gains.get((column.name, n), ())]
+            cells.append(Cell(column.name, n, shares, failed.get((column.name, n))))
     table = AttackTable(rules, columns, judged(cells, rules.seeds, rules.margin), seeds, commit)
     write_whole(folder / "table.json", (json.dumps(table.as_json(), indent=1) + "\n").encode())
     write_whole(folder / "table.md", table.markdown().encode())
@@ -346,7 +336,7 @@ def play_table(
 
 def _job(column: Column, cheat: Deviation, people: Sequence[int], seed: int) -> Job:
     deviation = {key: value for key, value in cheat.items() if key != "keys"}
-    return job_of(played_sections(column.sections, deviation, people), seed, deviation)
+    return job_of(with_deviation(column.sections, deviation, people), seed, deviation)
 
 
 class _Lean(KeptFile):
@@ -384,16 +374,16 @@ def judged(cells: Sequence[Cell], seeds: int, margin: float) -> list[Cell]:
         whole = len(cell.gains) == seeds and seeds > 1 and cell.failed is None
         return float(np.std(cell.gains, ddof=1)) / math.sqrt(seeds) if whole else 0.0
 
-    means, errors = [float(np.mean(cell.gains)) if cell.gains else math.nan for cell in cells], list(map(error, cells))
-    p = []
-    for mean, spread in zip(means, errors, strict=True):
-        sides = (t_sides(mean, spread, seeds)[0], t_sides(mean, spread, seeds, margin)[1]) if spread else (1.0,)
-        p.append(min(sides))
+    means, errors = [float(np.mean(cell.gains or [0.0])) for cell in cells], list(map(error, cells))
+    p = [
+        min(t_sides(mean, spread, seeds)[0], t_sides(mean, spread, seeds, margin)[1]) if spread else 1.0
+        for mean, spread in zip(means, errors, strict=True)
+    ]
     found = []
     for cell, mean, spread, (_, level) in zip(cells, means, errors, holm(p), strict=True):
         if not spread:
             idle = len(cell.gains) == seeds and seeds > 1 and not any(cell.gains)
-            still = replace(cell, mean=mean)
+            still = replace(cell, mean=mean if cell.gains else None)
             found.append(replace(still, low=0.0, high=0.0, word=DOES_NOT) if idle else still)
             continue
         half = float(stdtrit(seeds - 1, 1 - level / 2)) * spread
