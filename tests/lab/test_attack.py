@@ -15,7 +15,19 @@ import hanse
 from hanse.cli import app
 from hanse.cli.attack import sentences
 from hanse.core.entry import TOKEN
-from hanse.lab.attack import Attacked, Knob, Try, _Watched, interval, replay, search, small, space_of, table_of
+from hanse.lab.attack import (
+    Attacked,
+    KeptOutcomes,
+    Knob,
+    Try,
+    _Watched,
+    interval,
+    replay,
+    search,
+    small,
+    space_of,
+    table_of,
+)
 from hanse.lab.job import Job, Step
 from hanse.runs.config import Experiment, read_file
 
@@ -55,7 +67,7 @@ def earning(worth: Any, played: list[Job]) -> Any:
         return {
             "key": job.key, "label": job.label, "given": job.sections, "status": "done", "made": {},
             "experiment": job.experiment.sections(), "measure": "utility", "outcome": [earned] + [10.0] * 7,
-            "granted": 0.0, "cpu_seconds": 0.1, "tested": [], "curves": {}, "rounds": 8,
+            "granted": 0.0, "trades_of": {}, "cpu_seconds": 0.1, "tested": [], "curves": {}, "rounds": 8,
         }  # fmt: skip
 
     return work
@@ -94,6 +106,21 @@ def test_the_best_deviation_is_found_made_simple_and_confirmed(tmp_path: Path) -
     assert [f"{job.key}.json" for job in again] == [file.name]
     counter = hanse.Experiment.read(tmp_path / "attack.toml")
     assert counter.behaviour["deviant"] == {"clients": [0], "times": {"samples": 2.0}}
+
+
+def test_a_result_without_distances_or_without_a_client_is_played_again(tmp_path: Path) -> None:
+    kept = {"granted": 0.0, "outcome": [1.0, 2.0]}
+    store = {
+        "old": {**kept, "measure": "utility"},
+        "other": {**kept, "measure": "utility", "trades_of": {"1": []}},
+        "whole": {**kept, "measure": "utility", "trades_of": {"0": [], "1": []}},
+        "account": {**kept, "measure": "balance", "outcome": [1.0, None]},
+        "short": {**kept, "measure": "balance", "outcome": [1.0]},
+    }
+    inner: Any = SimpleNamespace(read=lambda job: store.get(job.key))
+    reads = KeptOutcomes(inner, 2, [0])
+    sound = [key for key in [*store, "none"] if reads.read(Job(key, key, {})) is not None]
+    assert sound == ["whole", "account"]
 
 
 def test_a_search_tells_after_every_run_how_far_it_is_and_the_best_so_far(tmp_path: Path) -> None:
