@@ -198,8 +198,8 @@ def in_words(line: Mapping[str, Any]) -> str:
     """Return a line of the log in words."""
     if line["event"] == "asked":
         what = line.get("kind", "")
-        where = "" if what == "hello" else f" of round {line.get('round')}, run {line.get('run')}"
-        return f"{line['at']}  asked by {line.get('by')}: {what}{where}"
+        round = f" of round {line.get('round')}" if what == "request" else ""
+        return f"{line['at']}  asked by {line.get('by')}: {what}{round}, agreement {line.get('agreement', '')[:16]}"
     if line.get("refused"):
         return f"{line['at']}    refused: {line['refused']}"
     asked = ", ".join(f"{kind} {n} about {models} models" for kind, (n, models) in line.get("questions", {}).items())

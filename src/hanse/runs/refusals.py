@@ -24,6 +24,8 @@ from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.federated import RemoteData
 from hanse.federation.behaviour import Behaviour
+from hanse.federation.deviant import Deviant
+from hanse.federation.local import server_sets
 from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.job import Problem
@@ -175,6 +177,16 @@ def no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int
         for name, behaviour in behaviours.items()
         for c in getattr(behaviour, "clients", ())
         if isinstance(c, int) and not 0 <= c < num_clients
+    ]
+
+
+def no_such_samples(behaviours: Mapping[str, Behaviour | None], data: FederatedData) -> list[str]:
+    """Return a line for each behaviour that trains on samples that the server does not have."""
+    there = {"own", *server_sets(data)}
+    return [
+        f"behaviour.{name}.trains_on: '{chosen}': the server has no such samples; allowed: {', '.join(sorted(there))}"
+        for name, behaviour in behaviours.items()
+        if isinstance(behaviour, Deviant) and (chosen := behaviour.trains_on) not in there
     ]
 
 

@@ -183,6 +183,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += refusals.no_such_clients(acting, data.num_clients)
+    lines += refusals.no_such_samples(acting, data)
     lines += unfit_private(experiment, problem, mechanism, acting, refusals.loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
@@ -346,7 +347,7 @@ def _modelled(
     return experiment, made
 
 
-HOOKS = ("present", "holds", "sees", "claims", "on_request", "on_reply", "takes", "tells")
+HOOKS = ("present", "holds", "sees", "studies", "overhears", "claims", "on_request", "on_reply", "takes", "tells")
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
