@@ -85,6 +85,16 @@ def _attempted(setup: Setup, experiment: Experiment, state: LoopState) -> Record
 
 
 def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
+    """Play a round and test what clients hold then. An error of the user's module names the round."""
+    try:
+        return _tested(setup, experiment, state)
+    except UserError as wrong:
+        if wrong.__cause__ is None or "round" in str(wrong):
+            raise
+        raise UserError(*(f"round {state.round}: {line}" for line in wrong.lines)) from wrong.__cause__
+
+
+def _tested(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
     """Play a round and test what clients hold then."""
     begun = time.perf_counter()
     now = telling(setup, state)
