@@ -221,12 +221,12 @@ _FINAL = ("accuracy", "loss", "perplexity")
 
 def _finish(result: object) -> None:
     """Print how a run ended, its last figures, warnings, and what to do next. Raises typer.Exit with 1 if it was
-    stopped.
+    stopped, or has no result.
     """
     from hanse.learning.metrics import readings_of
     from hanse.reports.answers import answers_of
     from hanse.runs.experiment import Run
-    from hanse.runs.observers import mostly_refused, unsold, valued_otherwise
+    from hanse.runs.observers import mostly_refused, valued_otherwise
     from hanse.runs.run_record import load_run
 
     assert isinstance(result, Run)
@@ -249,7 +249,6 @@ def _finish(result: object) -> None:
     lines = (
         *mostly_refused(result.clients, result.names),
         *valued_otherwise(result.metrics),
-        *unsold(result.metrics),
     )
     for line in lines:
         say(f"warning: {line}", style="yellow")
@@ -258,6 +257,8 @@ def _finish(result: object) -> None:
             say(f"{question} {answer}", wrap=True)
     picture = f"; a picture of it: hanse report {shlex.quote(str(result.path))}" if result.metrics else ""
     say(f"in {result.path}{picture}")
+    if result.nothing:
+        raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=LOOK)
