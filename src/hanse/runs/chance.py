@@ -1,8 +1,8 @@
 """Whether a run has a result at all, whether its model is better than guessing, and its values meaningful.
 
-:func:`nothing_mixed` is the test that every run has to pass to be called a success. :func:`doubts` returns the sentences
-that ``hanse run``, the report and the statement show first. They come from ``metrics.jsonl`` and from what a guess
-scores on the server's test set (:class:`Guess`), which a run keeps in ``shape.json``.
+:func:`nothing_mixed` is the test that every run has to pass to be called a success. :func:`doubts` returns the
+sentences that ``hanse run``, the report and the statement show first. They come from ``metrics.jsonl`` and from what a
+guess scores on the server's test set (:class:`Guess`), which a run keeps in ``shape.json``.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def nothing_mixed(metrics: Sequence[Mapping[str, Any]], seats: Iterable[tuple[st
     if not metrics or (not sat and any(line.get("seats") for line in metrics)):
         return None
     why = f"most often: {reasons.most_common(1)[0][0]}" if reasons else "no client was asked to train"
-    return f"No update was mixed in any of {len(metrics)} rounds, so the model never changed; {why}."
+    return f"No update was mixed in any round (of {len(metrics)}), so the model never changed; {why.rstrip('.?')}."
 
 
 def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,7 +10,6 @@ Engines for clients in other processes register as entry points "hanse.engines",
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -559,7 +558,5 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
     result.table, result.home, result.held = state.table, state.home, state.held
     result.personal, result.book = state.personal, state.book
     result.nothing = nothing_mixed(result.metrics, ((s.get("refused"), s.get("weight")) for s in result.clients))
-    if result.nothing and not result.interrupted:
-        warnings.warn(result.nothing, stacklevel=2)
     _tell(observers, "on_end", result)
     return result
