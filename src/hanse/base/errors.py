@@ -183,7 +183,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
 
     Raises:
         UserError: the path has no colon, the module or the name in it does not exist, the object cannot be called, or
-            import paths are refused. An ImportError inside the user's own module is passed on as it is.
+            import paths are refused. So is an error in the user's own module.
     """
     module, colon, name = path.partition(":")
     if not colon:
@@ -202,15 +202,19 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
             f"{where}: '{path}': is an import path, which would run code that this run's files name; --trust allows it"
         )
     try:
-        target = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or not (module + ".").startswith(missing.name + "."):
-            if path in OWN:
-                raise UserError(f"{where}: '{path}': needs '{missing.name}', which is not installed") from None
-            raise  # the user's module is there, but something that it imports is not
-        raise UserError(f"{where}: '{path}': there is no module '{missing.name}'") from None
-    except AttributeError:
-        raise UserError(f"{where}: '{path}': module '{module}' has no '{name}'") from None
+        with gated(f"{where}: '{path}': its module cannot be imported"):
+            loaded = importlib.import_module(module)
+    except UserError as wrong:
+        missing = wrong.__cause__
+        if not isinstance(missing, ModuleNotFoundError):
+            raise
+        if missing.name is not None and (module + ".").startswith(missing.name + "."):
+            raise UserError(f"{where}: '{path}': there is no module '{missing.name}'") from None
+        # the module is there, but something that it imports is not
+        raise UserError(f"{where}: '{path}': needs '{missing.name}', which is not installed") from missing
+    if not hasattr(loaded, name):
+        raise UserError(f"{where}: '{path}': module '{module}' has no '{name}'")
+    target = getattr(loaded, name)
     if not callable(target):
         raise UserError(f"{where}: '{path}': is {type(target).__name__}, not something to call")
     result: Callable[..., Any] = target
