@@ -24,6 +24,11 @@ from typing import Any
 from hanse.base.import_trust import OWN, is_looking, own_things
 
 
+def _printable(line: str) -> str:
+    """Return a line as one line: what a user gave, such as a path, may have ends of lines or orders to a terminal."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in " ".join(line.split()))
+
+
 class UserError(ValueError):
     """A mistake in what the user gave. The command line prints its lines and exits with 2, without a traceback.
 
@@ -33,8 +38,8 @@ class UserError(ValueError):
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = lines
-        super().__init__("\n".join(lines))
+        self.lines: Sequence[str] = [_printable(line) for line in lines]
+        super().__init__("\n".join(self.lines))
 
 
 class MachineError(RuntimeError):
@@ -45,12 +50,16 @@ class MachineError(RuntimeError):
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = lines
-        super().__init__("\n".join(lines))
+        self.lines: Sequence[str] = [_printable(line) for line in lines]
+        super().__init__("\n".join(self.lines))
 
 
 class RunFailedError(MachineError):
     """A run ended unexpectedly before its last round. The lines say why."""
+
+
+RAISED = (Exception, SystemExit)
+"""What a user's code may raise, to be caught. KeyboardInterrupt is the user's own."""
 
 
 class PartError(RuntimeError):
@@ -96,8 +105,7 @@ def first_line(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:  # an error of the user's own whose __str__ fails
         lines = []
-    said = "".join(c if c.isprintable() else "?" for c in lines[0][:160]) if lines else ""
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return f"{type(error).__name__}: {_printable(lines[0][:160])}" if lines else type(error).__name__
 
 
 def out_of_memory(wrong: BaseException) -> bool:
@@ -129,7 +137,7 @@ def gated(what: str, helps: str = "") -> Iterator[None]:
         yield
     except (UserError, MachineError, PartError):
         raise
-    except (Exception, SystemExit) as wrong:  # a user's code may raise anything, but KeyboardInterrupt is the user
+    except RAISED as wrong:
         if out_of_memory(wrong):
             raise
         raise UserError(f"{what}: {first_line(wrong)}{f'; {helps}' if helps else ''}") from wrong

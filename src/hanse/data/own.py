@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from hanse.base.errors import UserError, first_line, gated
+from hanse.base.errors import RAISED, UserError, first_line, gated
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.frames import LISTED, Features, Rows, client_name, is_frame, names_of, of_frame, rows_of
@@ -451,7 +451,7 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
         return Rows(x, torch.cat([y for _, y in found]))
     except UserError:
         raise
-    except Exception as wrong:
+    except RAISED as wrong:
         # a data set is the user's code, which may raise anything: it is asked again, to name the item
         with gated(f"data: {name}"):
             count = len(dataset) if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") else 0

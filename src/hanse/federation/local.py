@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hanse.base.errors import UserError, gated, out_of_memory
+from hanse.base.errors import RAISED, UserError, gated, out_of_memory
 from hanse.core import port
 from hanse.core.recipe import Recipe
 from hanse.data.commitment import Committed, commit
@@ -199,7 +199,7 @@ class LocalFederation:
         """Return what the engine trains. If the user's module or loss raises, say at whose training it does so."""
         try:
             return self.engine.train(samples, jobs, self.recipe, lr)
-        except Exception as wrong:
+        except RAISED as wrong:
             if isinstance(wrong, UserError) or out_of_memory(wrong):
                 raise
             for job in jobs:  # one after another, until one fails

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hanse.base.errors import UserError, first_line, gated
+from hanse.base.errors import RAISED, UserError, first_line, gated
 from hanse.base.streams import stream, torch_seed
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
@@ -182,7 +182,7 @@ def why_unfit(
             with torch.no_grad():
                 plain.module.eval()
                 output = plain.outputs(few.x)
-        except Exception as error:  # a user's module may raise anything, and that is the reason
+        except RAISED as error:  # a user's module may raise anything, and that is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
             return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
         wrong = _wrong_one(output, len(few)) if problem.one_output else _wrong_form(output, few, num_classes)
@@ -197,7 +197,7 @@ def why_unfit(
             problem.layout.load(plain.module.eval(), row)
             with torch.no_grad():
                 after = plain.outputs(few.x)
-        except Exception as error:
+        except RAISED as error:
             return f"takes samples of shape {shape}, but cannot train on them ({first_line(error)})"
     if changed and bool(torch.isfinite(output).all()) and not torch.allclose(after, output, rtol=1e-4, atol=1e-6):
         return (
@@ -303,7 +303,7 @@ def settle(
         return choice, problem, engine, []
     try:
         wrong = disagreement(engine, problem, row, samples, device)
-    except Exception as error:  # if it is the module's own fault, the comparison below raises it again
+    except RAISED as error:  # if it is the module's own fault, the comparison below raises it again
         wrong = f"fails on the model ({first_line(error)})"
     if wrong is None:
         return choice, problem, engine, []

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hanse.base.errors import UserError
+from hanse.base.errors import RAISED, UserError
 from hanse.core.calling import method_of
 from hanse.core.part import Mechanism, Size, in_slots
 from hanse.data import FederatedData, Samples
@@ -340,7 +340,7 @@ def warn_of_probabilities(experiment: Experiment, problem: Problem, data: Federa
     try:
         with torch.no_grad():
             outputs = module(few.x)
-    except Exception:  # whether it can be used at all was looked at before
+    except RAISED:  # whether it can be used at all was looked at before
         return []
     if outputs.ndim != 2 or outputs.shape[1] < 2 or not len(outputs) or float(outputs.min()) < 0:
         return []
