@@ -112,7 +112,7 @@ def out_of_memory(wrong: BaseException) -> bool:
     """Return whether memory was short: torch says so of a card by a class of its own, and of the processor by a plain
     RuntimeError.
     """
-    said = type(wrong).__name__ == "OutOfMemoryError" or "allocate memory" in str(wrong)
+    said = type(wrong).__name__ == "OutOfMemoryError" or "allocate memory" in first_line(wrong)
     return isinstance(wrong, MemoryError) or (isinstance(wrong, RuntimeError) and said)
 
 

@@ -424,8 +424,9 @@ def _main() -> None:
             say(f"hanse: {_usage(wrong)}", err)
             sys.exit(2)
         said = of_file(wrong) if isinstance(wrong, OSError) else wrong
-        hidden = wrong.__cause__ is not None or not isinstance(said, UserError | MachineError)
-        if whole and (hidden or said is not wrong):
+        told = isinstance(said, MachineError) or (isinstance(said, UserError) and wrong.__cause__ is None)
+        hidden = not told and said is wrong
+        if whole and (hidden or wrong.__cause__ is not None or said is not wrong):
             raise
         if (lines := _lines(said)) is None:
             if not is_looking():

@@ -442,6 +442,9 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
                     "with data.source.target among their keys"
                 )
             found.append((batch[0], batch[1]))
+        read = sum(len(y) for _, y in found)
+        if hasattr(dataset, "__len__") and read != len(dataset):  # an item raised StopIteration, which ends a loop
+            raise RuntimeError(f"only {read} of {len(dataset)} could be read")
         if not found:
             raise UserError(f"data: {name}: has no items")
         if isinstance(found[0][0], Mapping):

@@ -452,12 +452,13 @@ class LoopEngine(ScoringEngine):
             with torch.enable_grad(), _restored(self._process):  # a loop's settings must not outlast it
                 returned = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
             row = _row_of(module, problem, job.start)
-            if not self._counts.steps and not dict(returned or {}).get("steps") and torch.equal(row, job.start.to(row)):
-                return _refused(
-                    f"{LOOP} {NO_STEP} on its {len(data)} samples: are its batches empty, as those of a larger "
-                    "batch_size with drop_last are?"
-                )
-            return _seat_of(row, returned, self._counts.steps, len(data))
+            seat = _seat_of(row, returned, self._counts.steps, len(data))
+            if seat.steps or not torch.equal(row, job.start.to(row)):
+                return seat
+            return _refused(
+                f"{LOOP} {NO_STEP} on its {len(data)} samples: are its batches empty, as those of a larger batch_size "
+                "with drop_last are?"
+            )
         except LoopError as wrong:
             return _refused(f"{LOOP} {wrong}")
         except (

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hanse.base.errors import first_line, gated
+from hanse.base.errors import UserError, first_line, gated
 from hanse.data.samples import Samples
 from hanse.learning.forward import forward
 from hanse.learning.job import Problem
@@ -135,8 +135,10 @@ def why_no_slope(problem: Problem, samples: Samples) -> str | None:
     few = torch.arange(min(64, len(samples)))
     try:
         slope = Slopes(problem, samples, [few])(problem.layout.flatten(problem.module))
-    except RuntimeError as wrong:  # PyTorch's word for a forward pass that it cannot follow back
-        return f"that of the model has none in evaluation mode ({first_line(wrong)})"
+    except UserError as wrong:  # mostly a forward pass that PyTorch cannot follow back
+        if wrong.__cause__ is None:
+            raise
+        return f"that of the model has none in evaluation mode ({first_line(wrong.__cause__)})"
     return None if bool(slope.any()) else "that of the model is 0 in evaluation mode"
 
 
