@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from hanse.base.errors import UserError, first_line
+from hanse.base.errors import RAISED, UserError, first_line, gated
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.frames import LISTED, Features, Rows, client_name, is_frame, names_of, of_frame, rows_of
@@ -242,7 +242,8 @@ def as_dataset(
             given, wanted, client, features, test=test, min_samples=min_samples, seed=seed, name=called
         )
     how = _prepare(prepare, statistics)
-    return _dataset(_any(given, target, client, features, called, how), test, min_samples, seed, called)
+    with gated(f"data: {called}"):
+        return _dataset(_any(given, target, client, features, called, how), test, min_samples, seed, called)
 
 
 def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int | None]:
@@ -323,6 +324,7 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     Floats are regression targets. Whole numbers from 0 on are classes as they stand. Any other labels are numbered in
     their order, those of the test samples together with the others.
     """
+    rows, tested = _one_target(rows, where), None if tested is None else _one_target(tested, f"{where}, test")
     ys = [rows.y] if tested is None else [rows.y, tested.y]
     given = [y.numpy() if isinstance(y, Tensor) else np.asarray(y) for y in ys]
     if all(y.dtype.kind == "f" for y in given):
@@ -353,6 +355,24 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | 
     numbered = [np.searchsorted(labels, y).astype(np.int64) for y in given]
     after = None if tested is None else replace(tested, y=numbered[-1])
     return replace(rows, y=numbered[0]), after, max(2, len(labels))
+
+
+def _one_target(rows: Rows, where: str) -> Rows:
+    """Return samples with classes of shape ``[n, 1]`` as ``[n]``. Raises UserError for classes in one-hot columns.
+
+    Targets of the same shape as the samples' tokens are those of texts, one at each position.
+    """
+    y, x = rows.y.numpy() if isinstance(rows.y, Tensor) else np.asarray(rows.y), rows.x
+    if y.ndim != 2 or not y.size or (tuple(getattr(x, "shape", ())) == y.shape and "float" not in str(x.dtype)):
+        return rows
+    if y.shape[1] == 1:
+        return rows if y.dtype.kind == "f" else replace(rows, y=rows.y.reshape(-1))
+    if y.dtype.kind in "iufb" and np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all():
+        raise UserError(
+            f"{where}: the targets have shape {list(y.shape)} with a single 1 in each row (one-hot): give the number "
+            "of each sample's class instead, as in y.argmax(1)"
+        )
+    return rows
 
 
 def _refuse_cases(found: Sequence[Any], values: NDArray[Any], where: str, what: str = "labels") -> None:
@@ -422,6 +442,9 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
                     "with data.source.target among their keys"
                 )
             found.append((batch[0], batch[1]))
+        read = sum(len(y) for _, y in found)
+        if hasattr(dataset, "__len__") and read != len(dataset):  # an item raised StopIteration, which ends a loop
+            raise RuntimeError(f"only {read} of {len(dataset)} could be read")
         if not found:
             raise UserError(f"data: {name}: has no items")
         if isinstance(found[0][0], Mapping):
@@ -429,7 +452,15 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
         else:
             x = torch.cat([one for one, _ in found])
         return Rows(x, torch.cat([y for _, y in found]))
-    except (RuntimeError, TypeError) as wrong:
+    except UserError:
+        raise
+    except RAISED as wrong:
+        # a data set is the user's code, which may raise anything: it is asked again, to name the item
+        with gated(f"data: {name}"):
+            count = len(dataset) if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") else 0
+        for item in range(count):
+            with gated(f"data: {name}: item {item}", "mend it, or leave it out"):
+                dataset[item]
         raise UserError(f"data: {name}: its items cannot be put together: {first_line(wrong)}") from wrong
 
 
@@ -448,8 +479,9 @@ def _of_clients(
     if frames:
         return _of_frames(list(given.values()), names, _needed(target, name), features, name, prepare)
     for client, own in zip(names, given.values(), strict=True):
-        _refuse_empty(len(own[0]) if isinstance(own, tuple | list) and own else own, client, name)
-        rows = _any(own, target, None, features, f"client '{client}'")
+        with gated(f"data: {name}: client '{client}'"):
+            _refuse_empty(len(own[0]) if isinstance(own, tuple | list) and own else own, client, name)
+            rows = _any(own, target, None, features, f"client '{client}'")
         parts.append(Rows(rows.x, rows.y, np.array([client] * len(rows), dtype=object), rows.num_classes))
     kinds = {tuple(p.x) if isinstance(p.x, Mapping) else () for p in parts}
     if len(kinds) > 1:

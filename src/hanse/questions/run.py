@@ -9,6 +9,7 @@ same functions.
 from __future__ import annotations
 
 import html
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, wraps
@@ -466,7 +467,10 @@ def _answers(play: Callable[P, PlainRun]) -> Callable[P, Run]:
     def answering(*args: P.args, **kwargs: P.kwargs) -> Run:
         given = {f"given_{key}": kwargs.get(key) for key in ("data", "model")}
         with in_python():
-            return _answering(play(*args, **kwargs), **given)
+            found = _answering(play(*args, **kwargs), **given)
+        if found.nothing:
+            warnings.warn(found.nothing, stacklevel=2)
+        return found
 
     return answering
 

@@ -34,6 +34,7 @@ from hanse.rounds.round import LoopState, Setup, first_state
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
+from hanse.runs.chance import nothing_mixed
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.privacy import same_accounting, warn_of_sitting_out
@@ -556,5 +557,6 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
         folder.close()
     result.table, result.home, result.held = state.table, state.home, state.held
     result.personal, result.book = state.personal, state.book
+    result.nothing = nothing_mixed(result.metrics, ((s.get("refused"), s.get("weight")) for s in result.clients))
     _tell(observers, "on_end", result)
     return result
