@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.base.errors import UserError, first_line, gated, nearest
+from hanse.base.errors import UserError, gated, nearest
 from hanse.core.table import Floats, Ints
 from hanse.games import mixture, path
 from hanse.games import shapley as games
