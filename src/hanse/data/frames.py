@@ -278,7 +278,9 @@ def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[
     if found.category or not numbers:
         return objects(column), []
     if found.text:
-        if np.equal(np.floor(found.values), found.values).all():
+        if np.equal(np.floor(found.values), found.values).all() and all(
+            isinstance(one, str) for one in objects(column)
+        ):
             return objects(column), []
         return none, [f"{where}: holds numbers as text: pandas.to_numeric(...) makes targets of them"]
     if found.kind == "whole":
