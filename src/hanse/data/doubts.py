@@ -127,9 +127,9 @@ def _swapped(
 
     Along the direction between the other clients' class means, the client's two means are compared (Welch's t).
     """
-    notes = list[str]()
+    found: list[tuple[float, str]] = []
     if len(labels) > FEW // 2 or len(names) * len(labels) * x.shape[1] > MOST_SUMS:
-        return notes
+        return []
     rows = [[np.flatnonzero((ids == c) & (y == k)) for k in range(len(labels))] for c in range(len(names))]
     sums = np.stack([[x[some].sum(axis=0, dtype=np.float64) for some in own] for own in rows])
     counts = np.array([[len(some) for some in own] for own in rows])
@@ -142,9 +142,12 @@ def _swapped(
         direction = np.divide(high - low, scale, out=np.zeros_like(scale), where=scale > 0)
         first, second = (x[rows[c][k]] @ direction for k in (a, b))
         error = np.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
-        if second.mean() - first.mean() < -SWAPPED * error < 0:
-            notes.append(
+        apart = second.mean() - first.mean()
+        if apart < -SWAPPED * error < 0:
+            line = (
                 f"{where}: client '{names[c]}': its features tell {labels[a]!r} from {labels[b]!r} the opposite way "
                 "from the other clients': are its labels swapped?"
             )
-    return notes[: 1 if len(names) == 2 else LISTED]  # of two, nobody knows which
+            found.append((float(apart / error), line))
+    # the clearest first; of two clients, nobody knows which
+    return [line for _, line in sorted(found)[: 1 if len(names) == 2 else LISTED]]

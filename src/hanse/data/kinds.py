@@ -120,7 +120,7 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
     if kinds <= {"whole", "numbers", "words"}:
         words = np.array([isinstance(one, str) for one in values], bool)
         text = _of_text(values, gaps | ~words, where, owner)
-        if isinstance(text, Held) and text.text:
+        if isinstance(text, Held) and text.text and not category:
             return Held("numbers", _floats(values, gaps), gaps, text=True, notes=text.notes)
         return _mixed(values, words, ~words & ~gaps, where, owner)
     if len(kinds) == 1 and kinds == {"dates"}:

@@ -267,7 +267,13 @@ def array_of(given: Any, what: str) -> Any:
             return objects(given)  # as an array, numbers would become text and truth values numbers
         try:
             masked = any(isinstance(one, np.ma.MaskedArray) for one in given)
-            given = np.ma.array(given) if masked else np.asarray(given)
+            made = np.ma.array(given) if masked else np.asarray(given)
+            if made.dtype.kind == "f" and made.size and not np.abs(made).max() < 2**63:
+                # numpy makes floats of whole numbers that do not fit into int64
+                long = [v for v in np.asarray(given, dtype=object).flat if isinstance(v, int) and abs(v) >= 2**63]
+                if long:
+                    raise UserError(f"{what}: the whole number {long[0]} does not fit into int64: make ids text")
+            given = made
         except ValueError:  # lists of several lengths
             raise UserError(f"{what} are of several lengths: pad or cut them to one length") from None
     if isinstance(given, np.ma.MaskedArray):
