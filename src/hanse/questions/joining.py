@@ -305,27 +305,27 @@ def who_gains(
     )
     results: list[list[Gain]] = []
     told, notes = tuple[str, ...](), list[str]()
-
-    def settings(split: int) -> dict[str, Any]:
-        """Return the sections that differ from split to split."""
-        return {
-            "data": {"source": read.table(), "client_test": test, "seed": seed + split},
-            "run": {"rounds": rounds, "seed": seed + split},
-        }
-
-    plan.check(settings(0))
+    settings = [_of_split(read, test, rounds, seed + split) for split in range(splits)]
+    plan.check(settings[0])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
-        for split in range(splits):
-            place = folder if splits == 1 else folder / f"split-{split}"
-            gains, said, told = plan.played(settings(split), place, counted)
+        for split, own in enumerate(settings):
+            gains, said, told = plan.played(own, folder if splits == 1 else folder / f"split-{split}", counted)
             results.append(gains)
             notes += said
     reading = main_of([named]) if named is not None else LOSS
     return Joining(
         tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told, (*dict.fromkeys(notes),)
     )
+
+
+def _of_split(read: _Source, test: float, rounds: int, seed: int) -> dict[str, Any]:
+    """Return the sections of all experiments on one split of the data."""
+    return {
+        "data": {"source": read.table(), "client_test": test, "seed": seed},
+        "run": {"rounds": rounds, "seed": seed},
+    }
 
 
 def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
