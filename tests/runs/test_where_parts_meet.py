@@ -102,10 +102,10 @@ def test_other_frozen_parameters_are_refused_where_rows_do_not_have_them(tmp_pat
 def test_clients_whose_names_are_shown_alike_do_not_become_one(others: list[str]) -> None:
     table = frame()
     table["hospital"] = table.hospital.map({"General": "General", "Hope": others[0], "St Mary": others[1]})
-    with pytest.raises(UserError, match="cannot be told apart reliably|names are shown alike|have the same name"):
+    with pytest.raises(UserError, match=r"cannot be told apart reliably|names are shown alike|have the same name"):
         hanse.run(experiment(), data=table)
     arrays = (table[["age", "bmi"]].to_numpy(), table.ill.to_numpy(), table.hospital.to_numpy())
-    with pytest.raises(UserError, match="cannot be told apart reliably|names are shown alike|have the same name"):
+    with pytest.raises(UserError, match=r"cannot be told apart reliably|names are shown alike|have the same name"):
         hanse.run(experiment(data={}), data=arrays)
 
 
