@@ -304,7 +304,7 @@ def who_gains(
         dict(alone or {}),
     )
     results: list[list[Gain]] = []
-    told, notes = tuple[str, ...](), list[str]()
+    notes = list[str]()
     settings = [_of_split(read, test, rounds, seed + split) for split in range(splits)]
     plan.check(settings[0])
     with ExitStack() as stack:
