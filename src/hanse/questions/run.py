@@ -226,7 +226,7 @@ class Run(PlainRun, Shown):
         stopped = ["It was stopped before its last round."] if self.interrupted else []
         values = self._valued
         sentences = list(replace(values, doubts=()).sentences()) if values is not None else []
-        warned = [line for line in self.said if line.startswith("warning: ")]
+        warned = [line for line in self.said if line.startswith(("warning: ", "note: data: "))]
         warned += [f"warning: {line}" for line in mostly_refused(self.clients, self.names)]
         full = [line for line in [nothing_left(self.metrics)] if line and sentences]
         return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]

@@ -29,6 +29,7 @@ from hanse.data.committed import CommittedSet
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.learning.models import Factory
+from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Setup, first_state
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
@@ -69,6 +70,7 @@ def _check(observers: Sequence[Observer]) -> None:
             raise UserError(f"observers: {observer!r}: has none of the methods {', '.join(moments)}")
 
 
+@undisturbed()
 def run(
     experiment: Experiment | str | Path,
     *,
@@ -167,6 +169,7 @@ def _valued(experiment: Experiment, value: bool | str | Mapping[str, Any]) -> Ex
     return experiment.model_copy(update={"mechanism": mechanism})
 
 
+@undisturbed()
 def resume(
     path: str | Path,
     *,
@@ -321,6 +324,7 @@ def _engine(experiment: Experiment) -> Callable[..., Run]:
     return play
 
 
+@undisturbed()
 def run_remote(
     experiment: Experiment,
     data: FederatedData,
@@ -508,7 +512,8 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
     if folder is not None:
         result.path = folder.path
         result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
-    result.said = (*said, *(f"warning: {line}" for line in setup.data.warnings))
+    notes = [*(f"warning: {line}" for line in setup.data.warnings), *(f"note: {line}" for line in setup.data.notes)]
+    result.said = (*said, *notes)
     _tell(observers, "on_start", experiment, state.round, list(result.said))
     limits, budget, failures = experiment.run, Budget(experiment.run), 0
     budget.spend(result.metrics)  # a resumed run has used up some of its limits already
