@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hanse.base.errors import RAISED, UserError, gated, out_of_memory
 from hanse.core import port
 from hanse.core.recipe import Recipe
 from hanse.data.commitment import Committed, commit
@@ -192,12 +193,24 @@ class LocalFederation:
         own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
         for samples, some in self._augmented(lots):
             for lr, equal in self._rates(round, {s: seats[s][1] for s in some}).items():
-                done = self.engine.train(samples, [some[s] for s in equal], self.recipe, lr)
+                done = self._trained(round, samples, [some[s] for s in equal], lr)
                 for k, s in enumerate(equal):
                     (client, task), (held, job) = seats[s], own[s]
                     count = float(len(jobs[s].index))
                     trained[client, task.seat] = self._update(task.seat, done, k, count, held, job)
         return trained
+
+    def _trained(self, round: int, samples: Samples, jobs: Sequence[SeatJob], lr: float) -> TrainedRows:
+        """Return what the engine trains. If the user's module or loss raises, say at whose training it does so."""
+        try:
+            return self.engine.train(samples, jobs, self.recipe, lr)
+        except RAISED as wrong:
+            if isinstance(wrong, UserError) or out_of_memory(wrong):
+                raise
+            for job in jobs:  # one after another, until one fails
+                with gated(f"round {round}: client {self._who(job.key[2])}: the model cannot be trained"):
+                    self.engine.train(samples, [job], self.recipe, lr)
+            raise
 
     def _job(self, round: int, client: int, task: port.Train, index: Tensor) -> SeatJob:
         """Return the training of one seat as the engine takes it."""
@@ -219,6 +232,8 @@ class LocalFederation:
         """
         loss, steps = float(done.loss[k]), int(done.steps[k])
         if not done.said:
+            if math.isnan(loss):
+                return "ended with NaN or infinite numbers: train.lr may be too high, or the model returns NaN"
             return port.Trained(seat, done.rows[k], count, loss, steps, self._extras(held, job))
         said = done.said[k]
         if said.refused is not None:
@@ -362,11 +377,17 @@ class LocalFederation:
         share = Share(pool, index).limited(task.limit, self.seed, round, client)
         if isinstance(task, port.Nearest):
             return nearest(task, share, self.engine)
-        if isinstance(task, port.Gradient):
-            return gradient(task, share, self.problem)
-        if self.data.num_classes is None:
+        if self.data.num_classes is None and not isinstance(task, port.Gradient):
             raise _NoAnswerError("confusion counts were asked for, but the targets are not classes")
-        return confusion(task, share, self.problem, self.data.num_classes)
+        with gated(f"round {round}: client {self._who(client)}: the model fails on its samples"):
+            if isinstance(task, port.Gradient):
+                return gradient(task, share, self.problem)
+            return confusion(task, share, self.problem, self.data.num_classes or 0)
+
+    def _who(self, client: int) -> str:
+        """Return a client's number, and its name if it has one."""
+        name = self._clients[client].name
+        return str(client) if name == f"client {client}" else f"{client} ({name})"
 
     def _tag_key(self, client: int) -> bytes:
         """Return the key of a client's sample tags."""

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.base.errors import UserError, first_line, nearest
+from hanse.base.errors import UserError, gated, nearest
 from hanse.core.table import Floats, Ints
 from hanse.games import mixture, path
 from hanse.games import shapley as games
@@ -641,14 +641,9 @@ def _asked_of_sets(
     """Yield a question for each coalition: what the set of its names is worth."""
 
     def answer(members: Sequence[Hashable]) -> Answer:
-        try:
+        helps = "" if members else "say what nothing is worth, such as nothing=0.5"
+        with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
             found = worth(_Ordered(members))
-        except Exception as wrong:
-            if members or isinstance(wrong, UserError):
-                raise
-            raise UserError(
-                f"worth: fails for no name ({first_line(wrong)}): say what nothing is worth, such as nothing=0.5"
-            ) from wrong
         return _number(found, "worth", f"{list(members)}" if members else "no name")
 
     for coalition in coalitions:
@@ -769,7 +764,9 @@ class _Coalitions:
             of = f"the average of updates {list(members)}" if members else "start"
         else:
             of = f"the average of {', '.join(given.names[i] for i in members)}" if members else "start"
-        return _number(self._evaluate(model), "evaluate", of)
+        with gated(f"evaluate: fails for {of}"):
+            said = self._evaluate(model)
+        return _number(said, "evaluate", of)
 
     def grams(self) -> list[Floats]:
         """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hanse.base.errors import UserError, import_path, named
+from hanse.base.errors import UserError, gated, import_path, named
 from hanse.base.factories import call, misspelt
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
@@ -341,7 +341,8 @@ def _modelled(
         kept = section.options
         section = ModelSection(name=OBJECT, **kept)
         module = own_module(made(0)[0].module)
-        record = {"object": type(module).__name__, "fingerprint": structure(module)}
+        with gated(f"model: {type(module).__name__}: cannot be described (repr)"):
+            record = {"object": type(module).__name__, "fingerprint": structure(module)}
         section = ModelSection(name=OBJECT, **record, **kept)
         experiment = experiment.model_copy(update={"model": section})
     return experiment, made
