@@ -398,7 +398,7 @@ def resumed(tmp_path: Path, rounds: int, deaths: Mapping[int, str], clients: int
 def test_an_honest_run_that_is_resumed_four_times_is_never_refused(tmp_path: Path) -> None:
     run, refused = resumed(tmp_path, 24, dict.fromkeys([3, 6, 7, 17], ""), clients=2)
     assert (len(run.metrics), refused) == (24, 0)
-    tally = Tally.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text())
+    tally = Tally.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text().splitlines()[0])
     assert (tally.replays, tally.highest) == (4, 24)
 
 
@@ -472,7 +472,7 @@ def test_witnesses_of_a_run_without_books_are_refused(tmp_path: Path, monkeypatc
     file = hand_over(tmp_path, hanse.Experiment(mechanism="fedavg"))
     (tmp_path / "witnesses.txt").write_text(f"other {'0' * 64}\n")
     code, said = join(tmp_path, monkeypatch, "--agree", file, "--witnesses", tmp_path / "witnesses.txt")
-    assert (code, "no books" in said) == (3, True)
+    assert (code, "no books" in said) == (2, True)
 
 
 def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path) -> None:
