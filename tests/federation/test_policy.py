@@ -89,7 +89,7 @@ def test_mistakes(clients: dict, line: str) -> None:
 def test_values_cannot_be_told_where_there_are_none() -> None:
     plain = experiment(told=True).model_dump()
     plain["mechanism"] = {"name": "fedavg", "clients_per_round": 4}
-    with pytest.raises(hanse.UserError, match=r"clients\.told: true: needs a value part"):
+    with pytest.raises(hanse.UserError, match=r"clients\.told: true"):
         hanse.run(hanse.Experiment(**plain))
 
 

@@ -59,5 +59,5 @@ def test_loss_and_accuracy_under_whatever_names() -> None:
     assert (loss_of(figures), accuracy_of(figures)) == (0.5, 0.75)
     assert math.isnan(accuracy_of({"accuracy": 87.5}))  # percent is no share
     assert math.isnan(loss_of({"f1": 1.0}))
-    with pytest.raises(UserError, match="value: 'los': the model has no figure of that name; did you mean 'loss'"):
+    with pytest.raises(UserError, match=r"value: 'los'.*'loss'"):
         worth_of({"loss": 1.0}, "los", "value")

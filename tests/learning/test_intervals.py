@@ -129,7 +129,7 @@ def test_a_metric_of_the_users_is_within_its_range_or_else_what_a_bootstrap_foun
 
 @pytest.mark.parametrize("within", [[1, 0], [0, 1, 2], "0..1", [0, float("inf")], [True, 2]])
 def test_a_range_that_is_none_is_refused(within: object) -> None:
-    with pytest.raises(hanse.UserError, match=r"within is .*; must be \[least, greatest\], two finite numbers"):
+    with pytest.raises(hanse.UserError, match=r"within is.*greatest"):
         build_metric({"name": HERE + "share_right", "within": within}, 2)
     read = reading_of({"name": HERE + "share_right", "within": within})
     assert read is not None

@@ -143,7 +143,7 @@ def test_what_does_not_go_is_one_line(given: Any, classes: int | None, line: str
 
 
 def test_texts_have_loss_and_accuracy_alone() -> None:
-    with pytest.raises(UserError, match="'auc': texts have a label at every position; allowed: loss, accuracy"):
+    with pytest.raises(UserError, match="'auc'"):
         build_metrics(["loss", "auc"], 5, text=True)
 
 
@@ -183,7 +183,7 @@ def test_coalitions_are_worth_the_metric_of_their_mean_model(utility: str, loss:
 def test_a_validation_set_of_one_class_has_no_auc() -> None:
     problem, row = build_problem("logistic", (2,), 2, 0)
     pool = Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(UserError, match="utility is 'auc', but all 4 validation samples are of class 0"):
+    with pytest.raises(UserError, match=r"'auc'.*4 validation"):
         Coalitions(problem, row[None], row, [1.0], pool, utility="auc")
-    with pytest.raises(UserError, match="utility is 'aucc'; did you mean 'auc'"):
+    with pytest.raises(UserError, match=r"'aucc'.*'auc'"):
         Coalitions(problem, row[None], row, [1.0], pool, utility="aucc")

@@ -160,9 +160,9 @@ def test_comparing_writes_nothing(ledger: Ledger, tmp_path: Path) -> None:
 
 
 def test_urls(ledger: Ledger) -> None:
-    with pytest.raises(UserError, match="must be sqlite:///FILE or postgresql"):
+    with pytest.raises(UserError, match="postgresql"):
         follow("mysql://localhost/x", ledger)
-    with pytest.raises(UserError, match="is not a database URL"):
+    with pytest.raises(UserError, match="database URL"):
         follow("://", ledger)
     with pytest.raises(LedgerError, match="postgresql") as wrong:
         follow("postgresql://me:secret@127.0.0.1:1/books", ledger)

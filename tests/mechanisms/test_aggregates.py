@@ -373,7 +373,7 @@ class MakesNothingFinite(AggregatePart):
 def test_a_row_is_for_rules_that_say_so() -> None:
     setup = world("samples", value="none")
     setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesRows()))
-    with pytest.raises(PartError, match="row: the part says kind = 'affine': a rule that returns a row must say"):
+    with pytest.raises(PartError, match="'affine'"):
         play_round(setup, first_state(setup))
 
 
@@ -386,7 +386,7 @@ class Misspelt(AggregatePart):
 
 
 def test_a_kind_that_there_is_not_is_refused_before_round_0() -> None:
-    with pytest.raises(UserError, match=r"mechanism.weigh: Misspelt: kind: 'agian': must be 'average', 'affine' or"):
+    with pytest.raises(UserError, match=r"mechanism.weigh.*'agian'"):
         hanse.run(hanse.Experiment(mechanism=replace(fedavg(), weigh=Misspelt()), run={"rounds": 1}))
 
 
@@ -460,7 +460,7 @@ def test_the_root_set_is_nobody_elses() -> None:
     assert len(rooted.server_root) + len(rooted.server_test) == len(plain.server_test)  # type: ignore[arg-type]
     both = torch.cat([rooted.server_root.x, rooted.server_test.x])  # type: ignore[union-attr]
     assert torch.equal(both.flatten(1).sum(1).sort().values, plain.server_test.x.flatten(1).sum(1).sort().values)  # type: ignore[union-attr]
-    with pytest.raises(UserError, match=r"data\.validation: with root 1\.1; allowed: less than 1"):
+    with pytest.raises(UserError, match=r"data\.validation.*1\.1"):
         hanse.Experiment(data={"validation": 0.6, "root": 0.5}, mechanism={"name": "fedavg"})
 
 

@@ -198,5 +198,5 @@ def test_nothing_is_clipped_where_nobody_moved() -> None:
     run = hanse.run(experiment("clipped", 1, behaviour=still), observers=[watch])
     assert run.metrics[0]["weigh/clipped"] == 0.0
     assert torch.equal(watch.rounds[0].state.table.rows, watch.rounds[0].view.table.rows)
-    with pytest.raises(UserError, match=r"^mechanism\.weigh\.tau: 1e-30: input should be greater than"):
+    with pytest.raises(UserError, match=r"mechanism\.weigh\.tau: 1e-30"):
         experiment({"name": "fedadam", "tau": 1e-30})

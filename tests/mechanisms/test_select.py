@@ -390,7 +390,7 @@ def test_what_greedyfed_cannot_do_is_refused_in_one_line() -> None:
     assert refused(mechanism={"name": "greedyfed", "clients_per_round": 13}) == (
         "mechanism.clients_per_round: 13: more than the 12 clients"
     )
-    assert "validation set at the server (data.validation > 0)" in refused(data={"clients": 12, "validation": 0.0})
+    assert "data.validation" in refused(data={"clients": 12, "validation": 0.0})
     assert "behaviour.noisy.sigma: -0.1" in refused(behaviour={"noisy": {"sigma": -0.1}})
     said = refused(data={"clients": 12, "partition": {"alpha": 0.0}})
     assert said == "data.partition.alpha: 0.0: input should be greater than 0"

@@ -44,7 +44,7 @@ def test_names_go_with_values_and_weights_whatever_their_order() -> None:
         np.testing.assert_array_equal(named.values, listed.values)
     assert named.names == tuple(ROWS)
     assert listed.names == ("0", "1", "2", "3", "4", "5")
-    with pytest.raises(UserError, match="weights: by Hope: must be by the updates' names"):
+    with pytest.raises(UserError, match="Hope"):
         hanse.value(ROWS, loss, {"Hope": 1})
 
 
@@ -142,7 +142,7 @@ def test_what_is_returned_for_each_sample_is_of_the_same_samples_and_can_be_cach
     np.testing.assert_array_equal(again.standard_errors, first.standard_errors)
     assert again.calls == 0
     lengths = iter(range(40, 60))
-    with pytest.raises(UserError, match="evaluate: returned 41 numbers, and 40 before: must be one number, or one for"):
+    with pytest.raises(UserError, match=r"41 numbers.*40 before"):
         hanse.value(ROWS, lambda model: np.zeros(next(lengths)))
     with pytest.raises(UserError, match="evaluate: returned a number that is not finite for the average of"):
         hanse.value(ROWS, lambda model: np.array([1.0, np.nan]))
@@ -161,7 +161,7 @@ def test_words_and_a_lone_truth_are_no_worth(worth: Any) -> None:
 
 def test_forms_that_do_not_say_which_model_is_whose_are_refused() -> None:
     frame = pd.DataFrame({"w": [1.0, 2.0], "b": [3.0, 5.0]}, index=["Hope", "St Mary"])
-    with pytest.raises(UserError, match=r"^updates: a DataFrame: .* frame\.T if its columns are$"):
+    with pytest.raises(UserError, match=r"updates: a DataFrame:.*frame\.T"):
         hanse.value(frame, np.sum)
     found = hanse.value(dict(zip(frame.index, frame.to_numpy(), strict=True)), np.sum)  # as the message says
     assert (found.names, found.all_together) == (("Hope", "St Mary"), 5.5)
@@ -179,11 +179,11 @@ def test_forms_that_do_not_say_which_model_is_whose_are_refused() -> None:
 
 def test_which_error_is_missing_is_said() -> None:
     few = str(hanse.value(ROWS, loss, method="monte_carlo", permutations=6))
-    assert "Intervals: 95 %, for orders that were not drawn; what other test samples would give is not known" in few
+    assert "Intervals: 95" in few
     alone = str(hanse.value(ROWS, loss, method="leave_one_out"))
-    assert "those that can stand in for each other get about 0, and which of them are below 0 is mostly chance" in alone
+    assert "mostly chance" in alone
     slope = hanse.value(ROWS, loss, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET))
-    assert "No intervals: path values sample nothing" in str(slope)
+    assert "sample nothing" in str(slope)
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
     hanse.value(ROWS, loss, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET), progress=True)
     assert "gradients" in capsys.readouterr().err
-    with pytest.raises(UserError, match="progress: 'yes': must be True, False or None"):
+    with pytest.raises(UserError, match="progress: 'yes'"):
         hanse.value(ROWS, loss, progress="yes")  # type: ignore[arg-type]
 
 

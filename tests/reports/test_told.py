@@ -135,7 +135,7 @@ def test_a_report_has_their_words(folder: Path, tmp_path: Path) -> None:
     assert "Tolls at each gate: tolled" in page
     assert "tolls at the bridge" in page
     assert "What sleepers lose: tolled" in page
-    assert "Sleepers against honest clients" in page or "sleepers (2 clients)" in page
+    assert "against honest" in page or "sleepers (2 clients)" in page
     assert (tmp_path / "figures" / "told-tolls-at-each-gate-tolled.csv").exists()
 
 
@@ -298,14 +298,14 @@ def test_a_part_that_says_nonsense_is_refused_before_round_0(tmp_path: Path) -> 
         def tells(self, slots: frozenset[str]) -> Telling:
             return Telling(report="x" * 601)
 
-    with pytest.raises(UserError, match=r"mechanism.settle: Loud says of itself: .*report: .*at most 600 characters"):
+    with pytest.raises(UserError, match=r"mechanism.settle.*report:.*600 characters"):
         describe({"settle": Loud()}, {}, None, None, 3, 0)
 
     class Odd(Sleeper):
         def tells(self, num_clients: int, seed: int) -> Conduct:
             return Conduct("odd", clients=(-1,))
 
-    with pytest.raises(UserError, match=r"behaviour.odd says of itself: .*clients.0: -1: must be at least 0"):
+    with pytest.raises(UserError, match=r"behaviour.odd.*clients.0: -1: must be at least 0"):
         describe({}, {"odd": Odd()}, None, None, 3, 0)
     several = describe({"settle": Toll(), "deploy": Toll()}, {}, object(), None, 3, 0)
     assert [said.slot for said in several.parts] == ["settle", "deploy"]

