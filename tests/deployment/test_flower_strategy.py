@@ -87,18 +87,18 @@ def worth_of_arrays(w: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("ditto", {}, "Ditto pulls or tilts what clients train"),
-        ("scaffold", {}, "Scaffold pulls or tilts"),
+        ("ditto", {}, "tilts"),
+        ("scaffold", {}, "tilts"),
         ("fedgen", {}, "FedGen adds a loss to each batch"),
-        ("pifl", {}, "value part that needs no more than models, such as value='gtg'"),
-        ("fedsoft", {}, "FedSoft asks clients for which of several models"),
-        ("fedavg", {"weigh": "fednova"}, "FedNova reads how many steps"),
-        ("greedyfed", {}, "GTG needs evaluate=..., a function"),
-        ("oort", {}, r'as in keys=hanse.flower.Keys\(loss="train_loss"\)'),
-        ("ifca", {}, "clusters that start alike stay alike: give another="),
+        ("pifl", {}, "'gtg'"),
+        ("fedsoft", {}, "several models"),
+        ("fedavg", {"weigh": "fednova"}, "FedNova"),
+        ("greedyfed", {}, "needs evaluate"),
+        ("oort", {}, r"hanse.flower.Keys.*train_loss"),
+        ("ifca", {}, "start alike"),
         ("tiff", {"evaluate": worth}, "FirstOrder needs the gradient on the server's samples"),
-        ("fedavg", {"clientsperround": 3}, "did you mean 'clients_per_round'"),
-        ("fedavg", {"clients": 0}, "clients: 0: must be at least 1"),
+        ("fedavg", {"clientsperround": 3}, "'clients_per_round'"),
+        ("fedavg", {"clients": 0}, "clients: 0"),
     ],
 )
 def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[str, Any], said: str) -> None:

@@ -110,11 +110,11 @@ def lost(context: SimpleNamespace) -> ClientData:
 @pytest.mark.parametrize(
     ("data", "config", "line"),
     [
-        ("app", "", "--data 'app': must be MODULE:FUNCTION, such as client_app:load_data"),
-        (f"{__name__}:no_samples", "", "returned NoneType: must be a hanse.flower.ClientData"),
-        (f"{__name__}:lost", "", "the samples were not loaded: KeyError: 'site'"),
+        ("app", "", "--data 'app'"),
+        (f"{__name__}:no_samples", "", "hanse.flower.ClientData"),
+        (f"{__name__}:lost", "", "'site'"),
         (f"{__name__}:no_samples", "a='1", "--node-config \"a='1\": No closing quotation; must be like 'a=1 b=2'"),
-        (f"{__name__}:no_samples", "a=1 three", "--node-config 'three': must be NAME=VALUE"),
+        (f"{__name__}:no_samples", "a=1 three", "--node-config 'three'"),
     ],
 )
 def test_what_an_auditor_may_get_wrong(

@@ -180,9 +180,9 @@ def test_two_take_turns() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"times": {"sample": 2.0}}, r"times.sample: must be samples, steps, .* declare.cost"),
+        ({"times": {"sample": 2.0}}, r"times.sample.*declare.cost"),
         ({"times": {"bid.tiers": 2.0}}, "times.bid.tiers"),
-        ({"says": {"bid.tiers": True}}, "says.bid.tiers: True: must be an answer's field of that type"),
+        ({"says": {"bid.tiers": True}}, "says.bid.tiers"),
         ({"says": {"offer.sell": "all"}}, "says.offer.sell: 'all'"),
         ({"scale": 0.0}, "scale"),
     ],

@@ -210,12 +210,12 @@ def test_it_comes_out_of_a_message_as_it_went_in(here: Setup) -> None:
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (Payload(5), r"payload\.name: 5: input should be a valid string"),  # type: ignore[arg-type]
-        (Payload(NAME, {"direction": 5}), r"payload\.tensors\.direction: 5: input should be an instance of Tensor"),  # type: ignore[dict-item]
-        (Payload(NAME, 5), r"payload\.tensors: 5: input should be a valid dictionary"),  # type: ignore[arg-type]
-        (Payload(NAME, {}, {"strength": "x"}), r"payload\.numbers\.strength.*'x': input should be a valid"),  # type: ignore[dict-item]
-        (Payload(NAME, {}, {"strength": True}), r"payload\.numbers\.strength.*True: input should be a valid"),
-        (Payload(NAME, {}, {"strength": 2**70}), "an integer of 22 digits"),
+        (Payload(5), r"payload\.name: 5"),  # type: ignore[arg-type]
+        (Payload(NAME, {"direction": 5}), r"payload\.tensors\.direction: 5"),  # type: ignore[dict-item]
+        (Payload(NAME, 5), r"payload\.tensors: 5"),  # type: ignore[arg-type]
+        (Payload(NAME, {}, {"strength": "x"}), r"payload\.numbers\.strength.*'x'"),  # type: ignore[dict-item]
+        (Payload(NAME, {}, {"strength": True}), r"payload\.numbers\.strength.*input should"),
+        (Payload(NAME, {}, {"strength": 2**70}), "22 digits"),
         (Payload(NAME, {}, {"strength": Payload(NAME)}), r"payload\.numbers\.strength"),  # type: ignore[dict-item]
     ],
 )

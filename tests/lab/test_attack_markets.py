@@ -130,8 +130,8 @@ def test_a_counterexample_replays_to_its_gain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"gain": 1.0}, "gain: 1: this lie gains"),
-        ({"lie": {"what": "size up", "who": 12, "factor": 2.0}}, "lie.who: 12: must be from 0 to 9"),
+        ({"gain": 1.0}, "gain: 1"),
+        ({"lie": {"what": "size up", "who": 12, "factor": 2.0}}, "lie.who: 12"),
         ({"lie": {"what": "charm", "who": 0, "factor": 2.0}}, "is no counterexample"),
         ({"market": None}, "is no counterexample"),
     ],

@@ -110,10 +110,10 @@ def test_parts_sum_to_the_whole_and_are_within_one_of_their_share(total: int, we
         (Transaction("", "x", (("mint", -1), ("client/0", 1))), "step ''"),
         (Transaction("a", "", (("mint", -1), ("client/0", 1))), "kind ''"),
         (Transaction("a", "x", (("mint", -1), ("client/0", 1)), "two\nlines"), "memo"),
-        (Transaction("a", "x", (("client/0", 0),)), "1 postings: at least two"),
+        (Transaction("a", "x", (("client/0", 0),)), "1 postings"),
         (Transaction("a", "x", (("mint", -1), ("clients/0", 1))), "account 'clients/0'"),
         (Transaction("a", "x", (("mint", 0), ("client/0", 0))), "amount 0"),
-        (Transaction("a", "x", (("mint", -1), ("client/0", 2))), "postings sum to 1"),
+        (Transaction("a", "x", (("mint", -1), ("client/0", 2))), "postings sum"),
     ],
 )
 def test_a_book_takes_nothing_malformed(wrong: Transaction, said: str) -> None:

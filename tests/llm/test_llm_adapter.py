@@ -118,11 +118,11 @@ def test_training_moves_adapters_by_their_gradients_and_leaves_the_base(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": [8, 16]}, r"model\.rank: \[8, 16\]: one rank for all clients"),
+        ({"rank": [8, 16]}, r"model\.rank"),
         ({"rank": 0}, "a whole number, 1 or more"),
         ({"alpha": 0}, "a number above 0"),
-        ({"targets": ["nothing"]}, r"model\.targets: \['nothing'\]: Target modules"),
-        ({"rnak": 3}, "did you mean 'rank'"),
+        ({"targets": ["nothing"]}, r"model\.targets.*'nothing'"),
+        ({"rnak": 3}, "'rank'"),
     ],
 )
 def test_options_that_cannot_be(llm: None, options: dict[str, object], message: str) -> None:

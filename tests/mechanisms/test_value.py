@@ -179,7 +179,7 @@ def test_old_steps_and_copies_are_worth_nothing_where_only_what_is_new_counts(vi
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"utility": "accuracy"}, "mechanism.value.utility: 'accuracy': must be 'loss'"),
+        ({"utility": "accuracy"}, "mechanism.value.utility: 'accuracy'"),
         ({"points": 0}, "mechanism.value.points: 0"),
         ({"points": 25}, "mechanism.value.points: 25"),
     ],
@@ -315,11 +315,11 @@ def test_a_ranking_that_is_sure_ends_the_evaluation(view: View) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"alpha": 2.0}, "mechanism.value.alpha: 2.0 has no effect: it needs semivalue = 'beta'"),
-        ({"semivalue": "banzhaf", "beta": 2.0}, "mechanism.value.beta: 2.0 has no effect"),
-        ({"stop": "top", "sure": 0.9}, "mechanism.value.sure: 0.9 has no effect: it needs stop = 'budget'"),
-        ({"top": 3}, "mechanism.value.top: 3 has no effect: it needs stop = 'top'"),
-        ({"stop": "top", "precision": 0.1}, "mechanism.value.precision: 0.1 has no effect: it needs stop = 'payout'"),
+        ({"alpha": 2.0}, r"mechanism.value.alpha: 2.0.*'beta'"),
+        ({"semivalue": "banzhaf", "beta": 2.0}, "mechanism.value.beta: 2.0"),
+        ({"stop": "top", "sure": 0.9}, r"mechanism.value.sure: 0.9.*'budget'"),
+        ({"top": 3}, r"mechanism.value.top: 3.*'top'"),
+        ({"stop": "top", "precision": 0.1}, r"mechanism.value.precision: 0.1.*'payout'"),
     ],
 )
 def test_options_without_effect_are_refused(options: dict[str, Any], line: str) -> None:

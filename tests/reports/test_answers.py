@@ -15,7 +15,6 @@ from hanse.reports.answers import answers, between, rounded
 from hanse.reports.chart import Bars
 from hanse.reports.contributions import Standings
 from hanse.reports.groups import SeedGroup, group_runs
-from hanse.reports.report import write_report
 from hanse.reports.statement import statement
 from hanse.reports.statement_contributed import Contributed
 from hanse.reports.statement_fit import Fit
@@ -23,8 +22,6 @@ from hanse.reports.statement_models import Models
 from hanse.reports.statement_short import in_short
 from hanse.reports.statement_verdict import verdict_of
 from hanse.runs.run_record import load_runs
-
-WORDS = 60
 
 
 def played(path: Path, accuracy: list[float], mechanism: str = "fedavg", **values: list[float]) -> Path:
@@ -164,21 +161,6 @@ def test_the_best_experiment_is_named(tmp_path: Path) -> None:
     assert found.contributed.startswith("In greedyfed: Client 0 contributed most (83 % of helpful contributions).")
 
 
-def test_the_page_begins_with_the_answers_in_few_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: None)  # drawing takes seconds
-    worth, error = [5.0, 4.9, 4.8, 4.7, -2.0, -3.0], [0.2] * 6
-    path = played(tmp_path / "run", [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], "greedyfed", worth=worth, error=error)
-    played(tmp_path / "local", [0.7, 0.7, 0.9, 0.8, 0.8, 0.8], "local")
-    assert 30 < len(words(path)) <= WORDS
-    text = write_report([path], tmp_path / "out").read_text().partition("<body>")[2]
-    places = [text.index(line) for line in answers(groups(path)).lines]
-    picture = text.index('id="plot-1"')
-    assert places == sorted(places)
-    assert places[-1] < picture < text.index("In greedyfed client 0 is ahead")
-    assert "Files: figures/answer<" in text
-    assert (tmp_path / "out" / "figures" / "answer.csv").read_text().startswith("series,label,sum of its Shapley value")
-
-
 def test_numbers_have_the_digits_that_their_errors_bear() -> None:
     assert [rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(8.93, 0.4, sign=True)] == [
         "0.7",
@@ -243,37 +225,6 @@ def test_a_statement_gives_percentages_of_the_number_beside_them() -> None:
         "13.9 %, came through its updates. Those with values below zero took back 1.6 and -0.10 came "
         "through no client's updates, which leaves 1.9."
     )
-
-
-def test_a_lower_sum_that_may_be_the_highest_is_said_to_be_lower(tmp_path: Path) -> None:
-    run = played(tmp_path / "run", [0.9] * 4, "greedyfed", worth=[5.0, 4.0, 3.0, 1.0], error=[0.1, 0.1, 2.0, 0.1])
-    found = answers(groups(run)).contributed
-    assert found == "Client 0 contributed most (38 % of helpful contributions), or perhaps 2 (lower, but less certain)."
-
-
-def test_a_sum_below_zero_has_no_share_of_what_helped(tmp_path: Path) -> None:
-    run = played(tmp_path / "run", [0.9] * 4, "greedyfed", worth=[0.1, -1.0, -1.0, -5.0], error=[1.0, 1.0, 1.0, 0.1])
-    found = answers(groups(run)).contributed
-    assert found.startswith("Client 0, 1 or 2 contributed most (together 100 % of helpful contributions).")
-
-
-def test_a_statement_begins_with_at_most_sixty_words(tmp_path: Path) -> None:
-    worth, error = [5.0, 4.9, 4.8, 1.0, 0.5, -3.0], [0.2] * 6
-    run = played(tmp_path / "run", [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], "greedyfed", worth=worth, error=error)
-    played(tmp_path / "local", [0.7, 0.8, 0.9, 0.8, 0.79, 0.81], "local")
-    found = [statement(run, client) for client in range(6)]
-    for one in found:
-        said = " ".join([one.verdict.headline, *(f"{about}: {told}" for about, told in one.short.items())])
-        assert len(said.split()) <= WORDS
-    low, high = (100 * end for end in difference(0.9, wilson(0.9, 400), 0.7, wilson(0.7, 400)))
-    assert found[0].short == {
-        "Its model": "accuracy on its own test data 90 %, alone 70 %: +20 points (95 % interval "
-        f"+{low:.0f} to +{high:.0f}).",
-        "Its contribution": "31 % of helpful contributions; number 1 of 6, perhaps 1 to 3.",
-        "What next": "stay in.",
-    }
-    assert found[2].short["What next"] == "ask for a personal mechanism (ditto), or train alone."
-    assert found[3].short["What next"] == "decide by what taking part costs."  # 400 samples are not few
 
 
 def test_a_run_alone_that_lies_beside_counts_only_if_it_trained_for_as_long(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from reports_cases import large_run, metric, seat, write_run
 
-from hanse.reports.accuracy import curve_charts
-from hanse.reports.chart import Bars, Chart, Heat, Lines, colour, even, ticks
+from hanse.reports.chart import Bars, Chart, Heat, Lines
 from hanse.reports.classmap import class_chart, data_facts
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.groups import SeedGroup, group_runs
@@ -58,13 +57,6 @@ def test_a_client_with_two_seats_is_selected_once(tmp_path: Path) -> None:
     lines = [metric(0), metric(1)]
     shares = selection(group(write_run(tmp_path / "a", lines, seats)))
     assert shares.tolist() == [0, 1, 0.5, 0, 0, 0]
-
-
-def test_captions_do_not_repeat_how_lines_are_to_be_read(tmp_path: Path) -> None:
-    lines = [metric(r, 0.1 * r, **{"client/test_accuracy": 0.1 * r, "client/test_loss": 1.0}) for r in range(3)]
-    captions = [chart.caption for chart in curve_charts([group(write_run(tmp_path / "a", lines))])]
-    assert len(captions) >= 3
-    assert ["single run" in caption for caption in captions] == [True] + [False] * (len(captions) - 1)
 
 
 def test_everyone_always_makes_no_selection_figure(tmp_path: Path) -> None:
@@ -155,20 +147,6 @@ def test_page_and_file_show_the_charts_numbers(tmp_path: Path) -> None:
         assert np.array(shown, float) == pytest.approx(wanted, rel=1e-4, abs=1e-12, nan_ok=True)
 
 
-def test_every_look_has_a_colour_of_its_own() -> None:
-    assert colour(0) == "#0072B2"
-    assert colour(10) == "#80B8D8"  # half of it white
-    assert len({colour(i) for i in range(28)}) == 28
-
-
-def test_positions_and_ticks() -> None:
-    assert even(5, 10).tolist() == [0, 1, 2, 3, 4]
-    assert even(100, 3).tolist() == [0, 50, 99]
-    assert ticks(["a", "b"], 5) == [0, 1]
-    assert ticks([str(r) for r in range(1, 61)], 10) == [9, 19, 29, 39, 49, 59]
-    assert ticks(["x"] * 100, 4)[-1] == 99
-
-
 def test_a_dollar_or_a_link_in_a_name_is_only_text(tmp_path: Path) -> None:
     seats = [seat(0, c, 1.0 + c, name=n) for c, n in enumerate(("$x^2$ \\frac{", '<a href="http://evil">y</a>'))]
     found = group(write_run(tmp_path / "a", [metric(0, 0.5)], seats))
@@ -178,14 +156,3 @@ def test_a_dollar_or_a_link_in_a_name_is_only_text(tmp_path: Path) -> None:
     assert any('<a href="http' in text for text in texts)
     assert any("$x^2$" in text for text in texts)
     assert "<a " not in svg
-
-
-def test_an_experiment_looks_the_same_in_every_figure(tmp_path: Path) -> None:
-    plain = write_run(tmp_path / "a", [metric(0, 0.5)], changes={"mechanism": {"name": "fedavg"}})
-    both = write_run(tmp_path / "b", [metric(0, 0.6, **{"client/test_accuracy": 0.4})])
-    charts = {c.key: c.marks for c in figures(group_runs(load_runs([plain, both])))}
-    server, client = charts["test-accuracy"], charts["client-test-accuracy"]
-    assert isinstance(server, Lines)
-    assert isinstance(client, Lines)
-    assert [line.name for line in client.lines] == ["greedyfed"]
-    assert client.lines[0].look == server.lines[1].look == 1

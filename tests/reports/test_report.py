@@ -180,10 +180,3 @@ def test_a_limit_on_addresses_leaves_the_page_and_says_what_is_missing(tmp_path:
     assert "drawing needs" in page.text
     assert list((tmp_path / "out" / "figures").glob("*.csv"))
     assert not list((tmp_path / "out" / "figures").glob("*.png"))
-
-
-def test_a_large_report_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: None)  # files beside the page: seconds each
-    path = large_run(tmp_path / "a", rounds=500, clients=300, per_round=30)
-    page = write_report([path], tmp_path / "out")
-    assert page.stat().st_size < 15e6

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from forging import recorded
-from PIL import Image
 from reports_cases import metric, seat, write_run
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.reports import contributions
-from hanse.reports.chart import Bars, Chart, Heat, to_csv
+from hanse.reports.chart import Bars, Chart, Heat
 from hanse.reports.contributions import (
     SURE,
     Standings,
     contribution,
     contribution_charts,
-    in_words,
     interactions,
     standings,
 )
@@ -32,7 +27,6 @@ from hanse.reports.report import summary
 from hanse.reports.statement import statement
 from hanse.reports.statement_contributed import contributed
 from hanse.reports.statement_page import render
-from hanse.reports.vega import shades_between, to_vegalite
 from hanse.runs.run_record import load_run, load_runs
 
 WIDE = 2.0930240544082634 / 1.96  # of an error from 20 blocks: Student's t with 19 degrees of freedom
@@ -98,23 +92,6 @@ def test_equal_sums_are_tied_though_their_errors_are_zero() -> None:
     same = compared([1.0, 1.0, 0.0], [0.0] * 3)
     assert [same.place(c) for c in range(3)] == [1, 1, 3]
     assert [same.tied_places(c).tolist() for c in range(3)] == [[2], [2], []]
-
-
-@pytest.mark.parametrize(
-    ("places", "own", "told"),
-    [
-        ([2, 3, 5, 6], 4, "numbers 2 to 6"),
-        ([5], 4, "number 5"),
-        ([5, 6], 4, "numbers 5 and 6"),
-        ([1, 2, 3], 4, "numbers 1 to 3"),
-        ([3, 5], 4, "numbers 3 to 5"),
-        ([1, 3, 9], 4, "numbers 1, 3 and 9"),
-        ([2, 5, 6, 7, 9], 4, "numbers 2, 5 to 7 and 9"),
-        ([1, 6, 8, 10, 11], 4, "5 of numbers 1 to 11"),
-    ],
-)
-def test_places_in_words(places: list[int], own: int, told: str) -> None:
-    assert in_words(np.array(places), own) == told
 
 
 def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
@@ -292,32 +269,9 @@ def test_the_error_of_an_interaction_is_that_of_its_mean(tmp_path: Path) -> None
     assert "Of 1 pairs 1 are surely above 0 and 0 surely below it" in heat_of(path).caption
 
 
-def pixels(spec: dict[str, Any]) -> np.ndarray:
-    encoded = spec["datasets"]["image"][0]["url"].removeprefix("data:image/png;base64,")
-    return np.asarray(Image.open(BytesIO(base64.b64decode(encoded))).convert("RGB")).astype(int)
-
-
 def heat_of(path: Path) -> Chart:
     [chart] = [c for c in contribution_charts([group(path)]) if c.key.startswith("interactions")]
     return chart
-
-
-def test_the_map_of_interactions_has_its_white_at_zero(tmp_path: Path) -> None:
-    three = [[0.0, 0.4, -0.6], [0.4, 0.0, NAN], [-0.6, NAN, 0.0]]
-    chart = heat_of(paired_run(tmp_path / "a", ([1, 4, 2], three)))
-    assert isinstance(chart.marks, Heat)
-    assert chart.marks.limits == (-0.6, 0.6)
-    assert "Above 0 the two complement each other" in chart.caption
-    assert "0 they" in chart.caption
-    assert to_csv(chart).splitlines()[1:4] == ["1,1,", "1,2,-0.6", "1,4,0.4"]
-    assert shades_between(chart.marks) == (-0.6, 0.6)
-    spec = to_vegalite(chart)
-    assert spec["layer"][1]["data"]["values"] == [{"z": -0.6}, {"z": 0.6}]  # the ends of its legend
-    assert spec["datasets"]["cells"][1] == {"x": 1, "y": 0, "z": -0.6, "of": "1, 2"}
-    shades = pixels(spec)[:, :: 600 // 3][:: 600 // 3]
-    assert shades[0, 0].tolist() == shades[1, 2].tolist() == [204, 204, 204]  # not known
-    assert shades[0, 1].tolist() == [127, 59, 8]  # the darkest orange
-    assert (shades[0, 2] < [200, 200, 250]).all()  # purple
 
 
 def test_of_many_clients_those_are_shown_that_met_most(tmp_path: Path) -> None:
@@ -393,15 +347,3 @@ def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path, monkeypat
     [read] = load_runs([run.path])
     with pytest.raises(UserError, match=r"00001.*30 models"):
         load_runs([run.path])[0].smaller_budgets()
-
-
-@pytest.mark.parametrize(
-    ("updates", "said"),
-    [
-        ([2, 3], ""),
-        ([2, 1, 4], " Not ranked: 1 client with a single valued update."),
-        ([1, 3, 1, 2], " Not ranked: 2 clients with a single valued update each."),
-    ],
-)
-def test_clients_with_one_valued_update_are_said_not_to_be_ranked(updates: list[int], said: str) -> None:
-    assert contributions.not_ranked(updates) == said

@@ -68,9 +68,9 @@ def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(tmp_pat
 @pytest.mark.parametrize(
     ("forged", "said"),
     [
-        ([10, 11], "is not a grant of 10 tokens from the mint to one client"),
-        ([80], "is not a grant of 10 tokens from the mint to one client"),
-        ([10] * 9, "was opened before; each client gets one grant"),
+        ([10, 11], "10 tokens"),
+        ([80], "10 tokens"),
+        ([10] * 9, "opened before"),
     ],
 )
 def test_other_parts_than_those_of_the_settings_are_found(forged: list[int], said: str, tmp_path: Path) -> None:

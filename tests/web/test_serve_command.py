@@ -47,16 +47,16 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["token", "new", "k", "--role", "owner"], "--role: 'owner': must be operator or participant"),
-        (["token", "new", "k", "--role", "participant"], "--client: a participant's key needs its client's number"),
-        (["token", "list", "none"], "there is no such file"),
-        (["serve", "none"], "there is no such folder"),
+        (["token", "new", "k", "--role", "owner"], "'owner'"),
+        (["token", "new", "k", "--role", "participant"], "--client"),
+        (["token", "list", "none"], "such file"),
+        (["serve", "none"], "such folder"),
         (["serve", ".", "--host", "0.0.0.0"], "give --auth FILE"),
-        (["serve", ".", "--auth", "none"], "there is no such file"),
+        (["serve", ".", "--auth", "none"], "such file"),
         (["serve", ".", "--cert", "x"], "one needs the other"),
-        (["serve", ".", "--cert", "x", "--cert-key", "y"], "--cert x: there is no such file"),
-        (["serve", ".", "--host", "no.such.host.invalid", "--auth", "none"], "there is no such file"),
-        (["serve", ".", "--log", "none/log"], "--log none/log: cannot be written"),
+        (["serve", ".", "--cert", "x", "--cert-key", "y"], "--cert x"),
+        (["serve", ".", "--host", "no.such.host.invalid", "--auth", "none"], "such file"),
+        (["serve", ".", "--log", "none/log"], "--log none"),
     ],
 )
 def test_mistakes_are_one_line(
