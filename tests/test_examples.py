@@ -17,7 +17,7 @@ from hanse.data import build
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FOLDERS = ("loans", "flights")
-SLOW = pytest.param("flights", marks=pytest.mark.slow(reason="builds 327,317 rows seven times"))
+NIGHTLY = pytest.param("flights", marks=pytest.mark.nightly(reason="builds 327,317 rows seven times"))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_files_of_a_folder_differ_in_what_is_compared_alone(folder: str, scr
         hanse.Experiment.read(path)
 
 
-@pytest.mark.parametrize("folder", ["loans", SLOW])
+@pytest.mark.parametrize("folder", ["loans", NIGHTLY])
 def test_a_folder_plays_and_prints_its_table(
     folder: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rotation import rotating
 from strangers import DAMAGES, LOOKS, bait_of, link, setting
 
 import hanse
@@ -91,6 +92,9 @@ def untouched(folder: Path) -> bool:
     )
 
 
+DRAWN = [name for name, (_, refused_by) in DAMAGES.items() if "report" not in refused_by]
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
     folder: Path, run_hanse: Hanse, damage: str
@@ -118,8 +122,7 @@ def test_a_damaged_directory_is_loaded_or_refused_in_a_line(folder: Path, damage
     assert untouched(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", [name for name, (_, refused_by) in DAMAGES.items() if "report" not in refused_by])
+@pytest.mark.parametrize("damage", rotating(DRAWN, 10, pytest.mark.slow))
 def test_a_report_of_what_is_left_is_drawn(
     folder: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:

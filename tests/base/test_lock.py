@@ -195,7 +195,7 @@ def test_two_processes_on_one_directory(tmp_path: Path, monkeypatch: pytest.Monk
     two_at_once(3, 4, tmp_path, monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_on_one_directory_at_eight_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two_at_once(8, 18, tmp_path, monkeypatch)
 

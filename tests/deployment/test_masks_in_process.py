@@ -149,7 +149,7 @@ def test_what_a_run_on_a_network_refuses_with_secure_sums(tmp_path: Path) -> Non
         over_flower(half, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nodes_with_processes_of_their_own_have_the_sums_of_a_simulation(tmp_path: Path) -> None:
     exp, net = experiment(3, rounds=1), network(tmp_path / "net", 3)
     homes = [net.folder / "participants" / f"node{i}" for i in range(3)]

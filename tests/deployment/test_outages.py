@@ -19,6 +19,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
+from rotation import in_turn
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from test_flower_in_process import grid_of
@@ -219,10 +220,15 @@ def moments(seen: list[str]) -> list[int]:
     return [*second, *end[:2], last[0], written[3]]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)],
+    ids=["in turn", "all"],
+)
 def test_a_federation_goes_on_after_postgresql_was_away_at_any_moment_of_a_round(
-    cluster: Cluster, whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
-) -> None:
+    part: int, cluster: Cluster, whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    subtests: pytest.Subtests,
+) -> None:  # fmt: skip
     """It stops no round: the run goes on without its index, and the index is whole when the database is back."""
     exp, seen = books(ledger={"url": cluster.url}), list[str]()
     with Ledger.open(tmp_path / "none.jsonl") as none:
@@ -232,7 +238,7 @@ def test_a_federation_goes_on_after_postgresql_was_away_at_any_moment_of_a_round
     chosen = moments(seen)
     assert len(set(chosen)) == 14
     assert {seen[i] for i in chosen} >= {"a request", "a statement", "a commit", "a letter", "behind the checkpoint"}
-    for moment in chosen:
+    for moment in in_turn(chosen, part):
         with subtests.test(f"{moment}: {seen[moment]}"):
             folder, told = tmp_path / str(moment), list[str]()
 
@@ -258,6 +264,7 @@ KILLED = """
 import os, signal, sys
 sys.path[:0] = sys.argv[1:3]
 from pathlib import Path
+from rotation import in_turn
 from test_letters import books, run_with
 from test_flower_in_process import grid_of
 from hanse.deployment.receipts import Letters

@@ -205,7 +205,7 @@ def test_forged_messages_are_not_acted_upon_and_honest_ones_are(tmp_path: Path) 
     assert bombard(Participant(tmp_path), 150, seed=0) == (0, 30, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_2000_forged_messages_are_not_acted_upon_and_400_honest_ones_are(tmp_path: Path) -> None:
     assert bombard(Participant(tmp_path), 2000, seed=1) == (0, 400, 0)
 

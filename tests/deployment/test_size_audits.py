@@ -180,7 +180,7 @@ def test_on_a_network_somebody_must_look(tmp_path: Path) -> None:
         rehearse_network("fedavg", tmp_path / "nodes", sizes={"proved": True})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_between_real_nodes_the_liar_is_slashed_to_the_unit(tmp_path: Path) -> None:
     key = tmp_path / "auditor.pem"
     key.write_bytes(AUDITOR.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

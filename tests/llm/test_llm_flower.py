@@ -36,7 +36,7 @@ def shipped(**more: Any) -> hanse.Experiment:
     return hanse.Experiment(**{**sections, **more})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_engines_agree_on_adapters_local_and_deployment(llm: None, tmp_path: Path) -> None:
     exp = shipped(run={"rounds": 2})
     net = network(tmp_path / "net", 3, ("transformers", "peft", "tiny_base"))

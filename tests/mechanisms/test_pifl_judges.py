@@ -171,7 +171,7 @@ def test_a_client_that_lies_about_its_gradient_gains_nothing_by_default(monkeypa
     assert gained["all"] > 500_000  # half a token in five rounds
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("setting", ["default, validation samples at the server", "default, none there"])
 def test_over_seeds_the_gradient_lie_gains_at_most_5_per_cent(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")

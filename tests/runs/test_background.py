@@ -347,6 +347,6 @@ def test_a_disk_that_is_full_at_any_moment_loses_nothing_that_was_told(whole: Pa
     fill(4, 5, whole, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_disk_that_is_full_at_ten_moments(whole: Path, tmp_path: Path) -> None:
     fill(10, 26, whole, tmp_path)
