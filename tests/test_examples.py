@@ -23,8 +23,6 @@ NIGHTLY = pytest.param("flights", marks=pytest.mark.nightly(reason="builds 327,3
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("who_gains", EXAMPLES / "who_gains.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "who_gains", module)
     spec.loader.exec_module(module)

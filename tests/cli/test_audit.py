@@ -167,7 +167,6 @@ def test_the_demos_scene(tmp_path: Path) -> None:
 def test_charts_of_the_market(folder: Path) -> None:
     run = load_run(folder)
     trades = load_trades(run)
-    assert trades is not None
     audit = audit_run(folder)
     assert trades.money.sum(axis=1) == pytest.approx([c.bought for c in audit.clients])
     assert trades.utility == pytest.approx([c.utility for c in audit.clients])

@@ -35,7 +35,6 @@ def test_the_pool_is_the_whole_data_set_without_a_copy() -> None:
     assert first.x.data_ptr() == second.x.data_ptr()
     assert [len(i) for i in data.pool([1, 2], "test")[1]] == [0, 0]
     counts = data.class_counts()
-    assert counts is not None
     for client, index in enumerate(data.pool(range(5))[1]):
         assert index.dtype == torch.int64
         assert np.array_equal(counts[client], np.bincount(first.y[index].numpy(), minlength=10))
@@ -45,15 +44,12 @@ def test_the_pool_is_the_whole_data_set_without_a_copy() -> None:
 def test_the_servers_sets_are_stratified_disjoint_and_seeded() -> None:
     data = build(DataSpec(clients=3, validation=0.4))
     validation, test = data.server_validation, data.server_test
-    assert validation is not None
-    assert test is not None
     assert (len(validation), len(test)) == (200, 300)
     gap = torch.bincount(validation.y) / 200 - torch.bincount(test.y) / 300
     assert gap.abs().max() < 0.01
     rows = torch.cat([validation.x, test.x]).flatten(1)
     assert len(torch.unique(rows, dim=0)) >= 499  # two digits may look alike
     other = build(DataSpec(clients=3, validation=0.4, seed=1)).server_validation
-    assert other is not None
     assert not torch.equal(other.x, validation.x)
     bare = build(DataSpec(clients=3, validation=0.0))
     assert bare.server_validation is None
@@ -145,8 +141,6 @@ def test_synthetic_does_not_depend_on_order_or_on_the_number_of_clients() -> Non
     b, (_, j) = many.pool([4, 100])
     assert torch.equal(a.x[i], b.x[j])
     assert torch.equal(a.y[i], b.y[j])
-    assert few.server_test is not None
-    assert many.server_test is not None
     assert torch.equal(few.server_test.x, many.server_test.x)
     other, (k,) = build(DataSpec(source="synthetic", clients=120, seed=4)).pool([100])
     assert not torch.equal(other.x[k][:20], a.x[i][:20])
@@ -162,7 +156,6 @@ def test_synthetic_shares_and_counts() -> None:
     assert [len(r) for r in rows] == [28, 4, 8]
     assert torch.equal(torch.cat(rows), data.source.client(3, 40).x)
     counts = data.class_counts()
-    assert counts is not None
     assert counts.sum(axis=1).tolist() == [28] * 30
     assert data.server_test is not None
     assert len(data.server_test) == 30 * TEST_SAMPLES // 2

@@ -96,7 +96,6 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
     n, t = train[0].sum(), test[0].sum()
     assert train[0].tolist() == [n - round(n * 0.1), round(n * 0.1)]
     assert test[0].tolist() == [round(t * 0.1), t - round(t * 0.1)]
-    assert data.groups is not None
     assert data.groups.tolist() == [0] * 5 + [1] * 5
     assert data.group_of(7) == 1
     pool, _ = data.pool([0])
@@ -130,10 +129,7 @@ def test_class_groups_leave_other_classes_out_everywhere() -> None:
     data = made({"mix": "30:70", "class_groups": [[1, 3], [2, 8], [0]]}, clients=6, client_test=0.3)
     assert data.distribution_names == ("classes 1, 3", "classes 2, 8", "classes 0")
     table = data.class_counts()
-    assert table is not None
     assert set(np.flatnonzero(table.sum(axis=0))) == {0, 1, 2, 3, 8}
-    assert data.server_test is not None
-    assert data.server_validation is not None
     assert set(torch.unique(torch.cat([data.server_test.y, data.server_validation.y])).tolist()) == {0, 1, 2, 3, 8}
     assert data.warnings == ()
 
@@ -142,7 +138,6 @@ def test_rotations_turn_each_image_once() -> None:
     plain = load("digits")
     turned = by_rotation(plain, 4, seed=5)
     told = turned.distributions
-    assert told is not None
     for i in range(0, 1297, 13):
         assert torch.equal(turned.train.x[i], torch.rot90(plain.train.x[i], int(told.train[i]), (1, 2)))
     sizes = np.bincount(told.train)
@@ -159,7 +154,6 @@ def test_rotations_turn_each_image_once() -> None:
     assert int(own[3].sum()) == len(index)
     assert isinstance(four, SplitData)
     first = int(index[0])
-    assert four.distribution_of is not None
     assert torch.equal(pool.x[first], torch.rot90(plain.train.x[first], int(four.distribution_of[first]), (1, 2)))
 
 

@@ -167,10 +167,8 @@ def test_the_next_largest_are_the_test_set(plays: Path) -> None:
     roles, data = parse_roles((plays / "shakespeare.txt").read_text()), build(spec)
     assert data.names == ("BOB", "EVE")
     assert data.sizes.tolist() == [len(roles["BOB"]) - WINDOW, len(roles["EVE"]) - WINDOW]  # all that they say
-    assert data.server_test is not None
     others = [roles[name][k + WINDOW] for name in ("ANN", "CYD") for k in range(len(roles[name]) - WINDOW)]
     assert sorted(LEAF_LETTERS[int(c)] for c in data.server_test.y) == sorted(others)
-    assert data.test_weights is not None
     tests, index = data.pool([0, 1], "test")
     for client, name in enumerate(data.names):
         own, said = data.test_weights[client], roles[name][WINDOW:]
@@ -248,8 +246,6 @@ def test_femnist_is_read_by_writer_from_leafs_files(tmp_path: Path) -> None:
     found = load("femnist", root=tmp_path)
     assert found.client_names == ("f0_a", "f0_b", "f1_c")
     assert found.num_classes == 62
-    assert found.client_of is not None
-    assert found.test_client_of is not None
     assert found.client_of.tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 2]
     assert found.train.y.tolist() == [5, 5, 1, 2, 61, 0, 7, 8, 9]
     assert found.test_client_of.tolist() == [0, 1, 2, 2]
@@ -284,7 +280,6 @@ def test_femnist_is_read_by_writer_from_leafs_files(tmp_path: Path) -> None:
     pool, [own] = data.pool([0])
     assert pool.y[own].tolist() == [0, 7, 8, 9, 3, 3]
     assert pool.x[own[2]].flatten().tolist() == pytest.approx([(0.5 - v) / 0.5 for v in raw[2]], abs=1e-6)
-    assert data.server_test is not None
     assert data.server_test.y.tolist() == [1, 2, 61, 1]  # all of f0_b's
 
 
@@ -301,7 +296,6 @@ def test_femnists_next_writers_are_weighted_by_the_clients_classes(tmp_path: Pat
             client_test_from="classes",
         )
     )
-    assert data.test_weights is not None
     tests, [index] = data.pool([0], "test")
     # client a: 3 of class 1, 2 of class 2, 1 of class 5 that the tests lack; b's test samples: 1, 2, 2, 7, 2
     assert tests.y[index].tolist() == [1, 2, 2, 2]
@@ -352,7 +346,6 @@ def test_pacs_is_read_by_domain(pictures: Path) -> None:
             source="pacs", path=str(pictures), partition={"name": "natural", "per_owner": 2}, clients=8, client_test=0.2
         )
     )
-    assert data.groups is not None
     assert data.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.names[:3] == ("art_painting 0", "art_painting 1", "cartoon 0")
     assert list(data.server_tests_by_distribution) == list(DOMAINS)
@@ -378,10 +371,7 @@ def test_classes_of_pacs_spread_unevenly_inside_a_domain(pictures: Path) -> None
         )
     )
     assert isinstance(data, SplitData)
-    assert data.distribution_of is not None
-    assert data.test_weights is not None
     counts = data.class_counts()
-    assert counts is not None
     assert counts.sum(axis=1).min() >= 3
     assert int(counts.sum()) == 182 - 36
     tests, index = data.pool(range(8), "test")
@@ -393,7 +383,6 @@ def test_classes_of_pacs_spread_unevenly_inside_a_domain(pictures: Path) -> None
         shares = counts[client] / counts[client].sum()
         label = tests.y[index[client]].numpy()
         assert [data.test_weights[client][label == c].sum() for c in range(7)] == pytest.approx(shares.tolist())
-    assert data.augment is not None
     assert data.augment.black == pytest.approx((-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225))
     with pytest.raises(UserError, match=r"per_owner_alpha.*0.001.*min_samples"):
         build(
@@ -464,7 +453,6 @@ def test_emnist_is_read_from_the_published_files_or_an_npz(form: str, tmp_path: 
         (c, c - 36 if c >= 36 else c + 16)  # 10 is "A", 36 is "a"
         for c in range(10, 62)
     }
-    assert cased.distributions is not None
     assert cased.distributions.names == ("lower case", "upper case")
     assert np.array_equal(cased.distributions.train, cased.train.y.numpy() // 26)
     values: dict[str, Any] = {"source": "emnist_cased", "path": str(tmp_path), "clients": 2}

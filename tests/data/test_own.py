@@ -71,7 +71,6 @@ def test_a_frame_with_floats_to_be_predicted_and_a_test_frame() -> None:
     assert (len(found.train), len(found.test), found.input_shape) == (80, 20, (1,))
     assert found.train.y.dtype == torch.float32
     assert found.client_names == ("Hope", "St Mary")
-    assert found.test_client_of is not None
     assert found.test_client_of.tolist() == [-1] * 20  # General has no rows to train on
 
 

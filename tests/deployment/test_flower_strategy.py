@@ -127,7 +127,6 @@ def test_tokens_change_hands_over_apps_that_speak(tmp_path: Path) -> None:
     options: dict[str, Any] = {"value": "gtg", "by_contribution": 2, "at_random": 1}
     ours = strategy("pifl", evaluate=worth, out=tmp_path / "run", **options)
     ours.start(grid_of({i: speaks(plain_app()) for i in range(3)}), FIRST, num_rounds=3)
-    assert ours.run is not None
     balances = [ours.run.book.balances[f"client/{c}"] for c in range(3)]
     assert len(set(balances)) > 1
     assert sum(ours.run.book.balances.values()) == 0

@@ -95,7 +95,6 @@ def same(run: hanse.Run, whole: hanse.Run, folder: Path, url: str | None = None)
     folder.
     """
     assert run.path is not None
-    assert whole.path is not None
     assert torch.equal(run.table.rows, whole.table.rows)
     assert run.book == whole.book
     mine, theirs = kept(folder), kept(whole.path.parent)
@@ -167,7 +166,6 @@ def test_without_its_letters_a_federation_makes_all_receipts_again(tmp_path: Pat
 
 
 def test_a_participant_verifies_a_copy_of_the_run_and_does_not_play_it(whole: hanse.Run, tmp_path: Path) -> None:
-    assert whole.path is not None
     again = tmp_path / "again"
     shutil.copytree(whole.path, again)
     with open_ledger(again) as ledger:
@@ -264,7 +262,6 @@ KILLED = """
 import os, signal, sys
 sys.path[:0] = sys.argv[1:3]
 from pathlib import Path
-from rotation import in_turn
 from test_letters import books, run_with
 from test_flower_in_process import grid_of
 from hanse.deployment.receipts import Letters

@@ -109,7 +109,6 @@ def test_a_message_that_waits_ends_soon_after_its_node() -> None:
         words = [sys.executable, "-c", code, "--parent-pid", str(node.pid)]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as message:
             try:
-                assert message.stdout is not None
                 assert message.stdout.readline() == "waits\n"
                 node.kill()
                 node.wait()

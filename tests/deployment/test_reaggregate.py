@@ -202,15 +202,12 @@ def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> No
     with listening as strategy:
         strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
         started = listening._watch.child._process
-        assert started is not None
         assert started.poll() is None
     assert started.returncode is not None
     child = Child()
     with pytest.raises(NotAgain, match="raised"):  # no replies: Flower makes nothing, and then there are no arrays
         Again(child, pickled(Secretive(True)), 1, {}, states()).made([])
     orphan = child._process
-    assert orphan is not None
-    assert orphan.stdin is not None
     orphan.stdin.close()  # as the kernel does when the parent dies
     assert orphan.wait(60) == 0
     child.close()

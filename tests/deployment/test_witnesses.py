@@ -92,7 +92,6 @@ class Splits:
             other.close_round(round)
         prover = Prover(other)
         head = prover.head()
-        assert head is not None
         since = shown._acknowledged.get(client, 0)
         return {"head": head.note(), "since": since, "proof": prover.proof(since)}
 

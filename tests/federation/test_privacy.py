@@ -284,7 +284,6 @@ def test_a_participants_lesser_terms_hold_in_an_account_with_a_larger_budget(tmp
     assert [one is None for one in told] == [True, False, False]
     assert "of 3 at delta 1e-05" in str(told[1])
     account = AccountFile(tmp_path / "privacy.json").read()
-    assert account is not None
     assert account.epsilon == 8.0
     assert asked(node(tmp_path, GIVEN), 4).refused is None
 
@@ -311,7 +310,6 @@ def test_what_a_participant_decides_itself_goes_before_the_run(tmp_path: Path) -
         reply = asked(node(tmp_path, given, own))
         assert reply.results[0].metrics["noise"] == 2.0  # type: ignore[union-attr]
     account = AccountFile(tmp_path / "privacy.json").read()
-    assert account is not None
     assert (account.epsilon, account.delta) == (3.0, 1e-6)
 
 
@@ -612,7 +610,6 @@ def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None
     given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
     run = hanse.run(experiment(3, given, {"name": "fedavg", "clients_per_round": 2}))
     private = run.experiment.federation.private
-    assert private is not None
     # two of four clients in three rounds: each is asked in two, rounded up
     assert spent(((Release(private["noise"]), 2),), 1e-5) == pytest.approx(8.0, rel=0.01)
 
@@ -737,7 +734,6 @@ def test_a_client_with_a_smaller_budget_adds_more_noise_and_stays_within_it(tmp_
     few = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5, "stricter": [{"clients": [0, 3], "epsilon": 2.0}]}
     run = hanse.run(experiment(3, few), out=tmp_path / "run")
     private = run.experiment.federation.private
-    assert private is not None
     noise = {line["client"]: line["fit/noise"] for line in run.clients}
     assert noise == {c: private["stricter"][0]["noise"] if c in (0, 3) else private["noise"] for c in range(4)}
     said = {c: max(line["fit/epsilon"] for line in run.clients if line["client"] == c) for c in range(4)}
@@ -757,7 +753,6 @@ def test_a_node_keeps_the_smaller_budget_that_the_run_gives_it(tmp_path: Path) -
     fits = max(n for n in range(1, 12) if spent(((Release(4.0), n),), 1e-5) <= 3.0)
     assert [one.refused is None for one in told] == [True] * fits + [False] * (12 - fits)
     account = AccountFile(tmp_path / "privacy.json").read()
-    assert account is not None
     assert (account.epsilon, dict(account.releases)) == (3.0, {Release(4.0): fits})
 
 

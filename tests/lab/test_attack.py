@@ -72,7 +72,6 @@ def test_the_best_deviation_is_found_made_simple_and_confirmed(tmp_path: Path) -
         "Pays: samples times 2. It gains 9.6 % (95 % interval 9.6 to 9.6) of its utility when honest, and ends 1.500 "
         "tokens above the others' mean (seeds 3 to 6)."
     )
-    assert found.idle is not None
     assert not found.idle.contributes
     assert (found.searched, found.fresh) == ([0, 1, 2], [3, 4, 5, 6])
     assert found.scale == pytest.approx(10 + 3 / 7)

@@ -60,7 +60,6 @@ def test_a_seller_that_says_less_gains_by_its_price_alone() -> None:
     found = search_these(POSTED, "paper", [dear])
     assert (found.pays["size down"], found.touched["size down"], found.losers) == (1, 1, 0)
     worst = found.worst
-    assert worst is not None
     assert worst[0].what == "size down"
     assert Rule("posted").worth(worst[0].told(dear), dear, 0)[1] > 0  # the buyer gains by it too
 
@@ -117,7 +116,6 @@ def test_the_bound_of_nothing_found() -> None:
 
 def test_a_counterexample_replays_to_its_gain(tmp_path: Path) -> None:
     found = search_markets(Rule(), "wide", 1)
-    assert found.worst is not None
     file = tmp_path / "market.json"
     write_counterexample(file, Rule(), found.worst)
     lie, honest, gain = replay_counterexample(file)

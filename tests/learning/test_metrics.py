@@ -154,7 +154,6 @@ def test_readings_are_made_without_imports() -> None:
         ("regret", "regret", True),
     ]
     accuracy = reading_of("balanced_accuracy")
-    assert accuracy is not None
     assert (accuracy.show(0.8431), accuracy.show_difference(-0.02)) == ("84.3 %", "-2.0 points")
 
 

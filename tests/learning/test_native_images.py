@@ -240,7 +240,6 @@ def test_coalitions_of_convolutions_are_mixed_where_that_is_less_work() -> None:
     if not native.vectors_are_wide():
         assert game.scorer.native is None
         return
-    assert game.scorer.native is not None
     every = [frozenset(i for i in range(6) if bits >> i & 1) for bits in range(64)]
     assert game.scorer.native.pays(torch.from_numpy(mixtures(every, game.shares, (1.0, 0.0))))
     assert not game.scorer.native.pays(torch.ones(1, 7))  # alone, it would take seven convolutions instead of one

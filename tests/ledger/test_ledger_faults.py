@@ -100,7 +100,6 @@ def drive(file: Path, limit: int, seconds: float | None = None) -> subprocess.Co
     """Let a process pay until its ``limit``-th function call or, if given, for some seconds after it is ready."""
     command = [sys.executable, "-c", DRIVER, str(HERE), str(file), str(limit)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
         first = child.stdout.readline()
         if seconds is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -138,7 +138,6 @@ def test_a_cut_tail_is_found(tmp_path: Path, told: list[Receipt]) -> None:
     cut = book(tmp_path / "cut", TOLD[:-1])
     assert cut.verify().ok
     wrong = cut.verify(told).wrong
-    assert wrong is not None
     assert "receipt of client 0, round 6: saw" in wrong
     assert wrong.endswith("its tail is cut")
 
@@ -151,7 +150,6 @@ def test_a_book_written_anew_is_found(tmp_path: Path, told: list[Receipt]) -> No
     other = book(tmp_path / "forged", closed(forged))
     assert other.verify().ok
     wrong = other.verify(told).wrong
-    assert wrong is not None
     assert wrong.startswith("receipt of client 0, round 0: root after transaction")
 
 
@@ -178,7 +176,6 @@ def test_a_changed_receipt_proves_nothing(ledger: Ledger, told: list[Receipt], c
     assert changed != told[9]
     assert changed.wrong("run") == "its proof does not lead to its head"
     wrong = ledger.verify([changed]).wrong
-    assert wrong is not None
     assert wrong.endswith(": its proof does not lead to its head")
 
 
@@ -304,7 +301,6 @@ def signed_anyway(tmp_path: Path, *statements: str) -> list[Receipt]:
     tree, record = Tree([one.encode() for one in statements]), as_text(bytes(32))
     ledger.post(0, [closing_line(bytes(32), tree.root())])
     head = Prover(ledger).head()
-    assert head is not None
     paths = [as_text(*tree.inclusion(i)) for i in range(len(tree))]
     return [Receipt(s, i, len(tree), paths[i], record, "", head.note()) for i, s in enumerate(statements)]
 

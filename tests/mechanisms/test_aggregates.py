@@ -179,7 +179,6 @@ def loss_of(setup: Setup, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
 def from_root(setup: Setup, old: Rows) -> Rows:
     """Gradient descent on the whole root set at once, with momentum, in plain PyTorch."""
     samples, layout = setup.data.server_root, setup.problem.layout
-    assert samples is not None
     row, velocity = torch.from_numpy(old).float(), torch.zeros(len(old))
     for _ in range(8):
         layout.load(setup.problem.module, row)
@@ -220,8 +219,6 @@ def test_rows_and_values_are_those_of_the_formula(name: str) -> None:
     np.testing.assert_allclose(new, rule(whole), atol=2e-5 if name == "geometric_median" else 3e-6)
 
     samples = setup.data.server_validation
-    assert samples is not None
-    assert view.values is not None
     worth = {(): -loss_of(setup, whole.old, samples.x, samples.y)}
     for size in range(1, M + 1):
         for members in combinations(range(M), size):
@@ -242,7 +239,6 @@ def test_estimates_and_errors_are_of_the_same_game() -> None:
     _, second = two_rounds(setup)
     exact, _ = build_mechanism({"name": "fedavg", "value": "exact"}).value.value(second.view, {})  # type: ignore[union-attr]
     found = second.view.values
-    assert found is not None
     assert found.standard_errors is not None
     assert (np.abs(found.per_seat - exact.per_seat) <= 4 * found.standard_errors + 1e-4).all()
     assert exact.without_block is not None
@@ -452,7 +448,6 @@ def test_the_root_set_is_nobody_elses() -> None:
     cut = [build(hanse.Experiment(data={"clients": 4, "root": r}, mechanism={"name": "fedavg"})).data for r in (0, 0.2)]
     plain, rooted = cut
     assert plain.server_root is None
-    assert rooted.server_root is not None
     for part in (plain, rooted):
         assert part.server_validation is not None
         assert part.server_test is not None

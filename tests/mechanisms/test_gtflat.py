@@ -109,7 +109,6 @@ def test_options(view: View) -> None:
 
 def test_validation_payoffs_are_losses_of_pairs(world: Setup, view: View) -> None:
     samples = world.data.server_validation
-    assert samples is not None
     losses = np.zeros((M, M))
     for i in range(M):
         for j in range(M):

@@ -122,7 +122,6 @@ def test_centres_are_a_step_down_the_gradient_of_the_distance(of: str, distance:
     played = rounds_of(experiment(rounds=3, mechanism=options))
     view, after = played[1].view, played[1].state.table.rows.double()
     trade, theta = view.get(Trade), view.trained.rows.double()
-    assert trade is not None
     n = trade.market.sizes
     first = {
         "travel": view.context.initial(0).double().expand(5, -1),
@@ -149,7 +148,6 @@ def test_bounded_centres_are_no_farther_than_the_farthest_import(of: str, distan
     played = rounds_of(experiment(rounds=3, mechanism=options))
     view, after = played[1].view, played[1].state.table.rows.double()
     trade, theta = view.get(Trade), view.trained.rows.double()
-    assert trade is not None
     assert trade.graph.sum() > 2
     where = theta - view.table.rows[:5].double() if of == "updates" else theta
     for i in np.flatnonzero(trade.graph.any(axis=1)):

@@ -25,7 +25,6 @@ from hanse.games.jackknife import interval_errors
 from hanse.learning.blocks import sample_blocks
 from hanse.questions.showing import number
 from hanse.questions.worths import Worths
-from hanse.reports.chart import Bars
 
 RNG = np.random.default_rng(5)
 ROWS = {name: RNG.normal(size=4) for name in ("Hope", "St Mary", "<b>General</b>", "Riverside", "Kiel", "Visby")}
@@ -115,7 +114,6 @@ def test_one_number_for_each_test_sample_gives_intervals_for_their_draw(method: 
     tried = "" if method in ("exact", "banzhaf", "leave_one_out", "mixture") else "orders that were not drawn and "
     assert f"Intervals: 95 %, for {tried}the draw of the 43 test samples." in str(found)
     marks = found.plot().chart.marks
-    assert isinstance(marks, Bars)
     assert marks.series[0].errors is not None
     assert np.isfinite(found.to_pandas()[["low", "high"]]).all(axis=None)
     assert " to " in found._repr_html_()

@@ -51,7 +51,6 @@ def test_values_are_the_reports_with_and_without_a_directory(played: hanse.Run) 
     assert played.path is not None
     record = load_run(played.path)
     found = contribution(SeedGroup("x", (record,)))
-    assert found is not None
     values = played.values()
     np.testing.assert_array_equal(values.values, found.totals)
     np.testing.assert_array_equal(values.standard_errors, found.errors)

@@ -32,7 +32,6 @@ def test_contributions_add_up_and_rank(tmp_path: Path) -> None:
         seat(2, 3, refused="late"),
     ]
     found = contribution(group(write_run(tmp_path / "a", [metric(r, 0.1) for r in range(3)], seats)))
-    assert found is not None
     assert found.clients.tolist() == [5, 1, 2]
     assert found.rounds.tolist() == [1, 2, 3]
     assert found.running == pytest.approx(np.array([[0, 2, 2], [0.5, 0.75, 0.75], [0.2, 0.2, -0.2]]))
@@ -47,7 +46,6 @@ def test_contributions_over_seeds_are_means(tmp_path: Path) -> None:
         for i, (c, v) in enumerate(((0, 1.0), (0, 2.0)))
     ]
     found = contribution(group(*paths))
-    assert found is not None
     assert found.totals.tolist() == [1.5]
     assert found.errors == pytest.approx([0.2 / 2**0.5])
 
@@ -68,7 +66,6 @@ def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
     seats = [seat(0, c, refused=why) for c, why in enumerate(("late", "late", "NaN"))]
     charts = participation_charts([group(write_run(tmp_path / "a", [metric(0, refused=3)], seats))])
     bars = next(c.marks for c in charts if c.key == "refusals")
-    assert isinstance(bars, Bars)
     assert bars.labels == ("late", "NaN")
     assert bars.series[0].values.tolist() == [2, 1]
 
@@ -81,11 +78,8 @@ def test_stages_add_up_to_the_round(tmp_path: Path) -> None:
 
 def test_class_map_is_rebuilt_from_the_config(tmp_path: Path) -> None:
     (facts,) = data_facts([group(write_run(tmp_path / "a", [metric(0, 0.1)]))])
-    assert facts.counts is not None
     assert facts.counts.shape == (6, 10)
     chart = class_chart(facts)
-    assert chart is not None
-    assert isinstance(chart.marks, Heat)
     assert chart.marks.z**2 == pytest.approx(facts.counts.T)
 
 
@@ -109,18 +103,15 @@ def test_many_clients_and_rounds_are_thinned(tmp_path: Path) -> None:
     found = group(large_run(tmp_path / "a", rounds=900, clients=400, per_round=8))
     charts = {c.key: c for c in contribution_charts([found])}
     heat = charts["contribution-map-greedyfed"].marks
-    assert isinstance(heat, Heat)
     assert heat.z.size <= 60_000
     assert heat.z.shape[0] <= 300
     assert heat.columns[-1] == "900"
     bars = charts["contribution-ranking-greedyfed"].marks
-    assert isinstance(bars, Bars)
     assert len(bars.labels) == 26
     assert bars.labels[15].endswith(" between (mean)")
     totals = contribution(found).totals  # type: ignore[union-attr]
     assert bars.series[0].values == pytest.approx([*totals[:15], totals[15:-10].mean(), *totals[-10:]])
     curve = next(c.marks for c in figures([found]) if c.key == "test-accuracy")
-    assert isinstance(curve, Lines)
     assert len(curve.lines[0].x) == 400
     assert curve.lines[0].x[[0, -1]].tolist() == [1, 900]
 

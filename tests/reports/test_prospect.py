@@ -52,7 +52,6 @@ def test_the_noise_that_is_foretold_is_as_long_as_the_noise_that_comes(unit: str
     played = play_round(setup, state)
     updates, old = played.view.trained, state.table.rows[0]
     rule, recipe, sizes = private_of(given, setup.data.sizes), given.train.recipe, setup.data.sizes
-    assert rule is not None
     learned = [rule.of(c).longest(int(n), recipe, recipe.lr, Train(0, 0, old)) for c, n in enumerate(sizes)]
     for client in range(4):
         said = [float(one) for one in re.findall("([0-9.e+]+) times", prospect(given, client).gives[-1])]

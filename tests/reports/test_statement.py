@@ -75,7 +75,6 @@ def test_figures_of_every_client_are_the_ledgers_own(auction: Path) -> None:
     total = 0
     for c in range(6):
         money = money_of(auction, c)
-        assert money is not None
         assert money.balance == balances[client(c)]
         assert money.escrow == balances.get(escrow(c), 0) == 0
         assert money.granted == 100 * TOKEN
@@ -106,7 +105,6 @@ def test_bids_are_no_expense(tmp_path: Path) -> None:
     (tmp_path / "ledger.json").write_text('{"book": "b"}')
     (tmp_path / "config.toml").write_text("")
     money = money_of(tmp_path, 1)
-    assert money is not None
     assert (money.granted, money.received, money.paid, money.net, money.balance, money.escrow) == (10, 1, 2, -1, 9, 0)
     assert [(f.kind, f.received, f.paid, f.transactions) for f in money.figures] == [
         ("grant", 10, 0, (1,)), ("bid", 0, 3, (2,)), ("return", 1, 0, (3,)), ("pay", 0, 2, (4,)),
@@ -114,7 +112,6 @@ def test_bids_are_no_expense(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [line.holds for line in money.lines] == [10, 7, 10, 9, 10, 8, 9]
     nobody = money_of(tmp_path, 2)
-    assert nobody is not None
     assert (nobody.balance, nobody.lines) == (0, ())
 
 
@@ -393,12 +390,10 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 def test_others_are_named_only_where_the_run_allows_it(auction: Path, tmp_path: Path) -> None:
     closed = statement(auction, 0)
     assert closed.models.names is None
-    assert closed.money is not None
     assert all(line.others == () for line in closed.money.lines)
     assert "client/1" not in json.dumps(closed.as_json())
     named = statement(pifl(tmp_path / "open", named=True), 0)
     assert named.models.names is not None
-    assert named.money is not None
     assert any(client(1) in line.others for line in named.money.lines)
     assert (named.models.deliveries, named.money.net) == (closed.models.deliveries, closed.money.net)
 

@@ -14,7 +14,6 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.totals import Totals
 from hanse.reports.accuracy import own_charts
 from hanse.reports.answers import picture_of
-from hanse.reports.chart import Bars, Graph, Lines
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.groups import group_runs, honest_of, kinds_of
 from hanse.reports.honesty import honesty_charts
@@ -59,18 +58,15 @@ def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     groups = group_runs([run])
     charts = {c.key.split("-")[0]: c.marks for c in token_charts(groups, books_of(groups)[0])}
     riders = charts["riders"]
-    assert isinstance(riders, Lines)
     assert [line.y[-1] for line in riders.lines] == pytest.approx(means, abs=1e-9)
     assert {line.x[-1] for key in ("riders", "balances") for line in charts[key].lines} == {5}
     [bars] = [c.marks for c in honesty_charts(groups) if c.key.startswith("honesty-tokens")]
-    assert isinstance(bars, Bars)
     assert [series.values[0] + 100 for series in bars.series] == pytest.approx(means, abs=1e-9)
 
 
 def test_values_that_rank_are_not_told_as_good_or_harm(folder: Path) -> None:
     (group,) = group_runs([load_run(folder)])
     found = contribution(group)
-    assert found is not None
     assert found.measure.ranks
     assert found.harmful == []
     picture = picture_of(group, found)
@@ -88,13 +84,11 @@ def test_the_charts(folder: Path) -> None:
     charts = {c.key.split("-")[0]: c for c in token_charts(groups, books)}
     assert set(charts) == {"balances", "riders", "tiers"}
     held = charts["balances"].marks
-    assert isinstance(held, Lines)
     assert [line.name for line in held.lines] == [f"client {c}" for c in range(12)]
     with open_ledger(folder) as ledger:
         for c, line in enumerate(held.lines):
             assert line.y[-1] * TOKEN == pytest.approx(ledger.balance(client(c)) + ledger.balance(escrow(c)))
     riders = charts["riders"].marks
-    assert isinstance(riders, Lines)
     assert [line.name for line in riders.lines] == ["honest, seed 2", "free riders, seed 2"]
 
 
@@ -104,7 +98,6 @@ def test_how_single_clients_fare(folder: Path) -> None:
     books, _ = books_of(groups)
     own, earned = own_charts(groups, books)
     marks = own.marks
-    assert isinstance(marks, Lines)
     [line] = marks.lines
     honest = honest_of(run)
     assert honest is not None
@@ -113,7 +106,6 @@ def test_how_single_clients_fare(folder: Path) -> None:
     np.testing.assert_allclose(line.x[1:], 100 * accuracy)
     np.testing.assert_allclose(line.y, 100 * np.arange(10) / 9)
     dots = earned.marks
-    assert isinstance(dots, Lines)
     np.testing.assert_allclose(dots.lines[0].x, 100 * run.arrays(4)["test_accuracy"])
     np.testing.assert_allclose(dots.lines[0].y, books[groups[0].label].held[-1] - 100)
 
@@ -121,7 +113,6 @@ def test_how_single_clients_fare(folder: Path) -> None:
 def test_who_paid_whom_is_what_the_ledger_moved(folder: Path) -> None:
     """Seats are paid into a tier's pool, and come out of it again: by brute force over all postings."""
     books = read_books(load_run(folder))
-    assert books is not None
     names = [client(c) for c in books.clients] + [f"pool/{p}" for p in books.pools]
     expected = np.zeros((len(names), len(names)))
     net = dict.fromkeys(names, 0)
@@ -140,9 +131,7 @@ def test_who_paid_whom_is_what_the_ledger_moved(folder: Path) -> None:
     np.testing.assert_allclose(books.flow * TOKEN, expected)
     np.testing.assert_allclose((books.flow.sum(axis=0) - books.flow.sum(axis=1)) * TOKEN, list(net.values()), atol=1e-3)
     chart = flow_chart(load_run(folder), books, "x")
-    assert chart is not None
     graph = chart.marks
-    assert isinstance(graph, Graph)
     assert graph.inside == len(books.pools) == graph.kinds.count("pool")
 
 
@@ -195,13 +184,11 @@ def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
         paths.append(write_run(tmp_path / f"{s}", [metric(0)], seats, changes))
     (chart,) = honesty_charts(group_runs(load_runs(paths)))
     bars = chart.marks
-    assert isinstance(bars, Bars)
     assert bars.labels == ("seed 0", "seed 1", "seed 2", "mean")
     honest, attackers = bars.series
     assert honest.values.tolist() == [2.5, 4.5, 4.0, pytest.approx(11 / 3)]
     assert attackers.values.tolist() == [1.0, 0.0, 0.5, 0.5]
     assert (honest.name, attackers.name) == ("honest (2 clients)", "attackers (1 client)")
-    assert honest.errors is not None
     assert honest.errors[:3] == pytest.approx(1.96 * 0.3 * np.sqrt(2) / 2)  # of a mean of two estimates
     assert honest.errors[3] == pytest.approx(
         4.302653 * np.std([2.5, 4.5, 4.0], ddof=1) / np.sqrt(3)

@@ -105,7 +105,6 @@ def test_the_hospitals_statement_speaks_of_auc_and_does_not_say_it_lost(played: 
     found = statement(played, 0)
     joined, alone = own_auc(played, 0), own_auc(played / "alone", 0)
     main = found.fit.main
-    assert main is not None
     assert (main.last, main.alone) == (pytest.approx(joined[0], abs=1e-6), pytest.approx(alone[0], abs=1e-6))
     assert joined[0] > alone[0]
     assert joined[1] < alone[1]  # by accuracy, which the others' prevalence spoils, it lost
@@ -129,7 +128,6 @@ def test_no_is_said_only_where_the_interval_says_so(played: Path) -> None:
     answers = {statement(played, c).verdict.answer for c in range(4)}
     for client in range(4):
         found = statement(played, client)
-        assert found.fit.main is not None
         low, high = found.fit.main.difference_interval or (np.nan, np.nan)
         assert found.verdict.answer == ("yes" if low > 0 else "no" if high < 0 else "even")
     assert answers <= {"yes", "even", "no"}
@@ -172,7 +170,6 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
     run = load_run(tmp_path / "run")
     assert run.metrics[0]["client/test_auc_missing"] == 1
     tests = run.own_tests(0)
-    assert tests is not None
     assert np.isnan(tests.main).tolist() == [False, False, True, False]
     assert run.metrics[0]["client/test_auc"] == pytest.approx(np.nanmean(tests.main))
     assert tests.gaps[2] == reason
@@ -259,7 +256,6 @@ def test_numbers_have_metrics_too(tmp_path: Path) -> None:
     run = load_run(tmp_path / "run")
     assert run.main.less_is_better
     tests = run.own_tests(0)
-    assert tests is not None
     assert run.metrics[0]["client/test_rmse_worst"] == pytest.approx(tests.main.max())
     row = compare_runs([tmp_path / "run"])[0]
     assert (row["test_mse"], row["test_loss"]) == (None, None)
@@ -277,14 +273,11 @@ def test_a_participant_on_a_network_reports_the_metrics_of_its_job(tmp_path: Pat
     request = Request(0, (Test("test", row),))
     [found] = unpack_reply(node.answer(0, pack(request)), room(request)).results
     assert isinstance(found, Tested)
-    assert data.test is not None
     wanted = sk.roc_auc_score(data.test.y, data.test.x @ row[:20])
     assert found.metrics == {"auc": pytest.approx(wanted)}
     assert found.gaps == {"failing": "RuntimeError: no such luck"}
-    assert found.without_block is not None
     assert found.without_block.shape == (20,)
     ill = int(data.test.y.sum())
-    assert found.interval is not None
     assert tuple(found.interval.tolist()) == auc_interval(found.metrics["auc"], ill, 300 - ill)
 
 

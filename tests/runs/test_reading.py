@@ -47,7 +47,6 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 
 
 def test_it_is_what_the_run_was(played: hanse.Run) -> None:
-    assert played.path is not None
     before = sorted((p, p.stat().st_mtime_ns) for p in played.path.rglob("*"))
     run = hanse.load(played.path)
     assert (run.metrics, run.clients) == (played.metrics, played.clients)

@@ -168,7 +168,6 @@ def test_a_value_that_an_operator_made_up_is_named(tmp_path: Path, monkeypatch: 
     assert wrong_in(tmp_path / "run") is None
     assert CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")]).exit_code == 0
     found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
-    assert found is not None
     assert found.startswith("round 1: the value of client 2 is ")
 
 
@@ -183,7 +182,6 @@ def test_a_model_that_an_operator_changed_is_named(tmp_path: Path, monkeypatch: 
         operator.setattr(rounds, "_settle_and_mix", other)
         hanse.run(experiment("path"), out=tmp_path / "run")
     found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
-    assert found is not None
     assert found.startswith("round 0: 'table_hash'[0] is ")
 
 
@@ -282,7 +280,6 @@ def test_an_array_that_was_changed_with_its_books_is_named(copy: Path) -> None:
     changed(copy / "rounds" / "00001.npz", lambda kept: kept["value"].__setitem__(0, 1.0))
     restamped(copy)
     found = recompute(copy, given(copy)).unlike
-    assert found is not None
     assert found.startswith("round 1: 'value'[0] is ")
 
 
@@ -304,7 +301,6 @@ def test_a_forged_round_is_named_whatever_checkpoint_is_there(copy: Path) -> Non
     for checkpoint in (b"", kept):
         early.write_bytes(checkpoint)
         found = recompute(copy, given(copy)).unlike
-        assert found is not None
         assert found.startswith("round 2: the value of client 4 is ")
 
 
@@ -450,7 +446,6 @@ def test_answers_that_are_none_are_a_line_and_no_traceback(copy: Path, header: s
         changed(copy / "rounds" / "00001.npz", lambda arrays, lied=lied: arrays.update(lied.hashes()))
         restamped(copy)
         found = recompute(copy).unlike
-        assert found is not None
         assert found.startswith("round 1: ")
         file.write_bytes(kept)
 

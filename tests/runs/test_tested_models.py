@@ -114,8 +114,6 @@ def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
     )
     data = build(run.experiment.data)
     counts, tests = data.class_counts(), data.server_test
-    assert counts is not None
-    assert tests is not None
     assert (len(tests), int(data.sizes.sum())) == (500, 1297)  # all test samples, and nothing cut from clients
     shares = counts / counts.sum(axis=1, keepdims=True)
     accuracy, loss = [], []

@@ -53,7 +53,6 @@ def test_differences_add_up_to_the_whole(tmp_path: Path) -> None:
     for n in range(6):
         run.round(**{"utility/client/0": n / 2})
         message = live.look()
-        assert message is not None
         assert not message["whole"]
         messages.append(json.loads(encode(message)))
         assert live.look() is None
@@ -133,7 +132,6 @@ def test_a_run_made_anew_under_the_same_name(tmp_path: Path) -> None:
     live = LiveRun(run.folder, "run")
     run.round()
     live.look()
-    assert run.ledger is not None
     run.ledger.close()
     shutil.rmtree(run.folder)
     again = Growing(tmp_path / "run", clients=2, planned=5)
@@ -258,7 +256,6 @@ def test_books_are_followed_from_where_they_were_left(tmp_path: Path, monkeypatc
     while books.read():
         pass
     assert (books.totals.count, books.totals.round) == (8, 0)
-    assert run.ledger is not None
     assert books.totals.balances == run.ledger.balances()
     assert sum(books.totals.balances.values()) == 0
     assert books.totals.biggest(2) == [("client/3", "client/0", 4 * TOKEN), ("client/2", "client/3", 3 * TOKEN)]

@@ -169,7 +169,6 @@ def test_the_command_starts_nginx_before_the_page_and_ends_it(serve: Callable[..
     environment = {**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as served:
         try:
-            assert served.stdout is not None
             found = re.search(r"https://127\.0\.0\.1:(\d+)", served.stdout.readline())
             assert found
             trusted = ssl.create_default_context(cafile=str(cert))

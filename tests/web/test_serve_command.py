@@ -98,7 +98,6 @@ def test_it_serves_notes_and_ends(tmp_path: Path) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as served:
         try:
-            assert served.stdout is not None
             found = re.search(r"http://127\.0\.0\.1:\d+", served.stdout.readline())
             assert found
             right = urllib.request.Request(f"{found[0]}/runs.json", headers={"Authorization": f"Bearer {secret}"})
