@@ -23,8 +23,6 @@ from hanse.base.errors import UserError
 from hanse.games import shapley
 from hanse.games.jackknife import interval_errors
 from hanse.learning.blocks import sample_blocks
-from hanse.questions.showing import number
-from hanse.questions.worths import Worths
 
 RNG = np.random.default_rng(5)
 ROWS = {name: RNG.normal(size=4) for name in ("Hope", "St Mary", "<b>General</b>", "Riverside", "Kiel", "Visby")}
@@ -453,14 +451,3 @@ def test_what_is_no_game_is_refused(given: dict[str, Any], line: str) -> None:
 def test_of_one_or_two_every_method_knows_the_value(method: Any) -> None:
     assert hanse.shapley(lambda have: float(len(have)), ["a", "b"], method).values.tolist() == [1.0, 1.0]
     assert hanse.shapley(lambda have: float(len(have)), ["a"], method).values.tolist() == [1.0]
-
-
-def test_numbers_are_written_as_people_read_them() -> None:
-    assert [number(x) for x in (1234567.0, 0.5, -12.345)] == ["1234567", "0.5", "-12.3"]
-
-
-def test_a_table_shows_no_more_digits_than_the_errors_bear() -> None:
-    values, errors = np.array([-0.0179, 0.2401, 0.05123]), np.array([0.01061, 0.0497, np.nan])
-    heads, rows = Worths(values, errors, ("St Mary", "General", "Hope")).shown_table()
-    assert heads == ("", "value", "95 % interval")
-    assert rows == [["General", "0.24", "0.14 to 0.34"], ["Hope", "0.0512", "–"], ["St Mary", "-0.02", "-0.04 to 0.00"]]

@@ -14,7 +14,6 @@ from torch import nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.games import shapley
-from hanse.questions.worths import Worths
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.normal(size=(7, 5))
@@ -543,27 +542,6 @@ def test_an_evaluate_that_changes_its_model_does_not_change_the_start() -> None:
     same = hanse.value(updates, lambda model: -float(np.square(model - 1).sum()), start=start)
     assert found.values.tolist() == same.values.tolist()
     assert start.tolist() == [0.2] * 4
-
-
-def test_of_equal_values_none_is_called_the_highest_alone() -> None:
-    found = Worths(np.array([0.3, 0.3 - 1e-17, 0.1]), np.zeros(3), ("Aarhus", "Faro", "Delft"))
-    assert found.sentences()[0] == "Aarhus and Faro have the highest value (0.3), Delft the lowest (0.1)."
-    alike = Worths(np.array([0.3, 0.3]), np.zeros(2), ("Aarhus", "Faro"))
-    assert alike.sentences()[0] == "Aarhus and Faro have the highest value (0.3)."
-
-
-def test_what_values_mean_without_a_start_and_near_the_top_is_said() -> None:
-    updates = {"Hope": np.array([1.0]), "Kiel": np.array([3.0])}
-    accuracy = {1.0: 0.8, 2.0: 0.9, 3.0: 0.7}.__getitem__
-    told = str(hanse.value(updates, lambda model: accuracy(float(model[0])), method="exact"))
-    assert "No start was given, so no update at all counts as 0: the values share out the whole 0.9" in told
-    told = str(hanse.value(updates, lambda model: accuracy(float(model[0])), method="exact", start=0.5))
-    assert "No start" not in told
-    assert "almost 1" not in told
-    told = str(hanse.value(updates, lambda model: -float(model[0]), method="exact"))
-    assert "all together" in told
-    told = str(hanse.value(updates, lambda model: 0.98 + float(model[0]) / 1000, method="exact", start=0.1))
-    assert "almost" in told
 
 
 def test_a_worth_that_fails_for_nobody_points_to_nothing() -> None:

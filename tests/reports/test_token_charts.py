@@ -7,11 +7,8 @@ import pytest
 from reports_cases import metric, seat, write_run
 
 import hanse
-from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow
-from hanse.federation.behaviour import Me, place
-from hanse.ledger.record import Record
+from hanse.core.entry import TOKEN, client, escrow
 from hanse.ledger.run_ledger import open_ledger
-from hanse.ledger.totals import Totals
 from hanse.reports.accuracy import own_charts
 from hanse.reports.answers import picture_of
 from hanse.reports.contributions import contribution, contribution_charts
@@ -133,46 +130,6 @@ def test_who_paid_whom_is_what_the_ledger_moved(folder: Path) -> None:
     chart = flow_chart(load_run(folder), books, "x")
     graph = chart.marks
     assert graph.inside == len(books.pools) == graph.kinds.count("pool")
-
-
-def test_flows_of_every_shape() -> None:
-    def flow(*transactions: dict[int, int]) -> list[list[float]]:
-        totals, found = Totals(), np.zeros((4, 4))
-        for n, moved in enumerate(transactions, 1):
-            postings = tuple((f"client/{place}" if place >= 0 else MINT, units) for place, units in moved.items())
-            totals.add(Record(n, 0, Transaction(f"{n}", "pay", postings)))
-        for (source, target), units in totals.flows.items():
-            found[int(source.removeprefix("client/")), int(target.removeprefix("client/"))] = units
-        return found.tolist()
-
-    none = [0.0] * 4
-    assert flow({0: -3, 1: 3}) == [[0, 3, 0, 0], none, none, none]
-    assert flow({0: -3, 1: 1, 2: 2}) == [[0, 1, 2, 0], none, none, none]
-    assert flow({0: -1, 1: -2, 2: 3}) == [[0, 0, 1, 0], [0, 0, 2, 0], none, none]
-    assert flow({0: -1, 1: -3, 2: 2, 3: 2}) == [[0, 0, 0.5, 0.5], [0, 0, 1.5, 1.5], none, none]
-    assert flow({-1: -5, 0: 5}, {0: -2, 3: 2}) == [[0, 0, 0, 2], none, none, none]  # the mint's grant is no payment
-    assert flow({0: -2, 1: 2}, {1: -2, 0: 2}) == [[0, 2, 0, 0], [2, 0, 0, 0], none, none]
-
-
-def test_dishonest_clients_are_those_that_the_behaviours_choose(folder: Path, tmp_path: Path) -> None:
-    run = load_run(folder)
-    kinds = kinds_of(run)
-    assert list(kinds) == ["honest", "free riders"]
-    recipe = hanse.Experiment.read(folder / "config.toml").train.recipe
-    for c in range(12):
-        at = place(Me(c, 12, 2, recipe, 1), "free riders")
-        assert (c in kinds["free riders"]) == (at < 3)
-    assert sorted(np.concatenate(list(kinds.values())).tolist()) == list(range(12))
-    path = write_run(
-        tmp_path / "a", [metric(0)], [seat(0, c, float(c)) for c in range(6)],
-        {"behaviour": {"attacker": {"clients": [1, 4]}, "noisy": {"sigma": 0.1}}, "run": {"seed": 5}},
-    )  # fmt: skip
-    found = {k: v.tolist() for k, v in kinds_of(load_run(path)).items()}
-    assert found["attackers"] == [1, 4]
-    loud = [c for c in range(6) if place(Me(c, 6, 5, recipe, 1), "noisy") >= 3]
-    assert found["the noisier half"] == [c for c in loud if c not in (1, 4)]
-    assert list(found) == ["the less noisy half", "attackers", "the noisier half"]
-    assert kinds_of(load_run(write_run(tmp_path / "b", [metric(0)]))) == {}
 
 
 def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
