@@ -188,6 +188,7 @@ def two_at_once(moments: int, seed: int, tmp_path: Path, monkeypatch: pytest.Mon
     assert held > moments / 2
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two_at_once(3, 4, tmp_path, monkeypatch)
 

@@ -209,6 +209,7 @@ def test_an_out_that_cannot_be_written_is_one_line(folder: Path) -> None:
     assert "file/run: cannot be written" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_import_path_may_name_a_module_of_the_folder(folder: Path) -> None:
     (folder / "mine.py").write_text(
         "from hanse.mechanisms.baselines import fedavg\n\n\ndef twice(clients_per_round=2):\n    return fedavg(2)\n"

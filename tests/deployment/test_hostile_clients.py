@@ -67,6 +67,7 @@ def fuzz(name: str, messages: int, seed: int, folder: Path) -> None:
             json.loads(line, parse_constant=no_constant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYED)
 def test_no_message_of_a_hostile_client_ends_a_round_or_touches_the_others(name: str, tmp_path: Path) -> None:
     fuzz(name, 2000 // len(PLAYED) + 1, 18, tmp_path)

@@ -27,6 +27,7 @@ def with_file(data: bytes) -> RecordDict:
     return RecordDict({"hanse": ConfigRecord({"header": "null"}), "arrays": arrays})
 
 
+@pytest.mark.slow
 def test_replies_that_are_small_on_the_wire_stay_small_in_memory() -> None:
     program = Path(__file__).parent / "bombs.py"
     calm = {**os.environ, "OMP_NUM_THREADS": "1"}

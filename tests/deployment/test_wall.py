@@ -305,6 +305,7 @@ def _memory(process: int) -> int:
     return 1024 * int(re.findall(r"VmRSS:\s+(\d+) kB", said)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[int, int]) -> None:
     port, worker = proxy
@@ -327,6 +328,7 @@ def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[in
             one.close()
 
 
+@pytest.mark.slow
 def test_the_proxy_waits_for_nobody_who_sends_a_byte_every_twenty_seconds(tmp_path: Path) -> None:
     if server_access.nginx() is None:
         pytest.skip("needs nginx")

@@ -287,6 +287,7 @@ def test_a_run_is_the_same_on_one_thread_and_on_two_and_keeps_its_engine(tmp_pat
     assert 'train = "native"' in (tmp_path / "one" / "config.toml").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 @HERE
 def test_tiles_of_sixteen_lanes_on_any_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

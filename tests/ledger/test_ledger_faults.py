@@ -121,6 +121,7 @@ def after_a_kill(file: Path) -> None:
         assert ledger.verify().ok
 
 
+@pytest.mark.slow
 def test_killed_while_it_pays(tmp_path: Path) -> None:
     whole = drive(tmp_path / "whole.jsonl", -1)
     assert whole.returncode == 0, whole.stderr
@@ -160,6 +161,7 @@ with Ledger.open(sys.argv[2], book="run") as ledger:
 """
 
 
+@pytest.mark.slow
 def test_two_writers_at_once(file: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(HERE), str(file)]
     writers = [

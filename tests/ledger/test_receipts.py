@@ -106,7 +106,7 @@ def test_an_issuer_goes_on_where_the_log_had_ended(tmp_path: Path) -> None:
     assert found == told_by(tmp_path / "whole again")
 
 
-@pytest.mark.parametrize("clients", [1, 2, 40, 4096])
+@pytest.mark.parametrize("clients", [1, 2, 40, pytest.param(4096, marks=pytest.mark.slow)])
 def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> None:
     """With 2^20 - 1 lines before the close, the worst that a million can be, and a thousand postings."""
     peaks = tuple(bytes([n]) * 32 for n in range(20))

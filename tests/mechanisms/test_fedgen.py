@@ -196,6 +196,7 @@ def test_the_automatic_choice_avoids_them_and_says_why() -> None:
     assert choose(world.problem, row, recipe, pool, seats=2, batch=8).engine in ("native", "stacked")
 
 
+@pytest.mark.slow
 def test_it_beats_fedavg_on_skewed_digits() -> None:
     def accuracy(name: str) -> float:
         settings = {

@@ -267,6 +267,7 @@ def untimed(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_makes_the_same_bits_and_the_same_books(tmp_path: Path) -> None:
     whole = hanse.run(experiment(), out=tmp_path / "whole")
     hanse.run(experiment(), out=tmp_path / "cut")

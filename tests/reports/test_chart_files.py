@@ -159,6 +159,7 @@ def _draw_in_a_fork(pipe: Any) -> None:
         pipe.send(str(wrong))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_fork_of_a_process_that_has_drawn_says_so_instead_of_waiting_for_ever() -> None:

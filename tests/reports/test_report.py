@@ -167,6 +167,7 @@ def test_figures_of_an_earlier_report_do_not_stay_beside_those_of_this_one(tmp_p
     assert after == {path.name for path in (tmp_path / "alone" / "figures").iterdir()} | {"mine.png"}
 
 
+@pytest.mark.slow
 def test_a_limit_on_addresses_leaves_the_page_and_says_what_is_missing(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     path = accuracies(tmp_path / "a", [0.1, 0.2])

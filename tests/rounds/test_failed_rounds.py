@@ -316,6 +316,7 @@ def test_grants_of_a_failed_first_round_come_with_the_next(tmp_path: Path) -> No
     assert [line.get("ledger/head") is None for line in run.metrics] == [True, False, False, False]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_a_run_with_failed_rounds_is_the_same(tmp_path: Path) -> None:
     given = experiment([1, 2], of=5, checkpoint_every=2)
     whole = play(given, tmp_path / "whole")

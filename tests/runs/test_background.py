@@ -284,6 +284,7 @@ def kill_and_resume(moments: int, seed: int, whole: Path, tmp_path: Path, every:
     assert finished <= moments // 20 + 1
 
 
+@pytest.mark.slow
 def test_killed_anywhere_nothing_is_lost_that_was_told(whole: Path, tmp_path: Path) -> None:
     kill_and_resume(4, 3, whole, tmp_path)
 

@@ -162,6 +162,7 @@ def test_with_a_certificate_the_page_is_served_by_tls_and_keys_are_asked_for(
     assert "Secure" in answer("POST", "/login", f"key={secret}", X_Forwarded_Proto="http").headers["set-cookie"]
 
 
+@pytest.mark.slow
 def test_the_command_starts_nginx_before_the_page_and_ends_it(serve: Callable[..., int], tmp_path: Path) -> None:
     cert, private = certificate(tmp_path)
     words = ["serve", str(tmp_path), "--port", "0", "--cert", str(cert), "--cert-key", str(private)]

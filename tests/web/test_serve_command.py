@@ -88,6 +88,7 @@ def test_a_page_for_others_warns_without_tls(tmp_path: Path, capsys: pytest.Capt
     assert not server.config.proxy_headers
 
 
+@pytest.mark.slow
 def test_it_serves_notes_and_ends(tmp_path: Path) -> None:
     Growing(tmp_path / "run").round()
     secret = CLI.invoke(app, ["token", "new", str(tmp_path / "keys"), "--role", "operator"]).stdout.strip()
