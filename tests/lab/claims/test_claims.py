@@ -428,6 +428,7 @@ decide({Path(sys.argv[1]): [claim_of()]}, work=work)
 """
 
 
+@pytest.mark.slow
 def test_it_can_be_killed_at_any_time(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[3])
     words = [sys.executable, "-c", KILLED, str(tmp_path), root]
