@@ -320,7 +320,7 @@ def test_a_server_cannot_stand_between_two_members(tmp_path: Path) -> None:
         return values
 
     got = refusals(played(nodes(tmp_path, 3, relay=relayed("shares", swapped)), 3))
-    assert "client 1 has not signed these keys for this round" in got[0]
+    assert "has not signed" in got[0]
     assert len(got) == 3
 
 

@@ -244,9 +244,7 @@ def test_a_mechanism_that_sends_it_finds_the_extras_beside_the_updates() -> None
 
 @pytest.mark.parametrize("engine", ["stacked", "vmapped"])
 def test_an_engine_that_batches_seats_is_refused_for_it(engine: str) -> None:
-    with pytest.raises(
-        hanse.UserError, match=f"engine.train is '{engine}'.*the loss of the payload that the mechanism"
-    ):
+    with pytest.raises(hanse.UserError, match=f"engine.train is '{engine}'.*payload"):
         hanse.run(experiment(engine={"train": engine, "threads": 1}))
 
 
@@ -326,7 +324,7 @@ def test_a_declared_extra_that_is_not_finite_is_refused() -> None:
     assert Like((2,)).wrong(torch.tensor([1.0, torch.inf])) == "has NaN or infinite entries"
     assert Like((2,)).wrong(np.zeros(2)) == "ndarray: must be float32 of shape (2,)"
     assert Like((2,)).wrong(torch.zeros(2)) is None
-    with pytest.raises(ValueError, match="type float16: must be float32, float64 or int64"):
+    with pytest.raises(ValueError, match="type float16"):
         Like((2,), torch.float16)
 
 

@@ -273,7 +273,7 @@ def test_a_server_cannot_choose_a_clip_that_numbers_are_too_coarse_for(tmp_path:
 
 @pytest.mark.parametrize(("name", "given"), [("rate", 0.5), ("bits", 9.0)])
 def test_what_moves_the_clip_needs_a_quantile(name: str, given: float, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"{name}: {given:g}: only with a quantile for the clip to follow"):
+    with pytest.raises(UserError, match=f"{name}: {given:g}: only with a quantile"):
         node(tmp_path, GIVEN | {name: given})
 
 

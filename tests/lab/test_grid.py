@@ -163,7 +163,7 @@ def test_parts_share_out_the_runs(file: Path) -> None:
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "2", "a/4", "1/0", "-1/4", "1/4/2", "1.5/4", ""])
 def test_wrong_parts(text: str) -> None:
-    with pytest.raises(UserError, match=r"--part .*: must be i/n with i from 1 to n"):
+    with pytest.raises(UserError, match=r"--part .*: i/n"):
         SweepPart.read(text)
 
 
@@ -171,5 +171,5 @@ def test_wrong_parts(text: str) -> None:
 def test_what_was_an_object_of_python_is_refused_before_the_first_run(given: str, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'{given}\n[mechanism]\nname = "fedavg"\n')
-    with pytest.raises(UserError, match=r"(data.source|model.name): 'object': was an object of Python, which no file"):
+    with pytest.raises(UserError, match=r"(data.source|model.name): 'object':"):
         grid_of(file, [], [], 5)

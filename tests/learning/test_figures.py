@@ -50,7 +50,7 @@ def test_what_a_function_returns_is_read() -> None:
     assert as_figures(said, "evaluate") == {"loss": 0.5, "auc": 0.75, "f1": 0.25}
     assert as_figures(np.int64(3), "evaluate") == {"worth": 3.0}
     for wrong in (None, "0.5", {}, {"loss": None}, np.zeros(2), True):
-        with pytest.raises(UserError, match=r"evaluate: returned .*: must be a number, or numbers by name"):
+        with pytest.raises(UserError, match=r"evaluate: returned"):
             as_figures(wrong, "evaluate")
 
 

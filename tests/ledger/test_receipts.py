@@ -70,7 +70,7 @@ def test_what_a_receipt_says(tmp_path: Path) -> None:
         (tmp_path / "metrics.jsonl").write_text('{"round": 2, "time/s": 0.5}\n')
         seats = [{"round": 2, "client": 3, "value": 0.25, "fit/epsilon": 1.5}]
         (tmp_path / "clients.jsonl").write_text("".join(json.dumps(seat) + "\n" for seat in seats))
-        with pytest.raises(ValueError, match="round 2: its close is not what follows from the book and the records"):
+        with pytest.raises(ValueError, match="round 2: its close"):
             list(Issuer(ledger, tmp_path).new())
     (tmp_path / "transactions.jsonl").unlink()
     (tmp_path / "transactions.heads").unlink()

@@ -121,7 +121,7 @@ def test_bad_postings_are_refused_whole(ledger: Ledger, case: str) -> None:
 def test_rounds_do_not_go_back(ledger: Ledger) -> None:
     ledger.post(0, [grant(0)])
     ledger.post(5, [pay(0, 1, 5)])
-    with pytest.raises(LedgerError, match="round 4: the book is in round 5 already"):
+    with pytest.raises(LedgerError, match=r"round 4.*round 5"):
         ledger.post(4, [pay(0, 1, 5, "late")])
     for number in (-1, 1.0, True):
         with pytest.raises(LedgerError, match="must be an integer"):

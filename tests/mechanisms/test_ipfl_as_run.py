@@ -165,7 +165,7 @@ def test_fedfomo_on_train_samples_needs_no_validation_share() -> None:
     given["mechanism"] = {"name": "fedfomo", "sent": "drawn", "share": "train", "entry": 1e-6}
     assert len(hanse.run(hanse.Experiment(**given)).metrics) == 4
     given["mechanism"] = {"name": "fedfomo"}
-    with pytest.raises(hanse.UserError, match="needs a validation share at each client"):
+    with pytest.raises(hanse.UserError, match="validation share"):
         hanse.run(hanse.Experiment(**given))
 
 

@@ -424,7 +424,7 @@ def test_a_model_without_a_gradient_is_refused_before_round_0(rounded: bool, lin
     assert refused.value.lines[0].startswith(f"mechanism.value: Path needs a loss with a gradient, and {line}")
     assert refused.value.lines[0].endswith("'exact', 'mixture' and 'gtg' need none")
     assert hanse.run(one, model=Fast(rounded), value="leave_one_out").metrics[-1]["value/sum"] != 0
-    with pytest.raises(UserError, match="FirstOrder needs a loss with a gradient"):
+    with pytest.raises(UserError, match=r"FirstOrder.*gradient"):
         hanse.run(one, model=Fast(rounded), value="first_order")
     summed = one.model_copy(update={"federation": one.federation.model_copy(update={"secure": {"group": 3}})})
     with pytest.raises(UserError, match="GroupPath"):

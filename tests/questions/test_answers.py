@@ -140,15 +140,15 @@ def test_what_is_returned_for_each_sample_is_of_the_same_samples_and_can_be_cach
     lengths = iter(range(40, 60))
     with pytest.raises(UserError, match=r"41 numbers.*40 before"):
         hanse.value(ROWS, lambda model: np.zeros(next(lengths)))
-    with pytest.raises(UserError, match="evaluate: returned a number that is not finite for the average of"):
+    with pytest.raises(UserError, match="not finite"):
         hanse.value(ROWS, lambda model: np.array([1.0, np.nan]))
-    with pytest.raises(UserError, match=r"must be one number, the more the better, or an array of one for each test"):
+    with pytest.raises(UserError, match=r"must be one number"):
         hanse.value(ROWS, lambda model: (0.3, 0.9))  # a loss and an accuracy
 
 
 @pytest.mark.parametrize("worth", ["0.5", True, np.True_, torch.tensor(True), np.array(["0.5", "1"]), np.array("1")])
 def test_words_and_a_lone_truth_are_no_worth(worth: Any) -> None:
-    with pytest.raises(UserError, match="must be one number, the more the better") as wrong:
+    with pytest.raises(UserError, match="must be one number") as wrong:
         hanse.value(ROWS, lambda model: worth)
     assert len(wrong.value.lines) == 1
     right = hanse.value(ROWS, lambda model: np.array([True, False] * 20))  # for each test sample, whether it was right
@@ -371,7 +371,7 @@ def test_a_name_that_cannot_be_read_is_refused(name: Any) -> None:
         lambda: hanse.value(dict(zip(["Hope", name], models, strict=True)), loss),
         lambda: hanse.shapley(lambda have: float(len(have)), ["Hope", name]),
     ):
-        with pytest.raises(UserError, match=r"^(names|updates): one is called .*: give it a name that can be read$"):
+        with pytest.raises(UserError, match=r"^(names|updates): one is called"):
             given()
 
 
@@ -388,7 +388,7 @@ def test_a_name_is_shown_in_one_line_of_what_can_be_printed() -> None:
     seen: set[Any] = set()
     hanse.shapley(lambda have: float(seen.update(have) or 0), names)
     assert seen == set(names)  # the function gets the names as they were given
-    with pytest.raises(UserError, match=r"^names: two are called 'a b': give them other names"):
+    with pytest.raises(UserError, match=r"^names: two are called 'a b'"):
         hanse.shapley(lambda have: 0.0, ["a b", "a\nb"])
     with pytest.raises(UserError, match=r"^names: \[1\]: must be a text or a number"):
         hanse.value(models[:2], loss, names=[[1], [2]])
@@ -397,7 +397,7 @@ def test_a_name_is_shown_in_one_line_of_what_can_be_printed() -> None:
 def test_a_weight_of_nothing_has_no_value_in_an_average_and_nothing_as_a_step() -> None:
     weights = dict.fromkeys(ROWS, 1.0) | {"Kiel": 0.0}
     for method in ("exact", "mixture", "gtg", "monte_carlo", "leave_one_out", "banzhaf"):
-        with pytest.raises(UserError, match=r"^weights: 'Kiel' has 0: .*; allowed: above 0; leave it out"):
+        with pytest.raises(UserError, match=r"^weights: 'Kiel' has 0: .*above 0"):
             hanse.value(ROWS, loss, weights, method)
         steps = hanse.value(ROWS, loss, weights, method, start=np.zeros(4), game="increment")
         assert steps.values[list(ROWS).index("Kiel")] == pytest.approx(0, abs=1e-5)

@@ -50,7 +50,7 @@ def test_orders_that_agree_are_not_called_exact() -> None:
     found = hanse.shapley(lambda names: float(set(names) == set(range(11))), list(range(22)))
     assert found.evaluated < 2**22
     assert "Exact" not in str(found)
-    assert "does not vary, but leaves out orders that were not drawn" in str(found)
+    assert "does not vary" in str(found)
 
 
 @pytest.mark.parametrize("method", ["mixture", "gtg", "monte_carlo"])

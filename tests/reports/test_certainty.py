@@ -190,7 +190,7 @@ def test_exact_values_are_called_exact_and_have_no_interval_of_no_width(tmp_path
     assert given.exact
     assert (given.value, given.error, given.interval, given.share_interval) == (-1.0, 0.0, None, None)
     page = render(statement(path, 1))
-    assert "these values are exact on the validation samples" in page
+    assert "these values are exact" in page
     assert "harm" not in page  # of other validation samples nothing is known
     groups = group_runs(load_runs([path]))
     page, _, _ = page.partition("Words used here")

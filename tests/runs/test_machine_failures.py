@@ -231,9 +231,7 @@ def test_what_fails_before_a_round_leaves_no_directory(tmp_path: Path, monkeypat
         hanse.run(experiment(), out=tmp_path / "run", observers=[Fails("on_start")])
     url = {"url": f"sqlite:///{tmp_path / 'nowhere' / 'x.db'}"}
     nowhere = hanse.Experiment(**(experiment().sections() | {"ledger": url}))
-    with pytest.raises(
-        hanse.UserError, match=r"^ledger\.url: sqlite:.*unable to open database file: there is no folder .*nowhere$"
-    ):
+    with pytest.raises(hanse.UserError, match=r"^ledger\.url: sqlite:.*nowhere$"):
         hanse.run(nowhere, out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 

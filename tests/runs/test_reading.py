@@ -64,7 +64,7 @@ def test_a_model_is_a_plain_module(played: hanse.Run, tmp_path: Path) -> None:
     other = played.model(0)
     other.load_state_dict(load_file(tmp_path / "model.safetensors"))
     assert same(other, played.model(2))
-    with pytest.raises(UserError, match="client 4: no such client; this run has clients 0 to 3"):
+    with pytest.raises(UserError, match=r"client 4: no such client.*0 to 3"):
         hanse.load(played.path).model(4)
 
 
@@ -79,7 +79,7 @@ def test_a_run_that_was_stopped(tmp_path: Path) -> None:
     assert run.model(0) is not None
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     run = hanse.load(tmp_path / "run")
-    with pytest.raises(UserError, match="has no checkpoint that can be read, so no models"):
+    with pytest.raises(UserError, match="no checkpoint"):
         run.model()
 
 
@@ -178,5 +178,5 @@ def test_a_name_where_clients_have_none(played: hanse.Run) -> None:
     assert played.path is not None
     run = hanse.load(played.path)
     assert run.names == ()
-    with pytest.raises(UserError, match="no client has this name; give its number: this run's clients have no names"):
+    with pytest.raises(UserError, match="no client has this name"):
         run.model("Hope")

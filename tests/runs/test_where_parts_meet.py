@@ -88,12 +88,12 @@ def test_other_frozen_parameters_are_refused_where_rows_do_not_have_them(tmp_pat
     given, model = experiment(model={"send": "trainable"}), net()
     run = hanse.run(given, data=frame(), model=model, out=tmp_path / "run")
     assert same(hanse.load(tmp_path / "run", model=model).model(0), run.model(0))
-    with pytest.raises(UserError, match="have other frozen parameters than this model"):
+    with pytest.raises(UserError, match="other frozen parameters"):
         hanse.load(tmp_path / "run", model=net())
-    with pytest.raises(UserError, match="have other frozen parameters than this model"):
+    with pytest.raises(UserError, match="other frozen parameters"):
         hanse.resume(tmp_path / "run", data=frame(), model=net(), rounds=3)
     assert len(hanse.resume(tmp_path / "run", data=frame(), model=model, rounds=3).metrics) == 3
-    with pytest.raises(UserError, match=r"given as an object \(Sequential\); give it again"):
+    with pytest.raises(UserError, match=r"given as an object \(Sequential\)"):
         hanse.load(tmp_path / "run").model()
 
 
