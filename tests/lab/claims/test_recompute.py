@@ -58,6 +58,7 @@ def test_its_tables_are_whole_and_their_margins_are_the_claims() -> None:
         }
 
 
+@pytest.mark.slow
 def test_it_comes_to_the_same_words_as_the_judge(script: ModuleType) -> None:
     assert script.main() == judged(BENCHMARKS / "results")
 
