@@ -38,6 +38,13 @@ format: $(READY)
 bench: $(READY)  ## the speed figures of benchmarks/RESULTS.md; HANSE_DATA names the folder with the data sets
 	$(BIN)/python benchmarks/run_all.py
 
+.PHONY: tables trials
+tables: $(READY)  ## the papers' tables at the smallest scale, compared with an earlier commit's; goes on where it was stopped
+	nice -n 19 $(BIN)/python benchmarks/tables.py
+
+trials: $(READY)  ## what people (or programs) reached by the documentation alone: scores of kept transcripts
+	$(BIN)/python benchmarks/trials.py
+
 decide: $(READY)  ## an idle core works on the papers' claims, from a checkout of its own; ends and goes on at any time
 	$(BIN)/python benchmarks/decide.py
 

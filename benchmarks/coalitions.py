@@ -1,6 +1,8 @@
-"""Coalition values: 256 random coalitions of 20 clients, MLP 784-50-25-10 on 5,000 images, and 200 of GreedyFed's CNN
-(what ``mixture`` asks for) on 4,000; subsets per second against averaging each coalition's model and evaluating it, all
-images at once or (the CNN) in blocks of 250, channels last, which is the best that we know for one model at a time.
+"""How many coalitions' models a second are scored, against averaging each one's model and evaluating it.
+
+256 random coalitions of 20 clients, MLP 784-50-25-10 on 5,000 images, and 200 of GreedyFed's CNN (what ``mixture`` asks
+for) on 4,000; the naive way with all images at once or (the CNN) in blocks of 250, channels last, which is the best
+that we know for one model at a time.
 Run: ``HANSE_DATA=folder python benchmarks/coalitions.py``. With ``--rounds 2`` also whole rounds of GreedyFed at the
 paper's setting for CIFAR-10 (N=200, M=20): how many coalitions, how fast, and their share of the round's time.
 """
@@ -12,7 +14,8 @@ import argparse
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from plain import interleaved, load, table, with_threads
+from common import interleaved, print_times, with_threads
+from plain import load, mlp
 from torch import Tensor, nn
 
 import hanse
@@ -90,7 +93,7 @@ def compare(
     runs |= {f"hanse, {t} threads": with_threads(t, ours) for t in sorted({1, most})}
     times = interleaved(runs, repeats)
     each = {n: [v / (len(few) if n.startswith("naive") else count) for v in values] for n, values in times.items()}
-    medians = table(f"{title}: a coalition", each, [n for n in runs if n.startswith("naive")])
+    medians = print_times(f"{title}: a coalition", each, [n for n in runs if n.startswith("naive")])
     for name, value in medians.items():
         print(f"{name}: {1000 / value:.0f} subsets per second")
     print(f"largest difference of a value: {gap:.1e}")
@@ -128,10 +131,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0, help="whole rounds of GreedyFed on CIFAR-10")
     options = parser.parse_args()
     most = torch.get_num_threads()
-    mlp = nn.Sequential(nn.Flatten(), nn.Linear(784, 50), nn.ReLU(), nn.Linear(50, 25), nn.ReLU(), nn.Linear(25, 10))
     train, _, source = load("mnist")
     part = Samples(train.x[:5000], train.y[:5000])
-    compare(f"MLP, 20 clients, 5,000 images ({source})", "mlp", mlp, part, 20, 256, options.repeats)
+    compare(f"MLP, 20 clients, 5,000 images ({source})", "mlp", mlp(), part, 20, 256, options.repeats)
     train, _, source = load("cifar10")
     part = Samples(train.x[:4000], train.y[:4000])
     title = f"GreedyFed's CNN, 20 clients, 4,000 images ({source})"

@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from resumable import play_missing
+from common import play_missing
 
 import hanse
 from hanse.data import FederatedData, build

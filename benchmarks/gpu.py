@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from plain import PlainLoop, cnn, interleaved, load, mlp, table
+from common import interleaved, print_times
+from plain import PlainLoop, cnn, load, mlp
 from torch import Tensor, nn
 
 import hanse
@@ -170,7 +171,7 @@ def time_rounds(job: Job, device: str, seats: int, repeats: int) -> None:
         ours = Rounds(job, engine_of(name, problem, device), row.to(device), train, test, seats)
         runs[f"hanse, {name}"] = waited(ours.run, device)
         waited(ours.run, device)()  # a segment is recorded when it comes a second time, in the warm-up that follows
-    table(f"{job.name} on {source}, {seats} seats, a round with its test", interleaved(runs, repeats), baseline)
+    print_times(f"{job.name} on {source}, {seats} seats, a round with its test", interleaved(runs, repeats), baseline)
     if device == "cuda":
         for name, run in runs.items():
             held = torch.cuda.memory_allocated()
@@ -271,7 +272,7 @@ def time_values(device: str, repeats: int) -> None:
         runs["hanse"] = waited(ours, device)
         times = interleaved(runs, repeats)
         each = {n: [v / (256 if n == "hanse" else 32) for v in found] for n, found in times.items()}
-        for label, value in table(f"{title}: a coalition", each, ["naive, TF32", "naive"]).items():
+        for label, value in print_times(f"{title}: a coalition", each, ["naive, TF32", "naive"]).items():
             print(f"{label}: {1000 / value:.0f} coalitions a second")
 
 

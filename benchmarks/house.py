@@ -1,6 +1,7 @@
 """How the house stands: rooms and what they import, lines of code and of prose, repeats, public docstrings.
 
     python benchmarks/house.py [--base COMMIT] [--missing]
+    python benchmarks/house.py --rooms | --lower      # lines of code beside the ceilings of house.toml; lower these
 
 A *room* is a folder of ``src/hanse`` with its subfolders, or a module beside them. An *arrow* says that some module of
 one room imports one of another, be it for typing alone. A *floor* is how many rooms stand one on the other;
@@ -22,12 +23,16 @@ import io
 import re
 import statistics
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-SOURCE = Path(__file__).parents[1] / "src" / "hanse"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "hanse"
+CEILINGS = ROOT / "house.toml"
 WINDOW = 6
 ARRAYS = re.compile(r"\b(Tensor|NDArray|ndarray|ArrayLike|Floats|Ints|Graph)\b")
 AMOUNTS = re.compile(r"\b(units|amounts?|balances?|price|prices|bill|grant|floor|paid|fee)\b")
@@ -204,25 +209,89 @@ def map_figures(source: Path) -> dict[str, float]:
     }
 
 
-def code_and_prose(text: str) -> tuple[int, int]:
-    """Return how many lines of a module have code on them, and how many are docstrings or comments."""
-    doc, code, comments = set[int](), set[int](), set[int]()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
-            first = node.body[0]
+def _docstrings(tree: ast.Module) -> tuple[set[int], int]:
+    """Return the lines of all docstrings, and how many there are."""
+    lines, number, waiting = set[int](), 0, list[ast.AST]([tree])
+    while waiting:
+        node = waiting.pop()
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
+            first = body[0]
             if (
                 isinstance(first, ast.Expr)
                 and isinstance(first.value, ast.Constant)
                 and isinstance(first.value.value, str)
             ):
-                doc |= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+                lines |= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+                number += 1
+        if isinstance(node, ast.Module | ast.stmt | ast.ExceptHandler | ast.match_case):
+            waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+    return lines, number
+
+
+def _tokens(text: str) -> tuple[set[int], set[int]]:
+    """Return the lines that have code or a docstring on them, and those that have a comment."""
+    code, comments = set[int](), set[int]()
     skipped = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             comments.add(token.start[0])
         elif token.type not in skipped:
             code |= set(range(token.start[0], token.end[0] + 1))
-    return len(code - doc), len(doc | comments)
+    return code, comments
+
+
+def lines_of_code(text: str) -> int:
+    """Return how many lines of a module have something else on them than a comment or a docstring.
+
+    What is inside a longer string counts, blank lines too. Only modules that have one are read token by token.
+    """
+    docs, number = _docstrings(ast.parse(text))
+    if text.count('"""') == 2 * number and "'''" not in text:
+        lines = enumerate(text.splitlines(), 1)
+        return sum(1 for n, line in lines if n not in docs and line.strip() and not line.lstrip().startswith("#"))
+    return len(_tokens(text)[0] - docs)
+
+
+def code_and_prose(text: str) -> tuple[int, int]:
+    """Return how many lines of a module have code on them, and how many are docstrings or comments."""
+    return lines_of_code(text), len(_docstrings(ast.parse(text))[0] | _tokens(text)[1])
+
+
+def lines_of_rooms(root: Path = ROOT) -> dict[str, int]:
+    """Return the lines of code of each room: folders of the package (its wings each), what lies beside them, and
+    ``papers``, ``tests`` and ``benchmarks``. A key is a path below ``root``, as in ``house.toml``.
+    """
+    found = Counter[str]()
+    for top in ("src/hanse", "papers", "tests", "benchmarks"):
+        for path in (root / top).rglob("*.py"):
+            inner = path.relative_to(root / top).parts
+            depth = 2 if inner[0] == "wings" else 1
+            room = "/".join((top, *inner[:depth])) if len(inner) > depth else f"{top}/*.py"
+            found[room if top == "src/hanse" else top] += lines_of_code(path.read_text())
+    return dict(found)
+
+
+def above(lines: Mapping[str, int], house: Mapping[str, Any]) -> dict[str, int]:
+    """Return by how many lines each room is above its ceiling: ``now``, or ``end`` where that is more."""
+    over = {room: n - max(house["rooms"].get(room, {"now": 0, "end": 0}).values()) for room, n in lines.items()}
+    return {room: n for room, n in over.items() if n > 0}
+
+
+def print_rooms(house: Mapping[str, Any], *, lower: bool) -> None:
+    """Print each room beside its ceiling; with ``lower`` write the lines of rooms below theirs into the file."""
+    lines, text = lines_of_rooms(), CEILINGS.read_text()
+    for room in dict.fromkeys([*house["rooms"], *lines]):
+        n, ceiling = lines.get(room, 0), house["rooms"].get(room, {"now": 0, "end": 0})
+        said = f"{n - ceiling['now']:+}" if n != ceiling["now"] else ""
+        print(f"{room:28} {n:7,} lines; now {ceiling['now']:7,} {said:>7}; end {ceiling['end']:7,}")
+        if n < ceiling["now"]:
+            text = text.replace(f'"{room}" = {{ now = {ceiling["now"]},', f'"{room}" = {{ now = {n},')
+    source = sum(n for room, n in lines.items() if room.startswith("src/"))
+    over = sum(n for room, n in above(lines, house).items() if room.startswith("src/"))
+    print(f"src/: {source:,} lines, {over:,} of the reserve of {house['reserve']['lines']:,} used")
+    if lower:
+        CEILINGS.write_text(text)
 
 
 def longest_function(tree: ast.Module) -> int:
@@ -274,7 +343,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", metavar="COMMIT")
     parser.add_argument("--missing", action="store_true", help="list the docstrings that say nothing")
+    parser.add_argument("--rooms", action="store_true", help="print the rooms' lines of code beside their ceilings")
+    parser.add_argument("--lower", action="store_true", help="the same, and lower the ceilings in house.toml")
     given = parser.parse_args()
+    if given.rooms or given.lower:
+        print_rooms(tomllib.loads(CEILINGS.read_text()), lower=given.lower)
+        return
     before: Mapping[str, float] = {}
     from regression import source_of  # here: a test loads this file without its folder
 

@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from path_study import rounds
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
@@ -41,8 +40,8 @@ from hanse.learning.job import SeatJob
 from hanse.learning.loop import LoopEngine
 from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequential import SequentialEngine
-from hanse.rounds.round import Played
-from hanse.runs.setup import build
+from hanse.rounds.round import Played, first_state, play_round
+from hanse.runs.setup import build, settle_engine
 
 CLIENTS, HELD, STEPS, WORLDS = 12, 50, 600, 32
 CASTS: dict[str, dict[str, Any]] = {
@@ -76,10 +75,12 @@ def experiment(cast: str, seed: int, samples: int, **train: Any) -> hanse.Experi
 
 def played(cast: str, seed: int, number: int, samples: int = HELD, **train: Any) -> Iterator[tuple[int, Played, Any]]:
     """Yield the rounds, with the experiment's data."""
-    given = experiment(cast, seed, samples, **train)
-    data = build(given).data
-    for r, one in rounds(given, number):
-        yield r, one, data
+    setup = settle_engine(build(experiment(cast, seed, samples, **train))).setup
+    state = first_state(setup)
+    for r in range(1, number + 1):
+        one = play_round(setup, state)
+        state = one.state
+        yield r, one, setup.data
 
 
 def losses(problem: Any, row: Tensor, x: Tensor, y: Tensor) -> Tensor:

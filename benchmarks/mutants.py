@@ -1,37 +1,46 @@
-"""Mutation testing: how many small faults in ``games/``, ``table.py`` and ``ledger/`` do the tests notice?
+"""Mutation testing: which small faults do the tests notice, and which did those of an earlier commit notice?
 
-    python benchmarks/mutants.py games table.py ledger [--most 60] [--out mutants.jsonl] [--again mutants.jsonl]
+    python benchmarks/mutants.py [--base COMMIT] [--seed 7] [--count 150] [--rooms core games ...]
+                                 [--shard 1/2] [--out mutants.jsonl]
 
-Works on a copy of the tree. First every test says which lines of the code it runs; then each mutant (one comparison,
-sum, number, truth value, condition, return value or call changed) meets the tests that run its line, the fastest
-first, and is killed if one of them fails or hangs. A process that has the libraries loaded is forked for each, so that
-a mutant costs little more than its tests. Texts are left alone: no test should depend on every word of a message.
-With ``--again`` it meets only the changes that survived before, wherever they stand now.
+A mutant is one comparison, sum, number, truth value, condition, return value or call of ``src/hanse`` changed; texts
+are left alone, since no test should depend on every word of a message. As many are drawn from each room (of those that
+stand in both trees), the same ones with the same seed. Each meets its room's tests (``tests/ROOM``, without the slow
+ones), those files first that import the changed module, until one fails or hangs; if none does, all other test files
+that import that module, the fastest first. With ``--base`` it meets the tests of that commit too, and after the table
+by room those are named that were killed then and are alive now; more than two: exit code 1.
+
+All works on copies. A process that has the libraries loaded is forked for each mutant; a test file that fails without
+any change is left out and named. Each result is a line of ``--out``: the same command goes on with what is left, and
+several ``--shard i/n`` may write to the same file at once. 150 mutants and two trees take some two hours of an idle
+core.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import copy
 import json
 import os
 import random
+import re
+import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
-HERE = Path(__file__).parents[1]
-TESTS = {"games": ["tests/games"], "table.py": ["tests/core/test_table.py"], "ledger": ["tests/ledger"]}
-LIMIT_S = 60.0  # a mutant's tests may take this long, twice what they took before at the least
+from common import NATIVE, ROOT, checkout, hash_of, markdown, written
+
+ROOMS = ("core", "games", "ledger", "mechanisms", "rounds", "federation")
+LIMIT_S = 60.0  # processor seconds that tests may take beside three times what they take without a change
 
 COMPARE = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -59,8 +68,13 @@ class Mutant:
         return f"{self.path}:{self.line}: {self.was} -> {self.now}"
 
     @property
+    def room(self) -> str:
+        return self.path.split("/")[0]
+
+    @property
     def change(self) -> tuple[str, str, str]:
-        return self.path, self.text, self.name.split(": ", 1)[1]
+        """What it is whatever lines stand before it."""
+        return self.text, self.was, self.now
 
 
 def changes(node: ast.AST) -> Iterator[Callable[[Any], None]]:
@@ -122,184 +136,240 @@ def _is_type(node: ast.Assign | ast.AnnAssign) -> bool:
     return any(isinstance(n, ast.Name) and n.id == "__all__" for n in names) or text.startswith(("NDArray", "Literal"))
 
 
-def mutants(path: Path, root: Path) -> list[Mutant]:
-    """Return every mutant of a file."""
+def ways(tree: ast.Module) -> list[tuple[int, int]]:
+    """Return all changes that can be made to a module: the number of a node among its places, and of a way there."""
+    return [(number, way) for number, node in enumerate(places(tree)) for way in range(len(list(changes(node))))]
+
+
+def mutant(path: Path, source: Path, at: tuple[int, int]) -> Mutant:
+    """Return one change of a file below ``source``, a folder ``src/hanse``."""
     lines = path.read_text().splitlines()
     tree = ast.parse("\n".join(lines))
-    found = []
-    for number, node in enumerate(places(tree)):
-        for way in range(len(list(changes(node)))):
-            changed = copy.deepcopy(tree)
-            there = places(changed)[number]
-            was = ast.unparse(there).splitlines()[0]
-            list(changes(there))[way](there)
-            now = ast.unparse(ast.fix_missing_locations(there)).splitlines()[0]
-            source = ast.unparse(ast.fix_missing_locations(changed))
-            line = getattr(node, "lineno", 1)
-            found.append(Mutant(str(path.relative_to(root)), line, was, now, lines[line - 1].strip(), source))
+    node = places(tree)[at[0]]
+    was, line = ast.unparse(node).splitlines()[0], getattr(node, "lineno", 1)
+    list(changes(node))[at[1]](node)
+    now = ast.unparse(ast.fix_missing_locations(node)).splitlines()[0]
+    return Mutant(str(path.relative_to(source)), line, was, now, lines[line - 1].strip(), ast.unparse(tree))
+
+
+def twin(one: Mutant, source: Path) -> Mutant | None:
+    """Return the same change in another tree; None if it does not stand there."""
+    path = source / one.path
+    if not path.exists() or one.text not in path.read_text():
+        return None
+    tree = ast.parse(path.read_text())
+    nodes, lines = places(tree), path.read_text().splitlines()
+    near = [at for at in ways(tree) if lines[getattr(nodes[at[0]], "lineno", 1) - 1].strip() == one.text]
+    found = [other for other in (mutant(path, source, at) for at in near) if other.change == one.change]
+    return min(found, key=lambda other: abs(other.line - one.line), default=None)
+
+
+def drawn(sources: Sequence[Path], rooms: Sequence[str], count: int, seed: int) -> list[tuple[Mutant, ...]]:
+    """Return ``count`` mutants, as many of each room, each with its twin in the other trees."""
+    found: list[tuple[Mutant, ...]] = []
+    for number, room in enumerate(rooms):
+        wanted = count // len(rooms) + (number < count % len(rooms))
+        files = sorted((sources[0] / room).rglob("*.py"))
+        all_ways = [(path, at) for path in files for at in ways(ast.parse(path.read_text()))]
+        random.Random(f"{seed} {room}").shuffle(all_ways)
+        of_room: list[tuple[Mutant, ...]] = []
+        for path, at in all_ways:
+            if len(of_room) == wanted:
+                break
+            one = mutant(path, sources[0], at)
+            twins = [twin(one, source) for source in sources[1:]]
+            if None not in twins:
+                of_room.append((one, *(other for other in twins if other is not None)))
+        found += of_room
     return found
 
 
-class Watch:
-    """A pytest plugin: which lines of the files each test runs, and how long it takes."""
-
-    def __init__(self, files: set[str]) -> None:
-        self.files, self.seen = files, set[tuple[str, int]]()
-        self.lines: dict[str, list[tuple[str, int]]] = {}
-        self.seconds: dict[str, float] = {}
-        self.codes: dict[CodeType, bool] = {}
-
-    def trace(self, frame: FrameType, event: str, arg: object) -> Any:
-        code = frame.f_code
-        if code not in self.codes:
-            self.codes[code] = code.co_filename in self.files
-        if not self.codes[code]:
-            return None
-        self.seen.add((code.co_filename, frame.f_lineno))
-        return self.trace
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.seen = set()
-        threading.settrace(self.trace)
-        sys.settrace(self.trace)
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
-        self.lines[nodeid] = sorted(self.seen)
-
-
-def in_child(work: Callable[[], int], limit_s: float | None = None) -> int:
-    """Run ``work`` in a forked process of its own group; return its answer, or 99 if it took too long."""
+def in_child(work: Callable[[], int], limit_s: float) -> int:
+    """Run ``work`` in a forked process of its own group; return its answer, or 99 if it took more processor time than
+    the limit. Who waits for ever without using any is ended by pytest's ``faulthandler_timeout``.
+    """
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit_s) + 1, int(limit_s) + 2))
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(quiet, stream)
         code = 98
         try:
             code = work()
         finally:
             os._exit(code)
-    end = time.monotonic() + (limit_s or 1e9)
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return 99
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what its tests may have left running, or all of it after Ctrl-C
+    return 99 if code in (-signal.SIGXCPU, -signal.SIGKILL) else code
 
 
-def run_tests(arguments: list[str], *plugins: Any) -> int:
-    import pytest
+@dataclass(frozen=True)
+class Tree:
+    """A copy of a source tree with its tests; ``name`` changes with what is in it."""
 
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    return int(pytest.main([*options, *arguments], plugins=list(plugins)))
+    name: str
+    folder: Path
+
+    @property
+    def source(self) -> Path:
+        return self.folder / "src" / "hanse"
+
+    def tests_of(self, path: str) -> dict[str, list[str]]:
+        """Return the test files that a module's mutants meet, in this order: those of its room that import it, the
+        others of its room, and those elsewhere that import it.
+        """
+        parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
+        module, parent = ".".join(("hanse", *parts)), ".".join(("hanse", *parts[:-1]))
+        names = rf"from {re.escape(module)} |import {re.escape(module)}\b"
+        imports = re.compile(rf"{names}|from {re.escape(parent)} import .*\b{re.escape(parts[-1])}\b")
+        files = sorted((self.folder / "tests").rglob("test_*.py"))
+        having = {file for file in files if imports.search(file.read_text())}
+        room = {file for file in files if file.is_relative_to(self.folder / "tests" / parts[0])}
+        stages = {"room, importing": room & having, "room": room - having, "elsewhere": having - room}
+        return {name: sorted(str(file.relative_to(self.folder)) for file in some) for name, some in stages.items()}
+
+    def run(self, files: Sequence[str], limit_s: float, *, keep: bool = False) -> int:
+        """Run test files until one fails; return pytest's code, or 99. ``keep``: compiled files are written."""
+
+        def work() -> int:
+            os.chdir(self.folder)
+            away = {str(ROOT / "src"), str(ROOT / "benchmarks")}
+            sys.path[:] = [str(self.folder / "src"), *(p for p in sys.path if p not in away)]
+            os.environ["PYTHONPATH"] = str(self.folder / "src")
+            os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.mkdtemp(dir=self.folder)
+            sys.dont_write_bytecode = not keep
+            if not keep:
+                os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+            import pytest
+
+            return int(pytest.main(["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", *files]))
+
+        return in_child(work, limit_s)
 
 
-def main() -> None:
+class Results:
+    """The lines of ``--out``."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def find(self, **keys: Any) -> Mapping[str, Any] | None:
+        return next((line for line in written(self.out) if all(line.get(k) == v for k, v in keys.items())), None)
+
+    def add(self, **line: Any) -> Mapping[str, Any]:
+        with self.out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        return line
+
+    def seconds(self, tree: Tree, files: Sequence[str]) -> dict[str, float]:
+        """Return the processor seconds of those test files that pass without any change."""
+        found = {}
+        for file in files:
+            line = self.find(tree=tree.name, file=file)
+            if line is None:
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                code = tree.run([file], 3600, keep=True)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                line = self.add(tree=tree.name, file=file, code=code, seconds=round(spent, 1))
+                if code not in (0, 5):  # 5: none of its tests is among those that are run
+                    print(f"    {tree.name}: {file} fails without any change ({code}): left out", flush=True)
+            if line["code"] == 0:
+                found[file] = line["seconds"]
+        return found
+
+
+def meet(tree: Tree, one: Mutant, results: Results) -> Mapping[str, Any]:
+    """Let a mutant meet the tests of a tree; return its line."""
+    if line := results.find(tree=tree.name, mutant=one.name):
+        return line
+    path = tree.source / one.path
+    text, stat = path.read_text(), path.stat()
+    begun, code, by = time.monotonic(), 0, ""
+    for stage, files in tree.tests_of(one.path).items():
+        seconds = results.seconds(tree, files)
+        if not seconds:
+            continue
+        path.write_text(one.source)
+        try:
+            code = tree.run(sorted(seconds, key=seconds.__getitem__), LIMIT_S + 3 * sum(seconds.values()))
+        finally:
+            path.write_text(text)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        if code == 98:
+            raise RuntimeError(f"{tree.name}, {one.name}: pytest could not be run")
+        if code:
+            by = stage
+            break
+    return results.add(
+        tree=tree.name, mutant=one.name, text=one.text, room=one.room, killed=code != 0, code=code,
+        by=by, seconds=round(time.monotonic() - begun, 1),
+    )  # fmt: skip
+
+
+def copied(name: str, tree: Path, folder: Path) -> Tree:
+    """Return a copy of a checkout: the files that git knows or would add, and the compiled engine."""
+    line = ["git", "-C", str(tree), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split("\0")
+    built = [str(path.relative_to(tree)) for path in (tree / NATIVE).glob("*.so")]
+    for file in (*listed, *built):
+        if (tree / file).is_file():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / file, folder / file)
+    return Tree(f"{name} {hash_of(folder / 'src')[:6]} {hash_of(folder / 'tests')[:6]}", folder)
+
+
+def report(trees: Sequence[Tree], results: Results, names: Sequence[tuple[Mutant, ...]]) -> int:
+    """Print the table by room and the mutants that are alive now and were killed before; return how many these are."""
+    pairs = [[results.find(tree=t.name, mutant=m.name) for t, m in zip(trees, ms, strict=True)] for ms in names]
+    done = [pair for pair in pairs if None not in pair]
+    rooms = dict.fromkeys(ms[0].room for ms in names)
+    lines = []
+    for room in (*rooms, "all"):
+        some = [pair for pair in done if room in (pair[0]["room"], "all")]  # type: ignore[index]
+        kills = [sum(pair[at]["killed"] for pair in some) for at in range(len(trees))]  # type: ignore[index]
+        lines.append((room, len(some), *kills))
+    print(markdown(("room", "mutants", *(f"killed, {tree.name}" for tree in trees)), lines))
+    print(f"{len(done)} of {len(names)} mutants have met the tests")
+    lost = [pair[-1] for pair in done if pair[0]["killed"] and not pair[-1]["killed"]]  # type: ignore[index]
+    for line in lost:
+        print(f"killed before, alive now: {line['mutant']}")  # type: ignore[index]
+    return len(lost)
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=list(TESTS), help=f"of {', '.join(TESTS)}; or games/gtg.py")
-    parser.add_argument("--most", type=int, help="mutants a file, drawn by chance (the same ones each time)")
-    parser.add_argument("--again", type=Path, help="a file of before: only what survived")
+    parser.add_argument("--base", metavar="COMMIT")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--count", type=int, default=150)
+    parser.add_argument("--rooms", nargs="+", default=list(ROOMS), choices=ROOMS, metavar="ROOM")
+    parser.add_argument("--shard", default="1/1", help="i/n: every n-th mutant, beginning with the i-th")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
-    options = parser.parse_args()
-    survivors = None if options.again is None else survived(options.again)
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        root = Path(folder).resolve()
-        for name in ("src", "tests", "examples", "pyproject.toml"):
-            place = HERE / name
-            (shutil.copytree if place.is_dir() else shutil.copy2)(place, root / name)
-        os.chdir(root)
-        os.environ |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "HYPOTHESIS_STORAGE_DIRECTORY": folder}
-        sys.path.insert(0, str(root / "src"))
+    given = parser.parse_args()
+    results = Results(given.out.absolute())
+    part, parts = map(int, given.shard.split("/"))
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        folder = Path(name).resolve()
+        trees = [copied("now", ROOT, folder / "now")]
+        if given.base:
+            trees.insert(0, copied("base", checkout(given.base), folder / "base"))
+        chosen = drawn([tree.source for tree in trees], given.rooms, given.count, given.seed)
+        os.environ["OMP_NUM_THREADS"] = "1"
         for library in ("pytest", "hypothesis", "torch", "scipy.stats", "sqlalchemy", "pydantic"):
             __import__(library)
-        with options.out.open("a") as out:
-            for what in options.what:
-                group = what.split("/")[0]
-                base = root / "src/hanse"
-                files = [base / what] if what.endswith(".py") else sorted((base / what).glob("*.py"))
-                hunt(base, files, TESTS[group], options.most, survivors, out)
-
-
-def survived(path: Path) -> set[tuple[str, str, str]]:
-    """Return the changes that survived in a file of results: the module, the line's text, and what became of it."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    parts = [(*line["mutant"].split(":", 1), line["text"]) for line in lines if not line["killed"]]
-    return {(module, text, rest.split(": ", 1)[1]) for module, rest, text in parts}
-
-
-def hunt(
-    base: Path, files: list[Path], where: list[str], most: int | None, only: set[tuple[str, str, str]] | None, out: Any
-) -> None:
-    """Meet every mutant of the files with its tests and write a line for each."""
-    sys.dont_write_bytecode = False
-    started = time.monotonic()
-    assert in_child(lambda: run_tests(where)) == 0, f"{where} do not pass as they are"
-    whole_s = time.monotonic() - started
-
-    def look() -> int:
-        watch = Watch({str(f) for f in files})
-        code = run_tests(where, watch)
-        Path("watched.json").write_text(json.dumps({"lines": watch.lines, "seconds": watch.seconds}))
-        return code
-
-    assert in_child(look) == 0
-    watched = json.loads(Path("watched.json").read_text())
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    sys.dont_write_bytecode = True
-    seconds, touched = watched["seconds"], {t: {(f, n) for f, n in seen} for t, seen in watched["lines"].items()}
-    for file in files:
-        text, stat = file.read_text(), file.stat()
-        inside = ranges(ast.parse(text))
-        found = [m for m in mutants(file, base) if only is None or m.change in only]
-        if most is not None and len(found) > most:
-            found = sorted(random.Random(0).sample(found, most), key=lambda m: m.line)
-        of_file = [t for t, seen in touched.items() if any(f == str(file) for f, _ in seen)]
-        killed = 0
-        for mutant in found:
-            lines = inside.get(mutant.line)
-            meets = of_file
-            if lines is not None:  # inside a function: who runs this statement
-                meets = [t for t in of_file if any((str(file), n) in touched[t] for n in lines)]
-            meets = sorted(meets, key=lambda t: seconds[t])
-            file.write_text(mutant.source)
-            limit = LIMIT_S + 2 * min(whole_s, sum(seconds[t] for t in meets))
-            code = in_child(lambda these=meets: run_tests(these), limit) if meets else 0
-            file.write_text(text)
-            os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-            assert code not in (5, 98), f"{mutant.name}: pytest could not run its tests: {code}"
-            killed += code != 0
-            line = {
-                "mutant": mutant.name, "text": mutant.text, "killed": code != 0, "code": code, "tests": len(meets),
-            }  # fmt: skip
-            out.write(json.dumps(line) + "\n")
-            out.flush()
-        print(f"{file.relative_to(base)}: {killed} of {len(found)} killed", flush=True)
-
-
-def ranges(tree: ast.Module) -> dict[int, range]:
-    """Return, for each line inside a function, the lines of the innermost simple statement (or condition) there."""
-    found: dict[int, range] = {}
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            for node in ast.walk(function):
-                if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef):
-                    end = node.body[0].lineno - 1 if hasattr(node, "body") else node.end_lineno
-                    span = range(node.lineno, max(node.lineno, end or node.lineno) + 1)
-                    found |= dict.fromkeys(span, span)
-            if not isinstance(function, ast.Lambda):  # defaults are made when the file is imported
-                for line in range(function.lineno, function.body[0].lineno):
-                    found.pop(line, None)
-    return found
+        for number, ones in enumerate(chosen[part - 1 :: parts], 1):
+            lines = [meet(tree, one, results) for tree, one in zip(trees, ones, strict=True)]
+            words = ", ".join(f"{t.name.split()[0]} {'killed' if x['killed'] else 'ALIVE'} {x['seconds']} s"
+                              for t, x in zip(trees, lines, strict=True))  # fmt: skip
+            print(f"{number}/{len(chosen[part - 1 :: parts])} {ones[0].name}: {words}", flush=True)
+        lost = report(trees, results, chosen)
+    return 1 if lost > 2 else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,11 +6,9 @@ It is the baseline of every benchmark here, and runs with whatever number of thr
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
@@ -95,43 +93,3 @@ class PlainLoop:
             for x, y in zip(self.test.x.split(batch), self.test.y.split(batch), strict=True):
                 right += int((self.module(x).argmax(1) == y).sum())
         return right / len(self.test)
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Return how long one call takes."""
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
-
-
-def interleaved(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Time every candidate in turn, ``repeats`` times round, so that a busy moment hits all alike; seconds."""
-    for run in runs.values():
-        run()  # warm up
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            times[name].append(seconds(run))
-    return times
-
-
-def table(title: str, times: dict[str, list[float]], baseline: Sequence[str]) -> dict[str, float]:
-    """Print medians in ms and how many times faster than the best baseline; return the medians."""
-    medians = {name: median(values) * 1e3 for name, values in times.items()}
-    best = min(medians[name] for name in baseline)
-    width = max(map(len, medians))
-    print(f"\n{title}\n{'':{width}}  median ms   lowest  highest  times faster")
-    for name, value in medians.items():
-        low, high = min(times[name]) * 1e3, max(times[name]) * 1e3
-        print(f"{name:{width}}  {value:9.1f}  {low:7.1f}  {high:7.1f}  {best / value:12.2f}")
-    return medians
-
-
-def with_threads(threads: int, run: Callable[[], object]) -> Callable[[], None]:
-    """Return a call that sets PyTorch's threads first."""
-
-    def call() -> None:
-        torch.set_num_threads(threads)
-        run()
-
-    return call

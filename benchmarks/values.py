@@ -1,20 +1,13 @@
 """How exact values from few models are, what they cost, and what else was tried.
 
     python benchmarks/values.py tables [--folder tests/golden/games] [--repeats 4] [--shapiq PYTHON]
-    python benchmarks/values.py semivalues [--folder tests/golden/games] [--repeats 4]
-    python benchmarks/values.py unbiased
     python benchmarks/values.py speed
     python benchmarks/values.py stops
-    HANSE_DATA=folder python benchmarks/values.py intervals
-    HANSE_DATA=folder python benchmarks/values.py large [--kinds "MNIST, MLP" ..] [--clients 50 100]
 
 ``tables``: the mixture beside GTG-Shapley, permutations and (from an environment of its own) shapiq, on real games of
 which every coalition's worth is known; errors are relative L2 errors, median (90th percentile) over games and repeats,
-and what counts is different coalitions, the empty one and all players included. ``semivalues``: the other values of the
-same fits. ``unbiased``: 200 repeats on three games. ``speed``: the estimator alone, on a game that costs nothing.
-``stops``: budgets that end when the decision is settled. ``intervals``: coverage client by client, in games with one
-odd client (``odd_games.py``) and in the tables. ``large``: 50 and 100 clients in one round, several kinds of model,
-against a reference with an error of its own. Each prints Markdown.
+and what counts is different coalitions, the empty one and all players included. ``speed``: the estimator
+alone, on a game that costs nothing. ``stops``: budgets that end when the decision is settled. Each prints Markdown.
 """
 
 from __future__ import annotations
@@ -28,19 +21,16 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from value_games import KINDS, Table, grams_of, tables, trained
 
 from hanse.games import shapley
-from hanse.games.least_core import least_core
 from hanse.games.mixture import Fit, MixtureEstimate, design, far_player, fit, mixture, shares_settled, top_settled
-from hanse.games.semivalues import Semivalue, semivalue_from_table
 
 Floats = NDArray[np.float64]
 Counted = tuple[Floats, int]
@@ -67,6 +57,46 @@ for job in json.load(sys.stdin):
     print(json.dumps({**job, "error": off, "distinct": len(seen)}))
 """
 SHAPIQ_METHODS = ("SVARM", "LeverageSHAP", "KernelSHAP")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A game of which every coalition's worth is known; called as a utility. Its file's name says data set, spread of
+    labels, round, players, validation samples and utility.
+    """
+
+    name: str
+    v: Floats  # [2**n], by bit mask
+    weights: Floats  # [n]
+    grams: tuple[Floats, ...]  # [n, n]: what each update moved the model, and what it moved the outputs
+
+    @property
+    def n(self) -> int:
+        return len(self.weights)
+
+    @property
+    def utility(self) -> str:
+        """Return "loss" or "accuracy"."""
+        return self.name.rsplit("_", 1)[1]
+
+    @property
+    def data_set(self) -> str:
+        """Return what the name begins with; noisy clients count as a data set of their own."""
+        first, second = self.name.split("_")[:2]
+        return f"{first} {second}" if second == "noisy" else first
+
+    def __call__(self, coalition: shapley.Coalition) -> float:
+        return float(self.v[sum(1 << i for i in coalition)])
+
+
+def tables(folder: Path) -> list[Table]:
+    """Return the tables of a folder, by name."""
+    found = []
+    for path in sorted(folder.glob("*.npz")):
+        with np.load(path) as file:
+            grams = tuple(file[name] for name in ("gram", "logit_gram") if name in file)
+            found.append(Table(path.stem, file["v"], file["weights"], grams))
+    return found
 
 
 def error(found: Floats, exact: Floats) -> float:
@@ -210,95 +240,6 @@ def shapiq_errors(given: argparse.Namespace, games: Sequence[Table]) -> dict[tup
     return {(one["method"], one["budget"], one["game"], one["seed"]): one["error"] for one in found}
 
 
-def interactions_from_table(v: Floats, measure: Semivalue) -> Floats:
-    """Return the pairwise interactions ``[n, n]`` by their definition."""
-    n = v.size.bit_length() - 1
-    masks = np.arange(v.size)
-    size = (masks[:, None] >> np.arange(n) & 1).sum(axis=1)
-    weights, found = measure.weights(n - 2), np.zeros((n, n))
-    for i, j in combinations(range(n), 2):
-        a, b = 1 << i, 1 << j
-        others = masks[masks & (a | b) == 0]
-        apart = v[others | a | b] - v[others | a] - v[others | b] + v[others]
-        found[i, j] = found[j, i] = weights[size[others]] @ apart
-    return found
-
-
-def least_core_from_table(v: Floats) -> Floats:
-    """Return the least core ``[n]`` with all coalitions."""
-    n = v.size.bit_length() - 1
-    members = (np.arange(1, v.size - 1)[:, None] >> np.arange(n) & 1).astype(bool)
-    return least_core(members, v[1:-1] - v[0], float(v[-1] - v[0]))[0]
-
-
-def semivalues(given: argparse.Namespace) -> None:
-    """Print errors, and how much of the exact values their intervals hold, of what else comes from the same fits."""
-    for title, budgets, some in groups(tables(given.folder)):
-        n = some[0].n
-        head(f"{title}: error, covered", *(f"{budget} models" for budget in budgets))
-        fits = {b: [(t, fitted(t, b, s)) for t, s in drawn(some, given.repeats)] for b in budgets}
-        for measure in (Semivalue.banzhaf(), Semivalue.beta_shapley(n, 4, 1)):
-            exact = {t.name: semivalue_from_table(t.v, measure.weights(n - 1)) for t in some}
-            row(measure.name, *(_beside(_values(each, measure), exact) for each in fits.values()))
-        pairs = np.triu_indices(n, 1)
-        exact = {t.name: interactions_from_table(t.v, Semivalue.shapley(n))[pairs] for t in some}
-        row("interactions", *(_beside(_pairs(each), exact) for each in fits.values()))
-        exact = {t.name: least_core_from_table(t.v) for t in some}
-        row("least core", *(_beside(_cores(each), exact) for each in fits.values()))
-
-
-Estimated = Iterator[tuple[str, Floats, Floats]]
-
-
-def _values(fits: Sequence[tuple[Table, Fit]], measure: Semivalue) -> Estimated:
-    for table, one in fits:
-        found = one.estimate(measure)
-        yield table.name, found.values, found.standard_errors
-
-
-def _pairs(fits: Sequence[tuple[Table, Fit]]) -> Estimated:
-    for table, one in fits:
-        pairs = np.triu_indices(table.n, 1)
-        found, spread = one.interactions()
-        yield table.name, found[pairs], spread[pairs]
-
-
-def _cores(fits: Sequence[tuple[Table, Fit]]) -> Estimated:
-    for table, one in fits:
-        found = one.least_core()
-        yield table.name, found.values, found.standard_errors
-
-
-def _beside(estimated: Estimated, exact: Mapping[str, Floats]) -> str:
-    errors, hits = [], []
-    for name, values, spread in estimated:
-        errors.append(error(values, exact[name]))
-        hits.append(covered(values, spread, exact[name]).mean())
-    return f"{summary(errors)}, {100 * np.mean(hits):.0f} %"
-
-
-def unbiased(given: argparse.Namespace) -> None:
-    """Print the bias of plug-in and cross-fitted values beside the noise that an unbiased estimator shows."""
-    cases = [
-        ("fmnist_clamped_r60_n10_i2000_loss", (60, 200)),
-        ("mnist_noisy_r60_n10_i2000_loss", (60, 200)),
-        ("mnist_a01_r20_n14_i1000_loss", (100,)),
-    ]
-    games = {table.name: table for table in tables(given.folder)}
-    head("game", "models", "estimate", "error", "bias", "noise of an unbiased one", "covered")
-    for name, budgets in cases:
-        exact = exact_values(games[name])
-        for budget in budgets:
-            found = [fitted(games[name], budget, seed).estimate() for seed in range(given.repeats)]
-            for kind in ("plug_in", "cross_fitted"):
-                each = np.stack([getattr(one, kind) for one in found])  # [repeats, n]
-                noise = np.sqrt(each.var(axis=0, ddof=1).sum() / len(each)) / np.linalg.norm(exact)
-                hits = [covered(getattr(one, kind), one.standard_errors, exact) for one in found]
-                cells = (np.median([error(one, exact) for one in each]), error(each.mean(axis=0), exact), noise)
-                label = kind.replace("_", "-")
-                row(f"`{name}`", budget, label, *(f"{cell:.4f}" for cell in cells), f"{100 * np.mean(hits):.1f} %")
-
-
 class Cheap:
     """A smooth game of averages that costs next to nothing: minus a logarithm of how far the average lies off."""
 
@@ -384,125 +325,19 @@ def _ended(table: Table, most: int, seed: int, rule: Any, right: Any) -> tuple[i
     return found.distinct, held, right(found.values, exact), right(mixture(*game).values, exact)
 
 
-def intervals(given: argparse.Namespace) -> None:
-    """Print how often 95 % intervals from 10 models a client cover, in the mean and for the client with the least."""
-    import odd_games
-
-    kinds: dict[str, list[Table]] = {}
-    for table in (*odd_games.games(), *tables(given.folder)):
-        odd = "flipped labels" if "_flipped" in table.name else "other odd clients" if "_s" in table.name else "tables"
-        kinds.setdefault(f"{odd}{', long' if '_long' in table.name else ''}, {table.utility}", []).append(table)
-    head("games", "number", "covered", "worst client", "games with one below 88 %", "error", "half-widths")
-    for kind, some in kinds.items():
-        found = [_ten_a_client(table, given.repeats) for table in some]
-        hits = [one.mean(axis=0) for one, _, _ in found]
-        least = np.array([one.min() for one in hits])
-        errors, widths = ([one for each in found for one in each[column]] for column in (1, 2))
-        mean = percent(np.array([one.mean() for one in hits]))
-        row(
-            kind,
-            len(some),
-            mean,
-            percent(least.min(keepdims=True)),
-            (least < 0.88).sum(),
-            summary(errors),
-            short(np.median(widths)),
-        )
-
-
-def _ten_a_client(table: Table, repeats: int) -> tuple[NDArray[np.float64], list[float], list[float]]:
-    """Return which clients' intervals hold ``[repeats, n]``, and each repeat's error and half-width."""
-    exact, hits, errors, widths = exact_values(table), [], [], []
-    for seed in range(repeats):
-        found = mixture(table, table.n, table.weights, table.grams, 10 * table.n, seed)
-        hits.append(covered(found.values, found.standard_errors, exact))
-        errors.append(error(found.values, exact))
-        widths.append(1.96 * float(np.linalg.norm(found.standard_errors)) / float(np.linalg.norm(exact)))
-    return np.array(hits), errors, widths
-
-
 def percent(these: NDArray[Any]) -> str:
     return f"{100 * these.mean():.0f} %" if len(these) else ""
-
-
-class Missed:
-    """What a surrogate misses of a game, as a game; called for many coalitions at once."""
-
-    def __init__(self, game: shapley.Memo, surrogate: Fit) -> None:
-        self.game, self.surrogate = game, surrogate
-
-    def __call__(self, coalition: shapley.Coalition) -> float:
-        return self.many([coalition])[0]
-
-    def many(self, coalitions: Sequence[shapley.Coalition]) -> list[float]:
-        return list(np.array(self.game.many(coalitions)) - self.surrogate.predict(coalitions))
-
-
-def reference(game: shapley.Memo, own: MixtureEstimate, walks: int) -> tuple[Floats, Floats]:
-    """Return unbiased values ``[n]`` and their standard errors: those of a surrogate, and permutations of what it
-    misses.
-    """
-    n = own.fit.design.players
-    missed = shapley.monte_carlo_result(Missed(game, own.fit), n, walks, seed=7)
-    return own.plug_in + missed.values, missed.standard_errors
-
-
-def large(given: argparse.Namespace) -> None:
-    """Print errors against two references: the cross-fitted values of a long run, and permutations."""
-    head(
-        "game", "clients", "ms a model", "models", "error", "covered", "half-widths", "kernel",
-        "error against permutations", "their own error",
-    )  # fmt: skip
-    for kind in given.kinds:
-        for n in given.clients:
-            for cells in large_rows(given, kind, n):
-                row(kind, n, *cells)
-
-
-def large_rows(given: argparse.Namespace, kind: str, n: int) -> Iterator[tuple[object, ...]]:
-    """Yield what is to be said of each budget of one trained game, then of its reference."""
-    played = trained(kind, n, given.rounds)[-1]
-    begun = time.process_time()
-    played.many([frozenset({i}) for i in range(n)])
-    cost = f"{1000 * (time.process_time() - begun) / n:.1f}"
-    game = shapley.Memo(played)
-    grams = grams_of(played, game)
-
-    def estimate(budget: int, seed: int) -> MixtureEstimate:
-        return mixture(game, n, played.shares, grams, budget, seed)
-
-    long = estimate(given.long * n, 99)
-    exact, spread = long.cross_fitted, long.standard_errors
-    walked, walked_error = reference(game, estimate(10 * n, 98), given.walks)
-    walk_noise = f"{np.linalg.norm(walked_error) / np.linalg.norm(walked):.4f}"
-    for budget in (2 * n + 2, 5 * n, 10 * n):
-        each = [estimate(budget, seed) for seed in range(given.repeats)]
-        errors = [f"{np.median([error(e.values, truth) for e in each]):.4f}" for truth in (exact, walked)]
-        honest = ("none", "none")
-        if np.isfinite(each[0].standard_errors).all():  # there are sampled pairs to take errors from
-            hits = np.mean([covered(e.values, np.hypot(e.standard_errors, spread), exact) for e in each])
-            width = np.median([1.96 * np.linalg.norm(e.standard_errors) for e in each]) / np.linalg.norm(exact)
-            honest = (f"{100 * hits:.0f} %", f"{width:.4f}")
-        yield cost, budget, errors[0], *honest, each[0].kernel, errors[1], walk_noise
-    noise = f"its own: {np.linalg.norm(spread) / np.linalg.norm(exact):.4f}"
-    yield "", f"{given.long * n}, the reference", noise, "", "", long.kernel, f"{error(exact, walked):.4f}", walk_noise
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = {
-        "tables": (compare, 4), "semivalues": (semivalues, 4), "unbiased": (unbiased, 200), "speed": (speed, 5),
-        "stops": (stops, 4), "intervals": (intervals, 60), "large": (large, 3),
+        "tables": (compare, 4), "speed": (speed, 5), "stops": (stops, 4),
     }  # fmt: skip
     parser.add_argument("command", choices=commands)
     parser.add_argument("--folder", type=Path, default=ROOT / "tests" / "golden" / "games")
     parser.add_argument("--repeats", type=int, help="of each game, or of each measurement")
     parser.add_argument("--shapiq", metavar="PYTHON", help="an interpreter that has shapiq")
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--clients", type=int, nargs="+", default=[50, 100])
-    parser.add_argument("--rounds", type=int, default=2, help="large: rounds trained; the last one is valued")
-    parser.add_argument("--long", type=int, default=40, help="large: models a client of the reference")
-    parser.add_argument("--walks", type=int, default=20, help="large: permutations of what a surrogate misses")
     given = parser.parse_args()
     run, repeats = commands[given.command]
     given.repeats = given.repeats or repeats

@@ -1,7 +1,7 @@
 """An operator who rewrites what it holds: the log, its index, the checkpoints, the metrics, the rounds' files.
 
 :func:`rewritten` puts another history into a run directory, consistent in every place that names it. :func:`restamped`
-does the same for rounds' files that were changed. Both are for tests and for ``benchmarks/forgeries.py``.
+does the same for rounds' files that were changed. Both are for tests and for ``benchmarks/tamperings.py``.
 """
 
 from __future__ import annotations

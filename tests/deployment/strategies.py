@@ -422,11 +422,3 @@ class Endless(FedMedian):
 
     def __getstate__(self) -> Any:
         return {"parts": Parts()}
-
-
-class Slow(FedMedian):
-    """Takes 50 ms; of benchmarks/flower_again.py."""
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        time.sleep(0.05)
-        return super().aggregate_train(server_round, replies)

@@ -368,7 +368,8 @@ class EngineSection(Section):
         workers: threads that each train different seats. Only one of this and ``threads`` may be above 1.
         device: "auto", "cpu", "cuda" or "cuda:1".
         precision: "bf16" speeds up CNNs on processors with bfloat16 instructions. Accuracies on Fashion-MNIST and
-            CIFAR-10 stayed within the deviation over seeds (``benchmarks/bf16.py``). MLPs gain nothing.
+            CIFAR-10 stayed within the deviation over seeds (``benchmarks/bf16.py`` in commit c568d594). MLPs gain
+            nothing.
         graphs: whether the stacked engine records and replays its steps on a CUDA device. None: it does.
     """
 
