@@ -78,6 +78,7 @@ def untimed(path: Path) -> list[dict]:
     return [{k: v for k, v in line.items() if not k.startswith(TIMES)} for line in lines(path)]
 
 
+@pytest.mark.slow
 def test_run_compare_and_report(folder: Path) -> None:
     done = process("run", "exp.toml", cwd=folder)
     assert done.returncode == 0, done.stderr

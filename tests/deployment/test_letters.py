@@ -85,6 +85,7 @@ def dies_sending(grid: InProcessGrid) -> None:
     grid.push_messages = push  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before the receipts are written down", "before they are sent"])
 def test_receipts_survive_the_death_of_the_server(when: str, tmp_path: Path) -> None:
     exp, grid = books(), grid_of(books(), tmp_path)

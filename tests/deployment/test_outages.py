@@ -115,6 +115,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
     return run_with(grid_of(books(), folder), books(), folder / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_a_server_with_books_elsewhere_that_dies_between_checkpoint_and_letters_goes_on(
     rounds: int, whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

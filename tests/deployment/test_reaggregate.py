@@ -150,6 +150,7 @@ def test_a_generator_that_others_draw_from_is_not_put_back() -> None:
 # ---- what cannot be made again is a gap, and training goes on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -216,6 +217,7 @@ def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> No
 # ---- secrets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["valued", "raising", "unpicklable", "commanding", "writing"])
 def test_secrets_of_a_strategy_are_in_no_file_of_the_run(how: str, tmp_path: Path) -> None:
     strategy = {

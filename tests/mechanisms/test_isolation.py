@@ -68,6 +68,7 @@ def importers(rounds: list[MarketRound]) -> list[int]:
     return [int(r.graph[:, ATTACKER].sum()) for r in rounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shuffle", "gaussian", "same"])
 def test_a_free_attacker_has_importers_until_models_must_be_related(kind: str, tmp_path: Path) -> None:
     """Review of the papers, A3: an attacker that asks nothing."""

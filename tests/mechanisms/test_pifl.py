@@ -336,6 +336,7 @@ def test_other_policies_bid_in_their_own_way() -> None:
     assert len(set(ends.values())) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("judges", ["all", "others"])
 def test_free_riders_lose_against_those_who_work(judges: str) -> None:
     judged = {"by_contribution": 10, "value": {"judges": judges}}

@@ -152,6 +152,7 @@ def test_a_part_that_is_named_stays_at_the_clients_and_python_means_what_the_fil
     assert rehearse(mine).setup.mechanism.value == mine.value
 
 
+@pytest.mark.slow
 def test_a_client_that_lies_about_its_gradient_gains_nothing_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     gained = {}

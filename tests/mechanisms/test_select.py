@@ -271,6 +271,7 @@ def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None
     np.testing.assert_array_equal(mixture.argmax(1), classes.argmax(1))
 
 
+@pytest.mark.slow
 def test_set_aware_beats_greedy_where_nobody_is_good_alone() -> None:
     runs = [whole(name, 80) for name in ("set_aware", "greedyfed")]
     ours, greedily = (np.mean([m["test/accuracy"] for m in run.metrics[-20:]]) for run in runs)

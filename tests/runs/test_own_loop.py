@@ -410,6 +410,7 @@ def test_scaffold_says_that_it_takes_steps_for_sgds() -> None:
     assert any(line.startswith("warning: train.loop: Scaffold assumes SGD steps") for line in said)
 
 
+@pytest.mark.slow
 def test_every_mechanism_trains_by_a_loop_or_says_why_not() -> None:
     """Only those whose parts say that they pull may refuse a loop without a penalty, and only before round 0."""
     refused = set()
