@@ -390,7 +390,7 @@ def test_the_command_needs_no_book(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert code == 0
     assert said.startswith("14 receipts hold: book run, rounds 0 to 6.\nAll heads are signed by the key ")
     code, said = command(mine)
-    assert (code, "--operator" in said) == (1, True)
+    assert (code, "pinned here" in said) == (1, True)
     (tmp_path / "home" / "operators").mkdir(parents=True)
     (tmp_path / "home" / "operators" / "host_1.pub").write_text(public_of(KEY).hex())
     code, said = command(mine, "--json")

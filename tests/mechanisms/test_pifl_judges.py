@@ -196,7 +196,7 @@ def test_the_paper_s_way_comes_with_a_warning_before_the_run_and_in_the_statemen
         app(["run", str(file), "--explain", "--out", str(out)], standalone_mode=False)
         said = " ".join(capsys.readouterr().out.split())
         assert (warning in said) is warned
-        assert ("judge contributions" in said) is not warned
+        assert ("samples judge contributions" in said) is not warned
         assert (SELF_JUDGED in statement(out, 0).doubts) is warned
         assert (SELF_JUDGED in load_run(out).doubts) is warned
         assert (SELF_JUDGED in prospect(Experiment.read(file), 0).unknown) is warned
