@@ -399,7 +399,9 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gate", [True, False], ids=["at the gate", "at the node"])
+@pytest.mark.parametrize(
+    "gate", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["at the gate", "at the node"]
+)
 def test_a_participant_instructs_no_other(
     gate: bool, net: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
