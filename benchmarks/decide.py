@@ -5,7 +5,7 @@
 
 The commit (default: HEAD) is checked out into the user's cache folder, so that changes to this tree do not change the
 bits of runs; every kept line names it. One process with the lowest priority works through the claims, those of all
-papers in the order of their turns, with ``hanse reproduce --decide``, and adds to
+papers by the claims that they decide an hour, with ``hanse reproduce --decide``, and adds to
 ``benchmarks/results/PAPER/kept.jsonl.gz`` here. It may be killed at any time and then goes on where it was; ``--pause``
 lets it wait before its next round, ``--resume`` ends that.
 """

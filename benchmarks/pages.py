@@ -37,7 +37,7 @@ from hanse.base.files import write_whole
 from hanse.data import sources
 from hanse.lab.claims.claim import Claim, load_claims
 from hanse.lab.claims.judge import Runs, Verdict, jobs_of, judge
-from hanse.lab.claims.statistics import LOOKS
+from hanse.lab.claims.statistics import LOOKS, WORDS
 from hanse.lab.kept import KeptFile
 from hanse.lab.papers import catalogue, computed
 from hanse.lab.papers.catalogue import MADE_OF, PAPERS
@@ -54,7 +54,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 PLANNED = "planned.json"
 TITLES = {"greedyfed": "GreedyFed", "gtflat": "GTFLAT", "ipfl": "iPFL", "pifl": "PI-FL"}
-WORDS = ("confirmed", "contradicted", "no such effect", "open", "not run")
 SHOWN = ("paper", "small")  # scales; a smoke test is no result
 HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results: change those -->\n"
 FOREST = 330  # pixels of a forest plot beside its names: its letters can be read on a phone
@@ -348,6 +347,8 @@ A claim is a sentence of a paper that runs can decide († ours). A rule gives i
 * **no such effect**: it contains 0 and lies below that smallest effect
 * **open**: none of these; *needs* so many seeds by mean and spread
 * **not run**: no run is kept
+* **not testable at this scale**: in its runs there is hardly a market
+* **cannot be decided here**: `hanse reproduce PAPER --plan` says why
 
 The first three words need five seeds, shares ten; plans end at 20. *Off*: distance from the claimed number;
 *computed*: without chance. Rows *against* a twin without the game, or a control, do not count. Intervals are paired
@@ -389,8 +390,9 @@ def _index_rows(verdicts: Sequence[Verdict]) -> list[str]:
         if few
         else []
     )
-    names = [name_of(v) for v in counted if v.judged.word == "not run"]
-    lines += ["", f"**Not run**: *{'*; *'.join(names)}*."] if names else []
+    for word in WORDS[4:]:
+        names = [name_of(v) for v in counted if v.judged.word == word]
+        lines += ["", f"**{word.capitalize()}**: *{'*; *'.join(names)}*."] if names else []
     return lines
 
 
@@ -435,6 +437,8 @@ def _claim_row(verdict: Verdict, runs: Runs) -> str:
     said = f"{claim.says} ({claim.where})"
     if claim.role != "claim" and claim.arms:
         said = f"the same against {claim.arms[0][1].cell.algorithm}"
+    if claim.role == "later":
+        said = f"the same by another reading ({claim.kind}, {claim.reading.said}), from seed {claim.first} on"
     cells = (f"**{claim.name}**: {said}", printed_of(verdict), ours_of(verdict, unit=True))
     word = f"{word_of(verdict)}{_lacking(verdict, runs)}"
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} | {seeds_of(verdict)} | {word} |"
@@ -445,7 +449,7 @@ def _lacking(verdict: Verdict, runs: Runs) -> str:
     needed = verdict.judged.needed
     if needed is None or needed > LOOKS[-1]:
         return ""
-    jobs = {job.key: job for seed in range(needed) for job in jobs_of(verdict.claim, seed)}
+    jobs = {job.key: job for seed in verdict.claim.seeds[:needed] for job in jobs_of(verdict.claim, seed)}
     return f", {sum(bool(runs.of(job)) for job in jobs.values())} of {len(jobs)} runs"
 
 
@@ -460,8 +464,8 @@ def _behind(verdicts: Sequence[Verdict]) -> list[str]:
         '<details markdown="1"><summary>The numbers that each word is reached by</summary>',
         "",
         "The interval is mean ± t × error, where t is Student's upper quantile at level × share / 2, "
-        "with seeds - 1 degrees of freedom. The error holds the noise floor; share is the part of the 5 % that this "
-        "look has, and level is Holm's for this claim in its table. *Above*, *below* and *small* are the p-values, "
+        "with seeds - 1 degrees of freedom. The error is no less than the floor's; share is the part of the 5 % that "
+        "this look has, and level is Holm's for this claim in its table. *Above*, *below* and *small* are p-values, "
         "two-sided, divided by the share, and before Holm's correction, against an effect of at most 0, of at least 0, "
         "and of at least the smallest that matters. The formulas: `hanse/lab/claims/statistics.py`.",
         "",

@@ -1,7 +1,7 @@
 """The words of the claims in recompute.toml, recomputed from the kept lines without hanse; run it without options."""
 
 # fmt: off
-# ruff: noqa: B905 (zip without strict: in 80 lines a line counts)
+# ruff: noqa: B905 (zip without strict: in so few lines a line counts)
 import gzip
 import json
 import tomllib
@@ -18,6 +18,8 @@ def number(line, metric, claim, at):
     tested = [r for r in line["tested"] if r <= (at or line["rounds"])]
     curve = [np.nan] * (len(line["tested"]) - len(line["curves"][metric])) + line["curves"][metric]
     curve = 100 * np.array(curve, float)[: len(tested)]
+    if "window" in claim:
+        return np.mean([v for r, v in zip(tested, curve) if r > tested[-1] - tested[-1] // 5])
     if "mean" in claim:
         return np.mean([v for r, v in zip(tested, curve) if claim["mean"][0] <= r <= claim["mean"][1]])
     if "rounds" in claim:
@@ -31,11 +33,15 @@ def evidence(values, floor, claim):  # the p-values up, down and small of [seeds
     looks = [0] + [n for n in ((10, 20) if sharing else (5, 10, 20)) if n <= len(values)]
     if (n := looks[-1]) == 0:
         return 1.0, 1.0, 1.0
-    values = values[:n, ::2] - values[:n, 1::2] if claim["kind"] == "change" else values[:n]
-    others = values[..., 1:] if values.shape[2] > 1 else 0 * values
+    values = values[:n]
+    for _ in range({"change": 1, "contrast": 2}.get(claim["kind"], 0)):
+        values = (values[:, ::2] - values[:, 1::2]) / (2 if claim["kind"] == "contrast" else 1) ** 0.5
+    values = -abs(values - np.median(values, axis=0)) if claim["kind"] == "spread" else values
+    harmless, others = claim["kind"] == "harmless", values[..., 1:] if values.shape[2] > 1 else 0 * values
     for d in np.moveaxis((values[..., :1] - others) * (-1 if "rounds" in claim else 1), 2, 0):
+        d = d + claim["margin"] if harmless else d
         mean, sd, share = d.mean(), d.mean(axis=1).std(ddof=1), (n - looks[-2]) / 20
-        error = (sd + (sd if floor is None else floor)) / n**0.5
+        error = (2 * sd if floor is None else max(sd, floor)) / n**0.5
         up, down = tails(mean, error, n, 0)
         if sharing:  # in percent; every pattern of the signs of the seeds' sums
             one, two, k, chance = (d > 0).sum(), (d < 0).sum(), d.size + 2, np.ones(1)
@@ -44,24 +50,30 @@ def evidence(values, floor, claim):  # the p-values up, down and small of [seeds
                 chance = np.convolve(chance, np.bincount([0, 2 * abs(s)]) / 2)
             middle = np.abs(sums).sum() + sums.sum()
             up, down = min(1, 2 * chance[middle:].sum()), min(1, 2 * chance[: middle + 1].sum())
-        each.append([min(1.0, p / share) for p in (up, down, tails(mean, error, n, claim["margin"])[1])])
+        small = 1.0 if harmless else tails(mean, error, n, claim["margin"])[1]
+        each.append([min(1.0, p / share) for p in (up, down, small)])
     ups, downs, smalls = zip(*each)
     return max(ups), *(min(1.0, len(each) * min(p)) for p in (downs, smalls))
-def holm(p):
-    return [max(min(1.0, (len(p) - k) * q) for k, q in enumerate(sorted(p)) if q <= mine) for mine in p]
+def holm(p, w):  # weighted
+    order = sorted(zip(p, w), key=lambda one: one[0] / one[1])
+    steps = [(q / v, min(1.0, sum(x for _, x in order[k:]) * q / v)) for k, (q, v) in enumerate(order)]
+    return [max(adjusted for ratio, adjusted in steps if ratio <= q / v) for q, v in zip(p, w)]
+def pair(runs):  # of each arm the run of the first kind of machine that all have; whether there is one
+    kinds = [[str([d.get("made", {}).get(k) for k in ("processor", "instructions")]) for d in arm] for arm in runs]
+    at = next((k for k in kinds[0] if all(k in arm for arm in kinds)), None)
+    return [arm[k.index(at)] if at in k else arm[0] for arm, k in zip(runs, kinds)], at is not None
 def readings(claim, spec, lines):  # [seeds, settings, arms] while every run is there; the noise floor; whether any is
     settings = [(spec["data"][d], m, at) for d in claim["data"] for m in claim["metric"] for at in claim.get("at", [0])]
-    values, off, begun, whole = [], [[] for _ in claim["arms"]], False, True
-    for seed in range(20):
+    values, begun, whole, first, alike = [], False, True, claim.get("first", 0), True
+    for seed in range(first, first + 20):
         here = [d for d in lines if d["given"]["data"].get("seed") == seed]
-        rows = [[[number(line, m, claim, at) for line in found(here, spec["arm"][arm], data)]
-                 for arm in claim["arms"]] for data, m, at in settings]
-        for place, (first, *again) in ((k, run) for row in rows for k, run in enumerate(row) if run):
-            begun, off[place] = True, off[place] + [value - first for value in again]
+        rows = [[found(here, spec["arm"][arm], data) for arm in claim["arms"]] for data, *_ in settings]
+        begun = begun or any(map(any, rows))
         if whole := whole and all(map(all, rows)):
-            values.append([[run[0] for run in row] for row in rows])
-    floor = max((np.mean(np.square(o)) / len(settings)) ** 0.5 for o in off) if min(map(len, off)) >= 3 else None
-    return np.array(values, float), floor, begun
+            pairs = [pair(row) for row in rows]
+            alike = alike and all(same for _, same in pairs)
+            values.append([[number(line, m, claim, at) for line in p] for (p, _), (_, m, at) in zip(pairs, settings)])
+    return np.array(values, float), 0.0 if alike else None, begun  # no table here has a measured floor
 def main():
     spec, words = tomllib.loads((HERE / "recompute.toml").read_text()), {}
     for paper, table in dict.fromkeys((c["paper"], c["table"]) for c in spec["claims"]):
@@ -69,11 +81,13 @@ def main():
         lines = [d for d in map(json.loads, text.splitlines()) if d["status"] == "done"]
         claims = [c for c in spec["claims"] if (c["paper"], c["table"]) == (paper, table)]
         known = [readings(claim, spec, lines) for claim in claims]
+        w = [claim.get("weight", 1.0) for claim in claims]
         p = [evidence(values, floor, claim) for claim, (values, floor, _) in zip(claims, known)]
-        signs, smalls = holm([min(up, down) for up, down, _ in p]), holm([small for *_, small in p])
+        signs, smalls = holm([min(up, down) for up, down, _ in p], w), holm([small for *_, small in p], w)
         for claim, (up, down, _), sign, small, (*_, begun) in zip(claims, p, signs, smalls, known):
             word = "no such effect" if small <= 0.05 else "open" if begun else "not run"
             word = ("confirmed" if up < down else "contradicted") if sign <= 0.05 else word
+            word = "cannot be decided here" if word in ("open", "not run") and claim.get("cannot") else word
             words[f"{paper}: {claim['name']}"] = word
     return words
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def _decide(
         typer.Exit: with 1, a run failed.
     """
     from hanse.lab.claims.claim import load_claims
-    from hanse.lab.claims.judge import Runs, as_rows, judge, printed_claims
+    from hanse.lab.claims.judge import Runs, as_rows, judge, printed_claims, printed_registration
     from hanse.lab.claims.planner import away, decide, plan_rows, printed_plan
     from hanse.lab.claims.planner import plan as planned
     from hanse.lab.papers.catalogue import PAPERS, list_papers
@@ -207,6 +207,7 @@ def _decide(
                 printed_claims([v for v in verdicts if v.claim.paper == name], f"{name}: what its claims come to")
             )
         if plan:
+            out.print(printed_registration(verdicts))
             out.print(printed_plan(steps))
     for claims in asked.values():
         lacking = {claim.name: away(claim) for claim in claims if not claim.arms or away(claim)}

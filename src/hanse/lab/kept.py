@@ -317,7 +317,8 @@ def _identity(found: Mapping[str, Any]) -> tuple[str, ...]:
     made = found.get("made", {})
     failed = () if found["status"] == "done" else (str(id(found)),)
     settings = key_of(found.get("experiment", {}))
-    return (found["key"], settings, str(made.get("commit")), str(made.get("instructions")), *failed)
+    by = [str(made.get(name)) for name in ("commit", "processor", "instructions")]
+    return (found["key"], settings, *by, *failed)
 
 
 @contextmanager

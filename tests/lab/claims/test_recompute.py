@@ -40,7 +40,7 @@ def judged(results: Path) -> dict[str, str]:
 
 def test_it_is_short_and_imports_nothing_of_hanse() -> None:
     text = SCRIPT.read_text()
-    assert len(text.splitlines()) <= 80
+    assert len(text.splitlines()) <= 100
     imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {a.name for n in imported if isinstance(n, ast.Import) for a in n.names}
     names |= {str(n.module) for n in imported if isinstance(n, ast.ImportFrom)}

@@ -71,11 +71,11 @@ def test_an_effect_is_students_t_at_its_looks_share() -> None:
     assert effect(np.append(FIVE, [9.0]), 0.2, 0.0) == found  # the sixth seed waits for the tenth
 
 
-def test_the_noise_floor_is_added_to_the_error_and_nothing_below_it_is_confirmed() -> None:
+def test_the_error_is_not_below_the_noise_floor_and_nothing_below_it_is_confirmed() -> None:
     bare, noisy, unknown = (effect(FIVE, 0.2, floor) for floor in (0.0, 0.1, None))
     sd = FIVE.std(ddof=1)
     assert [e.error for e in (bare, noisy, unknown) if e] == pytest.approx(
-        [sd / math.sqrt(5), (sd + 0.1) / math.sqrt(5), 2 * sd / math.sqrt(5)]
+        [sd / math.sqrt(5), max(sd, 0.1) / math.sqrt(5), 2 * sd / math.sqrt(5)]
     )
     steady = np.array([0.100, 0.101, 0.099, 0.100, 0.1005])
     assert words([effect(steady, 0.01, 0.08)], [0.01])[0].word == "open"
@@ -143,6 +143,23 @@ def test_holm_by_its_definition(p: list[float]) -> None:
     assert ours == [place in rejected for place in range(len(p))]
 
 
+@given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.25, 0.375, 0.5, 1.0])), min_size=1, max_size=8))
+def test_weighted_holm_by_its_definition(given: list[tuple[float, float]]) -> None:
+    p, weights = zip(*given, strict=True)
+    found = holm(p, weights)
+    left, rejected = set(range(len(p))), set[int]()
+    while left:
+        first = min(left, key=lambda place: (p[place] / weights[place], place))
+        if min(1.0, sum(weights[i] for i in sorted(left)) * p[first] / weights[first]) > ALPHA + 1e-12:
+            break
+        rejected.add(first)
+        left.remove(first)
+    assert all((found[place][0] <= ALPHA + 1e-9) for place in rejected)
+    assert all(found[place][0] > ALPHA for place in left)
+    assert holm(p) == holm(p, [1.0] * len(p))
+    assert sum(level for place, (_, level) in enumerate(found) if place in left) <= ALPHA + 1e-9
+
+
 @given(st.lists(st.floats(-3, 3), min_size=5, max_size=5), st.floats(0.1, 2.0), st.integers(1, 6))
 def test_a_word_and_its_interval_agree(seeds: list[float], margin: float, others: int) -> None:
     found = effect(np.array(seeds), margin, 0.0)
@@ -185,6 +202,7 @@ def test_a_decision_is_more_likely_with_a_larger_effect() -> None:
 def test_stopping_when_decided_keeps_the_five_percent(simulation: ModuleType) -> None:
     none = simulation.tally(60, printed=False, margin=0.8)
     assert none.wrong <= 0.05
+    assert simulation.tally(40, printed=False, margin=0.8, later=True).wrong <= 0.05
     some = simulation.tally(20, printed=True)
     assert some.confirmed > 0.8
     assert some.seeds < 20

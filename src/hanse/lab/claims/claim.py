@@ -9,12 +9,16 @@ A file has ``[[claims]]`` and their common settings, ``[defaults]``. A claim has
   ``against``. "change": from the second of two ``columns`` to the first, ``arm`` gains more (or loses less) than each
   of ``against``, or gains at all if there are none. "order": ``arm`` is above the first of ``against``, this one above
   the second, and so on. "share": a statement is true in more seeds of ``arm`` than of ``against``, pooled over the
-  settings. "equal": ``arm`` has the ``printed`` number, within the ``margin``.
+  settings. "equal": ``arm`` has the ``printed`` number, within the ``margin``. "harmless": ``arm`` is less than the
+  ``margin`` below each of ``against``. "contrast": the interaction of tiers and distributions, half of the first of
+  four ``columns`` less the second, the third and plus the fourth, is larger for ``arm`` than for each of ``against``.
+  "spread": ``arm`` deviates less over the seeds (from each setting's median) than each of ``against``.
 * ``groups``, ``columns``: the settings, by the table's names. If left out: all. ``over``: "pooled" (the mean over them
   decides) or "each" (all must show it).
 * ``variants``: by row, the hyper-parameters to use. Choosing a variant on the test set would invalidate the claim, so
   for a row with several variants one must be named here.
-* ``reading``: which number of a run counts. "last": the test at the column's round. ``{ mean = [150, 400] }``: the mean
+* ``reading``: which number of a run counts. "last": the test at the column's round. "window": the mean of the tests of
+  the last fifth of the rounds until then. ``{ mean = [150, 400] }``: the mean
   of the tests from round 150 to 400. ``{ rounds = 90.0 }``: the rounds until that figure; fewer are better. ``{ rounds
   = "against" }``: by how many percent fewer rounds the best of the other row is reached (GTFLAT eq. 13). "best": the
   best test until the column's round. "best" needs ``control``: a row with the same freedom to choose its round. The
@@ -23,7 +27,17 @@ A file has ``[[claims]]`` and their common settings, ``[defaults]``. A claim has
 * ``printed``: the effect that the paper prints, above 0 if the paper claims one. If left out, it is computed from the
   printed table.
 * ``margin``: the smallest effect that matters, above 0. If left out, it is half of the printed effect.
-* ``turn``: a whole number above 0; the planner works on claims with lower numbers first. Default: 9.
+* ``seen``: how many seeds of its runs were kept when the claim was written. It was registered before its runs if this
+  is left out, and after them otherwise.
+* ``first``: the first seed that counts. A claim or a reading that kept runs suggested is decided by seeds of which
+  nothing was kept when it was registered.
+* ``later``: a second reading of the claim, which kept runs suggested: the fields in which it differs, its ``first``
+  seed, and how many seeds the claim itself had (``seen``). It is a row of its own, and the two share one alpha: half of
+  what the claim had not spent by then (its looks at 5 and 10 seeds take a quarter each) is the second reading's.
+* ``condition``: what must be so in four fifths of the seeds of every setting; otherwise the claim is *not testable at
+  this scale*. "market": ``arm``'s market lives, that is, at least half of the clients trade in half of the tested
+  rounds. ``{ trades = 8 }``: it lives, and client 8 trades under ``arm`` or one of ``against``.
+* ``cannot``: why the claim cannot be decided here. It is not played and does not count as decided.
 * ``why``: in at most 40 words, what this claim's numbers show about the mechanism; printed on the pages.
 * ``twin``: an arm with the mechanism's interface and cost but without its game. It makes a comparison of its own, and
   the names of both say which comparison they are.
@@ -40,13 +54,14 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from hanse.base.errors import UserError, nearest
+from hanse.lab.claims.statistics import LOOKS, look
 from hanse.lab.papers.catalogue import find_table
 from hanse.lab.papers.tables import RECIPES, SCALES, Cell, PaperTable, Variant, names_of
 
-KINDS = ("difference", "change", "order", "share", "equal")
-Role = Literal["claim", "twin", "control"]
-LAST = 9
-"""The default turn of a claim."""
+KINDS = ("difference", "change", "order", "share", "equal", "harmless", "contrast", "spread")
+WIDTH = {"change": 2, "contrast": 4}
+"""How many columns a kind of contrast combines; the others combine one."""
+Role = Literal["claim", "twin", "control", "later"]
 
 
 @dataclass(frozen=True)
@@ -54,17 +69,26 @@ class Reading:
     """The number to read from a run's tests.
 
     Attributes:
-        kind: which number: "last", "best", "mean" (of the tests from ``first`` to ``last``), "rounds" (until
-            ``target``) or "faster" (by how many percent fewer rounds than the other row).
+        kind: which number: "last", "best", "window" (the mean of the tests of the last fifth), "mean" (of those from
+            ``first`` to ``last``), "rounds" (until ``target``) or "faster" (by how many percent fewer rounds than the
+            other row).
         first: the first round of a mean.
         last: the last round of a mean.
         target: the figure to reach, in the table's unit.
     """
 
-    kind: Literal["last", "best", "mean", "rounds", "faster"]
+    kind: Literal["last", "best", "window", "mean", "rounds", "faster"]
     first: int = 0
     last: int = 0
     target: float = 0.0
+
+    @property
+    def said(self) -> str:
+        """The reading in words."""
+        rounds = f"mean of the tests from round {self.first} to {self.last}"
+        said = {"last": "last test", "best": "best test", "window": "mean of the tests of the last fifth"}
+        said |= {"mean": rounds, "rounds": f"rounds to {self.target:g}", "faster": "percent fewer rounds"}
+        return said[self.kind]
 
 
 @dataclass(frozen=True)
@@ -87,8 +111,11 @@ class Claim:
     """A claim, checked against its table. The module's description says what the other fields mean.
 
     Attributes:
-        arms: ``[settings][1 + against]``. For a "change" the settings come in pairs: after and before.
-        role: whether this is the paper's claim itself or its comparison with a twin or a control.
+        table: the table whose claims Holm's correction is over.
+        arms: ``[settings][1 + against]``. For a "change" the settings come in pairs: after and before; for a "contrast"
+            in fours.
+        role: whether this is the paper's claim itself, its comparison with a twin or a control, or its later reading.
+        weight: its share of the alpha of a claim.
         why: what the claim's numbers show, written by hand. It may be "".
     """
 
@@ -105,8 +132,26 @@ class Claim:
     margin: float
     arms: tuple[tuple[Arm, ...], ...]
     role: Role = "claim"
-    turn: int = LAST
     why: str = ""
+    seen: int = 0
+    first: int = 0
+    weight: float = 1.0
+    condition: str | int | None = None
+    cannot: str = ""
+
+    @property
+    def seeds(self) -> range:
+        """The seeds that count, in their order."""
+        return range(self.first, self.first + LOOKS[-1])
+
+    @property
+    def drawn_anew(self) -> tuple[str, ...]:
+        """What each seed draws: the "split" into clients unless the table fixes it, and "start" and "order" of the
+        training. None for a computed claim.
+        """
+        runs = [arm.variant.sections for setting in self.arms for arm in setting if arm.variant is not None]
+        split = ("split",) if all("seed" not in run["data"] for run in runs) else ()
+        return (*split, "start", "order") if runs else ()
 
 
 Check = tuple[str, Callable[[Any], bool]]
@@ -127,7 +172,14 @@ def _number(value: Any) -> bool:
 
 
 FIELDS: Mapping[str, Check] = {
-    **dict.fromkeys(("name", "says", "where", "arm", "twin", "control"), ("a text", _text)),
+    **dict.fromkeys(("name", "says", "where", "arm", "twin", "control", "cannot"), ("a text", _text)),
+    **dict.fromkeys(("seen", "first"), ("a whole number, 0 or more", lambda value: type(value) is int and value >= 0)),
+    "later": ("a table with first, seen and other fields", lambda value: (
+        isinstance(value, dict) and value.keys() >= {"first", "seen"} and "later" not in value
+    )),
+    "condition": ("market or { trades = CLIENT }", lambda value: value == "market" or (
+        isinstance(value, dict) and value.keys() == {"trades"} and type(value["trades"]) is int and value["trades"] >= 0
+    )),
     **dict.fromkeys(("against", "groups", "columns"), ("a list of names", _names)),
     "why": ("a text of at most 40 words", lambda value: _text(value) and len(value.split()) <= 40),
     "table": ("a name or a list of names", lambda value: _text(value) or _names(value)),
@@ -136,15 +188,14 @@ FIELDS: Mapping[str, Check] = {
     "kind": (", ".join(KINDS), lambda value: value in KINDS),
     "over": ("pooled or each", lambda value: value in ("pooled", "each")),
     "variants": ("a table of names", lambda value: isinstance(value, dict) and all(map(_text, value.values()))),
-    "reading": ("last, best, { mean = [FIRST, LAST] } or { rounds = NUMBER or \"against\" }", lambda value: (
-        value in ("last", "best")
+    "reading": ("last, best, window, { mean = [FIRST, LAST] } or { rounds = NUMBER or \"against\" }", lambda value: (
+        value in ("last", "best", "window")
         or (isinstance(value, dict) and value.keys() == {"mean"} and isinstance(value["mean"], list)
             and len(value["mean"]) == 2 and all(type(item) is int for item in value["mean"]))
         or (isinstance(value, dict) and value.keys() == {"rounds"}
             and (value["rounds"] == "against" or _number(value["rounds"])))
     )),
     "lower": ("true or false", lambda value: type(value) is bool),
-    "turn": ("a whole number above 0", lambda value: type(value) is int and value > 0),
     "printed": ("a number", _number),
     "margin": ("a number above 0", lambda value: _number(value) and value > 0),
 }  # fmt: skip
@@ -212,14 +263,15 @@ def _misfits(entry: Mapping[str, Any]) -> list[str]:
     if lines:
         return lines
     kind, against = entry["kind"], entry.get("against", [])
-    if kind in ("difference", "order", "share") and not against:
+    if kind not in ("change", "equal", "contrast") and not against:
         lines.append(f"against: is missing; a claim of kind {kind} needs at least one arm")
     if kind == "share" and len(against) > 1:
         lines.append(f"against {against}: must be one arm for kind share")
     if kind == "equal" and (against or "margin" not in entry):
         lines.append("margin, against: a claim of kind equal has a margin and no other arm")
-    if kind == "change" and len(entry.get("columns", ())) != 2:
-        lines.append(f"columns {entry.get('columns', [])}: must be two for kind change, after and before")
+    if kind in WIDTH and len(entry.get("columns", ())) != WIDTH[kind]:
+        meant = "two for kind change, after and before" if kind == "change" else "four for kind contrast"
+        lines.append(f"columns {entry.get('columns', [])}: must be {meant}")
     if entry.get("reading") == "best" and "control" not in entry and kind != "equal":
         lines.append("control: is missing; the best round needs an arm with as free a choice of round")
     if entry.get("reading") == {"rounds": "against"} and kind != "difference":
@@ -228,21 +280,45 @@ def _misfits(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _rows(entry: Mapping[str, Any], find: Find) -> Iterator[Claim]:
-    """Yield a claim, and the same against its control and its twin. Raises UserError for what its table cannot do."""
+    """Yield a claim, and the same against its control and its twin, each with its later reading. Raises UserError for
+    what its table cannot do.
+    """
     claim = _claim(entry, "claim", find)
     kind = "difference" if entry["kind"] in ("order", "equal") else entry["kind"]
     roles: list[Role] = [r for r in ("control", "twin") if r in entry and entry[r] not in entry.get("against", ())]
-    yield replace(claim, name=f"{claim.name}, baseline") if "twin" in roles else claim
+    name = f"{claim.name}, baseline" if "twin" in roles else claim.name
+    yield from _readings(entry, replace(claim, name=name), find)
     for role in roles:
         other = {**entry, "kind": kind, "against": [entry[role]], "margin": claim.margin}
-        yield replace(_claim(other, role, find), name=f"{claim.name}, {role}", printed=None)
+        row = replace(_claim(other, role, find), name=f"{claim.name}, {role}", printed=None)
+        yield from _readings(other, row, find)
+
+
+def _readings(entry: Mapping[str, Any], claim: Claim, find: Find) -> Iterator[Claim]:
+    """Yield a claim, and behind it its later reading, with which it then shares its alpha."""
+    own = entry.get("later")
+    if own is None:
+        yield claim
+        return
+    later = {
+        **{k: v for k, v in entry.items() if k not in ("later", "printed", "cannot")},
+        "margin": claim.margin,
+        **own,
+    }
+    if wrong := _misfits(later):
+        raise UserError(*(f"later: {line}" for line in wrong))
+    at = look(later["seen"])
+    weight = (1 - (at[0] / LOOKS[-1] if at else 0)) / 2
+    yield replace(claim, weight=0.5)
+    name = f"{claim.name}, later reading"
+    yield replace(_claim(later, "later", find), name=name, table=claim.table, weight=weight, printed=None)
 
 
 def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
     tables = _tables(entry, find)
     reading, arms = _reading(entry.get("reading", "last")), _arms(tables, entry)
     _check_reading(reading, entry.get("reading"), arms)
-    lower = entry.get("lower", False) or reading.kind == "rounds"
+    lower, condition = entry.get("lower", False) or reading.kind == "rounds", entry.get("condition")
     printed, margin = entry.get("printed"), entry.get("margin")
     if printed is None and role == "claim":
         printed = _printed(entry, arms, -1 if lower else 1)
@@ -264,8 +340,11 @@ def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
         margin=math.inf if margin is None else float(margin),  # without its data a claim is not judged
         arms=arms,
         role=role,
-        turn=entry.get("turn", LAST),
         why=entry.get("why", "") if role == "claim" else "",
+        seen=entry.get("seen", 0),
+        first=entry.get("first", 0),
+        condition=condition["trades"] if isinstance(condition, dict) else condition,
+        cannot=entry.get("cannot", ""),
     )
 
 
@@ -277,7 +356,7 @@ def _tables(entry: Mapping[str, Any], find: Find) -> list[PaperTable]:
 def _reading(given: Any) -> Reading:
     """Return a reading as a file gives it."""
     if isinstance(given, str):
-        return Reading("best" if given == "best" else "last")
+        return Reading(given)  # type: ignore[arg-type]  # one of the three names that FIELDS allows
     if "mean" in given:
         return Reading("mean", *given["mean"])
     return Reading("faster") if given["rounds"] == "against" else Reading("rounds", target=float(given["rounds"]))
@@ -314,8 +393,8 @@ def _arms(tables: Sequence[PaperTable], entry: Mapping[str, Any]) -> tuple[tuple
             if missing := [row for row in rows if (group, column, row) not in cells]:
                 raise UserError(f"against {missing[0]!r}: {table.name} has it not in {group}, {column}")
             found.append(tuple(_arm(table, cells[group, column, row], entry["variants"]) for row in rows))
-    if entry["kind"] == "change" and len(found) % 2:
-        raise UserError(f"columns {entry['columns']}: each group must have both")
+    if len(found) % WIDTH.get(entry["kind"], 1):
+        raise UserError(f"columns {entry['columns']}: each group must have all of them")
     return tuple(found)
 
 
@@ -348,7 +427,7 @@ def _printed(entry: Mapping[str, Any], arms: Sequence[Sequence[Arm]], sign: int)
     """Return the effect that the table prints, against the arm where it is smallest: the mean over the settings if they
     are pooled, else the smallest. None where a number is missing, or for a kind whose effect is not read off so.
     """
-    if entry["kind"] in ("equal", "order") or isinstance(entry.get("reading"), dict):
+    if entry["kind"] not in ("difference", "change", "share") or isinstance(entry.get("reading"), dict):
         return None
     numbers = [[arm.cell.published for arm in setting] for setting in arms]
     if not numbers or any(number is None for setting in numbers for number in setting):

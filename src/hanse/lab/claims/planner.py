@@ -1,7 +1,8 @@
 """Chooses the runs that decide the most claims for their cost, and plays them until all are decided.
 
-:func:`plan` lists a paper's steps, best first. A step brings a claim to its next interim test (or measures its noise
-floor). It also counts for every other claim whose missing runs it contains. Claims with a lower turn come first.
+:func:`plan` lists a paper's steps, best first. A step brings a claim to its next interim test. It also counts for every
+other claim whose missing runs it contains. What a seed's new runs are compared with is played again if it was played
+on another kind of machine.
 :func:`decide` repeatedly plays the best step of all papers and judges again. Every finished run is saved at once, so
 the process can be killed and continued at any time.
 """
@@ -9,11 +10,10 @@ the process can be killed and continued at any time.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,27 +22,22 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from hanse.base.errors import MachineError, UserError
+from hanse.base.errors import UserError
 from hanse.base.factories import named_choice
 from hanse.base.lock import Hold
 from hanse.lab.claims import statistics
 from hanse.lab.claims.claim import Claim
-from hanse.lab.claims.judge import REPEATS, Runs, Verdict, effect_of, job, jobs_of, judge, looks_of
+from hanse.lab.claims.judge import Runs, Verdict, jobs_of, judge, kind_of, looks_of
 from hanse.lab.job import Job, Step, made
 from hanse.lab.papers.catalogue import available
 from hanse.lab.papers.compare import cost_key
 from hanse.lab.papers.runner import play_audited
 from hanse.lab.papers.tables import RECIPES, sources_of
-from hanse.lab.player import Work, environment, play_all
+from hanse.lab.player import Work, play_all
 
 PAUSE = "pause"
 """While the folder contains a file of this name, no round is played."""
 _UNKNOWN_S = 1.0  # a round's cost where no run at all is kept
-# of each instruction set that PyTorch may use here, how it and its libraries are told to use an older one
-_OTHER = {
-    "AVX512": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
-    "AVX2": {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"},
-}
 
 
 @dataclass(frozen=True)
@@ -50,27 +45,25 @@ class Planned:
     """A step of the plan: runs that bring claims to a test.
 
     Attributes:
-        claims: the names of the claims that the step brings to a test, or whose noise floor it measures.
+        claims: the names of the claims that the step brings to a test.
         jobs: the runs that the step needs.
-        again: whether ``jobs`` repeat earlier runs with another instruction set of the processor.
+        again: how many of ``jobs`` are kept from another kind of machine.
         seconds: the processor time that ``jobs`` cost.
         worth: the expected number of claims that ``jobs`` decide.
         paper: the paper that makes the claims.
-        turn: the turn of the claim for which the step was chosen.
     """
 
     claims: tuple[str, ...]
     jobs: tuple[Job, ...]
-    again: bool
+    again: int
     seconds: float
     worth: float
     paper: str
-    turn: int
 
     @property
-    def rank(self) -> tuple[int, float]:
-        """The planner's sort key, lowest first: the turn, then the cost per decided claim."""
-        return self.turn, self.seconds / self.worth
+    def rank(self) -> float:
+        """The planner's sort key, lowest first: the cost per decided claim."""
+        return self.seconds / self.worth
 
 
 @dataclass
@@ -79,7 +72,6 @@ class _Want:
 
     claim: Claim
     jobs: dict[str, Job]
-    again: bool
     chance: float
     cost: float = field(default=0.0)
 
@@ -118,22 +110,21 @@ def plan(verdicts: Sequence[Verdict], runs: Runs, failed: Collection[str] = ()) 
     seconds = costs(runs)
     wants = [w for v in verdicts if (w := _want(v, runs)) is not None and not w.jobs.keys() & set(failed)]
     steps: list[Planned] = []
-    had: set[tuple[str, bool]] = set()
+    had: set[str] = set()
     while wants:
         for want in wants:
-            left = [found for key, found in want.jobs.items() if (key, want.again) not in had]
-            want.cost = max(sum(map(seconds, left)), 1e-3)
+            want.cost = max(sum(seconds(found) for key, found in want.jobs.items() if key not in had), 1e-3)
 
         def worth(want: _Want) -> float:
-            return sum(w.chance for w in wants if w.again == want.again and w.jobs.keys() <= want.jobs.keys())  # noqa: B023
+            return sum(w.chance for w in wants if w.jobs.keys() <= want.jobs.keys())  # noqa: B023
 
-        best = min(wants, key=lambda want: (want.claim.turn, want.cost / worth(want)))
-        new = tuple(found for key, found in best.jobs.items() if (key, best.again) not in had)
-        had |= {(key, best.again) for key in best.jobs}
-        told = [w for w in wants if {(key, w.again) for key in w.jobs} <= had]
+        best = min(wants, key=lambda want: want.cost / worth(want))
+        new = tuple(found for key, found in best.jobs.items() if key not in had)
+        had |= best.jobs.keys()
+        told = [w for w in wants if w.jobs.keys() <= had]
         names = tuple(w.claim.name for w in told)
-        worth_it = sum(w.chance for w in told)
-        steps.append(Planned(names, new, best.again, best.cost, worth_it, best.claim.paper, best.claim.turn))
+        again = sum(bool(runs.of(found)) for found in new)
+        steps.append(Planned(names, new, again, best.cost, sum(w.chance for w in told), best.claim.paper))
         wants = [want for want in wants if want not in told]
     return steps
 
@@ -141,37 +132,23 @@ def plan(verdicts: Sequence[Verdict], runs: Runs, failed: Collection[str] = ()) 
 def _want(verdict: Verdict, runs: Runs) -> _Want | None:
     """Return what a claim needs next; None if it is decided, has had its last look, or has no data here."""
     claim, judged = verdict.claim, verdict.judged
-    if judged.word not in ("open", "not run") or away(claim):
-        return None
-    if judged.effect is not None and verdict.floor is None and (again := _repeats(verdict, runs)):
-        return _Want(claim, again, again=True, chance=1.0)
     at = next((n for n in looks_of(claim) if n > verdict.seeds), None)
-    if at is None or not claim.arms:
+    if judged.word not in ("open", "not run") or away(claim) or at is None or not claim.arms:
         return None
-    missing = {j.key: j for seed in range(at) for j in jobs_of(claim, seed) if not runs.of(j)}
+    missing = {found.key: found for seed in claim.seeds[:at] for found in _missing(claim, seed, runs)}
     chance = statistics.chance_to_decide(judged.effect, claim.margin, at, judged.level)
-    return _Want(claim, missing, again=False, chance=max(chance, 1e-3)) if missing else None
+    return _Want(claim, missing, chance=max(chance, 1e-3)) if missing else None
 
 
-def _repeats(verdict: Verdict, runs: Runs) -> dict[str, Job]:
-    """Return the runs to repeat if a measured noise floor would decide a claim: each arm's first seeds, setting by
-    setting. The unmeasured floor is assumed to be half of the deviation over the seeds.
+def _missing(claim: Claim, seed: int, runs: Runs) -> list[Job]:
+    """Return the runs that a claim lacks with a seed. If one must be played, so must those that another kind of machine
+    played, since pairs are of one kind.
     """
-    claim, judged = verdict.claim, verdict.judged
-    if claim.kind == "share" or claim.reading.kind == "faster" or made()["instructions"] not in _OTHER:
-        return {}
-    lower, _ = effect_of(claim, runs, 0.0)
-    assert judged.effect is not None
-    halfway = replace(judged.effect, error=(judged.effect.error + (lower or judged.effect).error) / 2)
-    if not statistics.decides(halfway, claim.margin, judged.level):
-        return {}
-    found: dict[str, Job] = {}
-    for place in range(len(claim.arms[0])):
-        arms = [setting[place] for setting in claim.arms]
-        ours = [job(arm, seed) for seed in range(verdict.seeds) for arm in arms]
-        lacking = max(0, REPEATS - sum(len(runs.of(j)) - 1 for j in ours))
-        found |= {j.key: j for j in [j for j in ours if len(runs.of(j)) == 1][:lacking]}
-    return found
+    jobs = jobs_of(claim, seed)
+    if all(runs.of(found) for found in jobs):
+        return []
+    here = kind_of({"made": made()})
+    return [found for found in jobs if here not in map(kind_of, runs.of(found))]
 
 
 def away(claim: Claim) -> list[str]:
@@ -250,8 +227,7 @@ def decide(
                     break  # a claim with a failed run stays open, whatever else is played
                 failures |= _played(some, step, runs, workers, console, work)
             look(folder)
-    every = (j for claims in asked.values() for c in claims for seed in range(statistics.LOOKS[-1])
-             for j in jobs_of(c, seed))  # fmt: skip
+    every = (j for claims in asked.values() for c in claims for seed in c.seeds for j in jobs_of(c, seed))
     labels = {j.key: j.label for j in every if j.key in failures}
     return [v for found in verdicts.values() for v in found], {labels[key]: why for key, why in failures.items()}
 
@@ -262,18 +238,16 @@ def _played(
     """Play some runs of a step and return why those that failed did so, by key."""
     label = f"{runs.kept.path.parent.name}: {', '.join(step.claims)}"
     pausing = partial(play_pausing, pause=runs.kept.path.parent / PAUSE, work=work)
+    again = [found for found in jobs if runs.of(found)]
     for found in jobs:
         runs.forget(found)
-    if not step.again:
-        done = play_all(jobs, runs.kept, pausing, workers=workers, label=label, console=console)
-        failures = dict(done.failures)
-    else:
-        failures = {}
-        for found in jobs:
-            result = _repeated(found, work)
-            runs.kept.write(found, result)
-            if result["status"] != "done":
-                failures[found.key] = result["error"]
+    new = [found for found in jobs if found not in again]
+    failures = dict(play_all(new, runs.kept, pausing, workers=workers, label=label, console=console).failures)
+    for found in again:
+        result = pausing(found, lambda rounds: None)
+        runs.kept.write(found, result)
+        if result["status"] != "done":
+            failures[found.key] = result.get("error", result["status"])
     if console is not None:
         for why in failures.values():
             console.print(f"{label}: failed: {why}", markup=False, highlight=False)
@@ -295,24 +269,6 @@ def play_pausing(asked: Job, step: Step, *, pause: Path, work: Work) -> dict[str
     return work(asked, on)
 
 
-def _repeated(asked: Job, work: Work) -> dict[str, Any]:
-    """Play a job in a process of its own, whose numerical libraries use another instruction set than ours."""
-    ours = str(made()["instructions"])
-    with environment(_OTHER[ours]), multiprocessing.get_context("spawn").Pool(1) as pool:
-        found: dict[str, Any] = pool.apply(_again, (asked, work, ours))
-        return found
-
-
-def _again(asked: Job, work: Work, ours: str) -> dict[str, Any]:
-    """Play a job in this process. Raises MachineError if it runs with the instruction set ``ours``: no repeat, then."""
-    from hanse.learning.threads import intra_op
-
-    if made()["instructions"] == ours:
-        raise MachineError(f"{asked.label}: cannot be repeated: PyTorch uses {ours} here whatever it is told")
-    with intra_op(1):
-        return work(asked, lambda rounds: None)
-
-
 def plan_rows(steps: Sequence[Planned]) -> list[dict[str, Any]]:
     """Return the plan as plain values, its runs by their labels.
 
@@ -322,7 +278,6 @@ def plan_rows(steps: Sequence[Planned]) -> list[dict[str, Any]]:
     return [
         {
             "paper": step.paper,
-            "turn": step.turn,
             "claims": list(step.claims),
             "runs": [found.label for found in step.jobs],
             "again": step.again,
@@ -345,7 +300,7 @@ def printed_plan(steps: Sequence[Planned]) -> RichTable:
         table.add_column(name, overflow="fold", min_width=9 if name == "paper" else None)  # whole words
     for step in steps:
         hours += step.seconds / 3600
-        again = " again, on other instructions" if step.again else ""
+        again = f", {step.again} of them again" if step.again else ""
         times = (f"{step.seconds / 3600:.2f}", f"{hours:.2f}")
         names = "; ".join(step.claims)
         table.add_row(step.paper, names, f"{len(step.jobs)}{again}", *times, f"{step.worth:.1f}")

@@ -14,10 +14,12 @@ share with an exact test, such as sign flips after five seeds. Such a look is sk
 
 **Many claims.** Holm's step-down method (Scandinavian Journal of Statistics 6, 1979) is applied over the claims of a
 table: once for *confirmed* and *contradicted* together, and once for *no such effect*. Each kind of verdict is
-therefore wrong anywhere in a table with probability at most 5 %.
+therefore wrong anywhere in a table with probability at most 5 %. Two readings of one claim share its alpha: each has a
+*weight* below 1, and Holm's method is the weighted one of the same paper.
 
-**The noise floor** is the deviation of the difference between a run and the same run on another instruction set or
-engine. Divided by the root of the number of seeds, it is added to an effect's error, so nothing below it is confirmed.
+**The noise floor** is the deviation of the difference between a run and the same run on another kind of machine. The
+deviation over the seeds holds it already, so where a seed's runs are of different kinds the larger of the two is the
+error, and where they are of one kind there is no floor.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 Floats = NDArray[np.float64]
-Word = Literal["confirmed", "contradicted", "no such effect", "open", "not run"]
+Word = Literal[
+    "confirmed", "contradicted", "no such effect", "open", "not run", "not testable at this scale",
+    "cannot be decided here",
+]  # fmt: skip
 WORDS: tuple[Word, ...] = get_args(Word)
 ALPHA = 0.05
 LOOKS = (5, 10, 20)
@@ -47,7 +52,7 @@ class Effect:
 
     Attributes:
         mean: the mean over the seeds at the last look.
-        error: the mean's standard error, including the noise floor.
+        error: the mean's standard error, not below the noise floor's.
         share: this look's share of the 5 %.
         seeds: how many seeds the look has.
         up: the p-value against "the effect is 0 or less", two-sided and over all looks.
@@ -165,15 +170,15 @@ def effect(differences: Floats, margin: float, floor: float | None) -> Effect | 
     Args:
         differences: ``[n]``, above 0 where the claim is right, in the order of the seeds.
         margin: the smallest effect that matters, above 0.
-        floor: the noise floor. None: not measured. The deviation of the differences, which includes the noise, is then
-            used as the floor.
+        floor: the noise floor, 0 if every seed's runs are of one kind of machine. None: they are not, and it was not
+            measured; the deviation of the differences is then counted twice.
     """
     at = look(len(differences))
     if at is None:
         return None
     n, share = at
     mean, sd = float(differences[:n].mean()), float(differences[:n].std(ddof=1))
-    return _tested(mean, (sd + (sd if floor is None else floor)) / math.sqrt(n), share, n, margin)
+    return _tested(mean, (2 * sd if floor is None else max(sd, floor)) / math.sqrt(n), share, n, margin)
 
 
 def _tested(mean: float, error: float, share: float, n: int, margin: float) -> Effect:
@@ -237,26 +242,31 @@ def together(effects: Sequence[Effect]) -> Effect:
     return replace(weakest, down=down, small=small)
 
 
-def holm(p: Sequence[float]) -> list[tuple[float, float]]:
+def holm(p: Sequence[float], weights: Sequence[float] | None = None) -> list[tuple[float, float]]:
     """Return Holm's adjusted p-values and the level of each comparison, in the given order.
 
-    All comparisons that Holm leaves undecided have the same level, 5 % divided by their number.
+    All comparisons that Holm leaves undecided have the same level, 5 % divided by their number. With ``weights``, a
+    comparison has its share of the 5 % by its weight among those that are left (1 each if left out).
 
     Example:
         >>> holm([0.01, 0.04, 0.03])
         [(0.03, 0.016666666666666666), (0.06, 0.025), (0.06, 0.025)]
     """
-    order = sorted(range(len(p)), key=p.__getitem__)
+    heavy = [1.0] * len(p) if weights is None else weights
+    order = sorted(range(len(p)), key=lambda place: p[place] / heavy[place])
     found, least, level = [(1.0, ALPHA)] * len(p), 0.0, ALPHA
     for rank, place in enumerate(order):
+        left = sum(heavy[other] for other in order[rank:])
         if least <= ALPHA:
-            level = ALPHA / (len(p) - rank)
-        least = max(least, min(1.0, (len(p) - rank) * p[place]))
-        found[place] = least, level
+            level = ALPHA / left
+        least = max(least, min(1.0, left * p[place] / heavy[place]))
+        found[place] = least, level * heavy[place]
     return found
 
 
-def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Judged]:
+def words(
+    effects: Sequence[Effect | None], margins: Sequence[float], weights: Sequence[float] | None = None
+) -> list[Judged]:
     """Return the verdicts on a table's claims.
 
     *confirmed*: the whole interval lies on the claimed side of 0. *contradicted*: it lies on the other side. *no such
@@ -267,9 +277,10 @@ def words(effects: Sequence[Effect | None], margins: Sequence[float]) -> list[Ju
         effects: the effect of each claim. None: it has fewer seeds than its first look needs. A claim counts in Holm's
             correction whether or not it was run.
         margins: for each claim, the smallest effect that matters.
+        weights: for each claim, its share of the alpha of a claim, 1 if left out.
     """
-    signs = holm([1.0 if e is None else min(e.up, e.down) for e in effects])
-    smalls = holm([1.0 if e is None else e.small for e in effects])
+    signs = holm([1.0 if e is None else min(e.up, e.down) for e in effects], weights)
+    smalls = holm([1.0 if e is None else e.small for e in effects], weights)
     found = []
     for e, margin, (sign, level), (small, _) in zip(effects, margins, signs, smalls, strict=True):
         if e is None:
