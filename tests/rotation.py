@@ -1,5 +1,6 @@
 """Large draws in turn: a run of the tests plays the share of them that the head commit picks, nightly runs play all."""
 
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ def _head() -> int:
     return int(told.stdout, 16) if told.returncode == 0 else 0
 
 
-HEAD = _head()
+# conftest.py imports this first, so that all worker processes of a run agree, whatever is committed meanwhile
+HEAD = int(os.environ.setdefault("HANSE_TEST_HEAD", str(_head())))
 
 
 def in_turn(cases: Sequence[Case], of: int, head: int = HEAD) -> list[Case]:
