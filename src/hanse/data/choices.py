@@ -15,6 +15,7 @@ from pydantic import Field
 
 from hanse.base.errors import UserError, named, nearest
 from hanse.base.factories import Positive, Rate, Weight, call
+from hanse.data.kinds import Column
 from hanse.data.mixtures import check_mix
 from hanse.data.natural import TEXTS
 from hanse.data.partitions import Choose, Sampler, SizeLaw
@@ -107,9 +108,9 @@ class Own:
     """
 
     name: str
-    target: str | None = None
-    client_column: str | None = None
-    features: list[str] | dict[str, list[str]] | None = None
+    target: Column | None = None
+    client_column: Column | None = None
+    features: list[Column] | dict[str, list[Column]] | None = None
     test: Part = 0.2
     min_samples: Positive = 10
     prepare: str | None = None

@@ -196,6 +196,7 @@ class Loopback:
         from hanse.deployment.certificates import make_certificates, make_node_key, make_outside
         from hanse.deployment.operator_key import make_operator_key
 
+        self._refuse_taken(range(self.nodes) if only is None else only)
         superlink = f"{HOST}:{self.ports[0]}"
         proxy = configure(self.folder / "proxy", self.listen, superlink, self.nodes) if self.listen else None
         for private in ("flwr", "keys", "logs", "participants"):
@@ -221,6 +222,20 @@ class Loopback:
         for i in range(self.nodes) if only is None else only:
             show(f"starting node {i + 1} of {self.nodes}")
             self.start_node(i, more)
+
+    def _refuse_taken(self, nodes: Sequence[int]) -> None:
+        """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead."""
+        needed = {"superlink": self.ports[0], **{f"node{i}": self.ports[1 + i] for i in nodes}}
+        if self.listen:
+            needed["proxy"] = split(self.listen, "--listen")[1]
+        lines = [
+            f"--{'listen' if name == 'proxy' else 'port'}: {port}: the {name} needs it, and it is taken here, "
+            f"perhaps by another federation; give others, as in --port {self.ports[0] + 300}"
+            for name, port in needed.items()
+            if self.processes.pid(name) is None and not server_access.is_free(port)
+        ]
+        if lines:
+            raise UserError(*lines)
 
     def start_superlink(self, more: Mapping[str, str] | None = None) -> None:
         """Start the SuperLink if it is not running, and wait until it answers.
@@ -260,6 +275,8 @@ class Loopback:
     def _wait(self, name: str, url: str, status: int) -> None:
         """Wait until a process answers. Raises UserError with the end of its log if it does not."""
         wrong = wait_for(url, status, lambda: self.processes.pid(name) is not None)
+        if wrong is None and self.processes.pid(name) is None:
+            wrong = f"ended, and another process answers at {url} (--port)"
         if wrong is not None:
             raise UserError(f"the {name} {wrong}: {self.processes.log(name)[-300:]}")
 

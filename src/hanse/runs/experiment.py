@@ -29,11 +29,13 @@ from hanse.data.committed import CommittedSet
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.learning.models import Factory
+from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
 from hanse.rounds.round import LoopState, Setup, first_state
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
+from hanse.runs.chance import nothing_mixed
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.privacy import same_accounting, warn_of_sitting_out
@@ -68,6 +70,7 @@ def _check(observers: Sequence[Observer]) -> None:
             raise UserError(f"observers: {observer!r}: has none of the methods {', '.join(moments)}")
 
 
+@undisturbed()
 def run(
     experiment: Experiment | str | Path,
     *,
@@ -166,6 +169,7 @@ def _valued(experiment: Experiment, value: bool | str | Mapping[str, Any]) -> Ex
     return experiment.model_copy(update={"mechanism": mechanism})
 
 
+@undisturbed()
 def resume(
     path: str | Path,
     *,
@@ -320,6 +324,7 @@ def _engine(experiment: Experiment) -> Callable[..., Run]:
     return play
 
 
+@undisturbed()
 def run_remote(
     experiment: Experiment,
     data: FederatedData,
@@ -507,7 +512,8 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
     if folder is not None:
         result.path = folder.path
         result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
-    result.said = (*said, *(f"warning: {line}" for line in setup.data.warnings))
+    notes = [*(f"warning: {line}" for line in setup.data.warnings), *(f"note: {line}" for line in setup.data.notes)]
+    result.said = (*said, *notes)
     _tell(observers, "on_start", experiment, state.round, list(result.said))
     limits, budget, failures = experiment.run, Budget(experiment.run), 0
     budget.spend(result.metrics)  # a resumed run has used up some of its limits already
@@ -556,5 +562,6 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
         folder.close()
     result.table, result.home, result.held = state.table, state.home, state.held
     result.personal, result.book = state.personal, state.book
+    result.nothing = nothing_mixed(result.metrics, ((s.get("refused"), s.get("weight")) for s in result.clients))
     _tell(observers, "on_end", result)
     return result

@@ -521,3 +521,7 @@ def _making(path: Path) -> Iterator[None]:
         if wrong.errno in FULL:
             raise MachineError(f"--out {path}: disk full: {wrong.strerror}; free some space") from None
         raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
+    except ValueError as wrong:
+        if isinstance(wrong, UserError):
+            raise
+        raise UserError(f"--out {path}: cannot be a path: {wrong}") from None
