@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 FIELDS = ["statement", "index", "of", "path", "record", "proof", "head"]
 SAID = ["round", "client", "balance", "escrow", "postings"]
-MAY = {"value": float, "epsilon": float}  # what a statement may say behind these
+MAY = {"value": float, "epsilon": float, "agreement": str}  # what a statement may say behind these
 WHOLE = r"(0|[1-9]\d{0,18})"
 
 
@@ -87,7 +87,8 @@ def verify(line, public):
     said = json.loads(statement)
     need(line.rstrip("\n") == written(receipt, ascii=False) and statement == written(said), "written otherwise")
     need(list(receipt) == FIELDS and list(said) == SAID + [name for name in MAY if name in said], "other fields")
-    need(all(type(said.get(name, kind())) is kind for name, kind in MAY.items()), "a value is no number")
+    need(all(type(said.get(name, kind())) is kind for name, kind in MAY.items()), "a value is of another kind")
+    need(re.fullmatch("[0-9a-f]{64}", said.get("agreement", 64 * "0")), "no hash of an agreement")
     need(all(map(is_whole, (index, of, *(said[name] for name in SAID[:4])))), "not whole numbers")
     need(min(index, of, said["round"], said["client"]) >= 0 and is_listed(said["postings"]), "not what it should say")
     form = rf"((hanse/[^\n]+)\n{WHOLE}\n(\S{{44}})\nround {WHOLE}\n)\n\u2014 \2 (\S+)\n"

@@ -265,6 +265,8 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
         result = run([_Rounds(step)])
         if result.interrupted:
             return found | {"status": "interrupted"}
+        if result.nothing:
+            return found | {"status": "failed", "error": result.nothing, "traceback": ""}
         found |= {"experiment": job.experiment.sections(), **_kept(result.metrics)}
         tests = [_accuracies(result, rounds - 1) for rounds in found["tested"]]
         found["curves"] |= _by_client(tests)

@@ -30,6 +30,7 @@ from pydantic import (
 from hanse.base import toml
 from hanse.base.errors import UserError, import_path, nearest, path_of
 from hanse.base.factories import Count, Positive, Rate, Weight, defaults, named_choice
+from hanse.base.files import SMALL
 from hanse.core.declared import Digest
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
@@ -322,7 +323,7 @@ class FederationSection(Section):
 
 
 class SizesSection(Section):
-    """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.rounds.sizes`).
+    """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.runs.sizes`).
 
     Attributes:
         proved: whether members must commit to their distinct samples before they train, and are audited. Until a member
@@ -600,12 +601,18 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """Read a TOML file as nested dictionaries. Raises UserError if it is missing or not TOML."""
     path = Path(path)
     try:
-        return toml.loads(path.read_text("utf-8-sig"))  # editors of Windows begin a file with a mark
+        with path.open("rb") as file:
+            text = file.read(SMALL + 1)
+        if len(text) > SMALL:  # a device such as /dev/zero has no end
+            raise UserError(f"{path}: has more than {SMALL >> 20} MiB; an experiment is a TOML file")
+        return toml.loads(text.decode("utf-8-sig"))  # editors of Windows begin a file with a mark
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; an experiment is a TOML file") from None
-    except ValueError as wrong:
+    except UserError:
+        raise
+    except ValueError as wrong:  # no TOML, no text, or a path that cannot be one
         raise UserError(f"{path}: not valid TOML: {wrong}") from None
 
 

@@ -24,10 +24,10 @@ from hanse.core.table import SERVER, Table, mix
 from hanse.core.telling import About
 from hanse.learning.by_name import own_module
 from hanse.learning.job import Problem
-from hanse.rounds.round import Played
 from hanse.runs.chance import Guess
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_of
+from hanse.runs.round import Played
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,6 +112,7 @@ class Run:
             not.
         names: ``[N]``, the clients' names in the data. Empty: they have only numbers.
         why_no_model: why :meth:`model` cannot return a model. Empty: it can.
+        nothing: why the run has no result: no update was mixed in any round. None: it has one.
         held: ``[N]``, the row that each client holds, if it is not its home row. None: all clients hold their home
             rows.
 
@@ -142,6 +143,7 @@ class Run:
     names: tuple[str, ...] = ()
     why_no_model: str = ""
     held: np.ndarray | None = None
+    nothing: str | None = None
     said: tuple[str, ...] = ()
 
     def model(self, client: int | str = 0) -> nn.Module:

@@ -3,7 +3,7 @@
 There are two steps. :func:`build` makes a :class:`Blueprint`, which is everything but the engine. It collects every
 mistake that can be seen with the data at hand, so a user gets one list and not one error after another.
 :func:`settle_engine` then chooses what trains and writes the choice into the experiment. It returns a :class:`Ready`,
-with the :class:`hanse.rounds.round.Setup` with which rounds are played.
+with the :class:`hanse.runs.round.Setup` with which rounds are played.
 
 :mod:`hanse.runs.refusals` has what is refused, and what users are warned of.
 """
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hanse.base.errors import UserError, import_path, named
+from hanse.base.errors import UserError, gated, import_path, named
 from hanse.base.factories import call, misspelt
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
@@ -54,17 +54,17 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.mechanisms.registry import REASONS, unmet_needs
-from hanse.rounds.arrivals import Waiting
-from hanse.rounds.clipping import AdaptiveClip
-from hanse.rounds.grants import Vesting
-from hanse.rounds.judge import Judge, Root
-from hanse.rounds.round import Setup
-from hanse.rounds.sizes import ProvedSizes
 from hanse.runs import idle, refusals
+from hanse.runs.arrivals import Waiting
+from hanse.runs.clipping import AdaptiveClip
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
+from hanse.runs.grants import Vesting
+from hanse.runs.judge import Judge, Root
 from hanse.runs.metrics import missing_metrics, refused_metrics
 from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets, warn_of_sitting_out
+from hanse.runs.round import Setup
 from hanse.runs.run_record import load_run
+from hanse.runs.sizes import ProvedSizes
 
 # clients on a network train themselves: numbers are those of one thread
 REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
@@ -183,6 +183,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += refusals.no_such_clients(acting, data.num_clients)
+    lines += refusals.no_such_samples(acting, data)
     lines += unfit_private(experiment, problem, mechanism, acting, refusals.loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
@@ -340,13 +341,14 @@ def _modelled(
         kept = section.options
         section = ModelSection(name=OBJECT, **kept)
         module = own_module(made(0)[0].module)
-        record = {"object": type(module).__name__, "fingerprint": structure(module)}
+        with gated(f"model: {type(module).__name__}: cannot be described (repr)"):
+            record = {"object": type(module).__name__, "fingerprint": structure(module)}
         section = ModelSection(name=OBJECT, **record, **kept)
         experiment = experiment.model_copy(update={"model": section})
     return experiment, made
 
 
-HOOKS = ("present", "holds", "sees", "claims", "on_request", "on_reply", "takes", "tells")
+HOOKS = ("present", "holds", "sees", "studies", "overhears", "claims", "on_request", "on_reply", "takes", "tells")
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:

@@ -1,0 +1,213 @@
+"""Caches and counts the calls of the user's function, which may take seconds each, and shows their progress."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hanse.base.errors import UserError
+from hanse.core.table import Floats, Ints
+from hanse.games.coalitions import Coalition
+from hanse.learning.blocks import sample_blocks
+
+if TYPE_CHECKING:
+    from hanse.runs.observers import Told
+
+Answer = float | Floats
+"""What the user's function returns: a worth, or one number for each test sample ``[m]``, whose mean is the worth."""
+Asked = tuple[Callable[[], str], Callable[[], Answer] | float]
+"""A question to the user's function: its cache key, and a call that returns the answer."""
+Cache = MutableMapping[str, Any]
+
+
+class Evaluations:
+    """A utility for :mod:`hanse.games` that calls the user's function.
+
+    Args:
+        ask: yields a question for each coalition, in their order.
+        cache: the answers of earlier calls by cache key. None: no cache.
+        told: a function that is called after each evaluation, with the number done, the number expected, and a text.
+        function: the name of the user's function in messages.
+
+    Attributes:
+        evaluated: number of calls of the user's function.
+        seconds: the time that these calls took.
+        expected: the largest possible number of evaluations. None: not known.
+        samples: how many numbers the user's function returns, one for each test sample. 0: it returns only their mean,
+            or another worth.
+        raised: the exception of the user's function, to distinguish it from the caller's mistakes.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Sequence[Coalition]], Iterable[Asked]],
+        cache: Cache | None,
+        told: Told,
+        function: str = "evaluate",
+    ) -> None:
+        self._ask, self._cache, self._told, self._function = ask, cache, told, function
+        self.evaluated, self.seconds = 0, 0.0
+        self.expected: float | None = None
+        self.samples: int | None = None
+        self._worths: list[tuple[float, Floats]] = []
+        self.raised: Exception | None = None
+
+    def __call__(self, coalition: Coalition) -> float:
+        """Return the worth of one coalition."""
+        return self.many([coalition])[0]
+
+    def many(self, coalitions: Sequence[Coalition]) -> list[float]:
+        """Return the worth of each coalition, from the cache if possible."""
+        found = []
+        for called, worth in self._ask(coalitions):
+            answer = self._same(self._answer(called, worth)) if callable(worth) else worth
+            found.append((float(np.mean(answer)), _without_block(answer)))
+        self._worths += found
+        if self.evaluated and self.expected is not None and self.evaluated >= self.expected:
+            self._told(self.evaluated, self.expected, "solving")
+        return [worth for worth, _ in found]
+
+    @property
+    def without_block(self) -> Floats:
+        """The worths with each of B blocks of test samples left out, ``[evaluated, B]``, in the order of evaluation.
+
+        A worth that was given as one number is the same without any block. B is 0 if all were.
+        """
+        blocks = max((len(without) for _, without in self._worths), default=0)
+        return np.array([without if len(without) else np.full(blocks, worth) for worth, without in self._worths])
+
+    def _same(self, answer: Answer) -> Answer:
+        """Return an answer. Raises UserError if it has another number of samples than those before."""
+        samples = 0 if np.ndim(answer) == 0 else len(np.asarray(answer))
+        if self.samples not in (None, samples):
+            raise UserError(
+                f"{self._function}: returned {samples or 1} numbers, and {self.samples or 1} before: must be one "
+                "number, or one for each test sample, always of the same samples"
+            )
+        self.samples = samples
+        return answer
+
+    def again(self, coalition: Coalition) -> Answer | None:
+        """Return a second answer for a coalition that was evaluated; None if its worth was given as a number.
+
+        The cache keeps it beside the first one. It is not counted in ``evaluated``.
+        """
+        [(called, worth)] = self._ask([coalition])
+        counts = self.evaluated, self.seconds
+        answer = self._same(self._answer(lambda: f"{called()} again", worth)) if callable(worth) else None
+        self.evaluated, self.seconds = counts
+        return answer
+
+    def _answer(self, called: Callable[[], str], worth: Callable[[], Answer]) -> Answer:
+        key = called() if self._cache is not None else ""
+        if self._cache is not None and key in self._cache:
+            known = self._cache[key]
+            return np.asarray(known, np.float64) if isinstance(known, list) else float(known)
+        began = time.perf_counter()
+        try:
+            answer = worth()
+        except Exception as wrong:
+            self.raised = wrong
+            raise
+        self.seconds += time.perf_counter() - began
+        self.evaluated += 1
+        if self._cache is not None:
+            self._cache[key] = answer if isinstance(answer, float) else answer.tolist()
+        self._told(self.evaluated, self.expected)
+        return answer
+
+
+def _without_block(answer: Answer) -> Floats:
+    """Return the mean of the numbers of samples with each block left out, ``[B]``; B is 0 for a single number."""
+    if isinstance(answer, float):
+        return np.zeros(0)
+    scores = np.asarray(answer)
+    sums = np.array([[scores[block].sum(), len(block)] for block in _blocks(len(scores))])
+    return np.asarray((scores.sum() - sums[:, 0]) / (len(scores) - sums[:, 1]))
+
+
+@lru_cache(maxsize=1)
+def _blocks(samples: int) -> list[Ints]:
+    return [block.numpy() for block in sample_blocks(samples)]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The number of evaluations that fit into the user's time limit.
+
+    Attributes:
+        seconds: the total time. None: no limit.
+        spent: the time already used.
+        each: the time of one evaluation.
+    """
+
+    seconds: float | None
+    spent: float = 0.0
+    each: float = 0.0
+
+    @property
+    def most(self) -> float:
+        """How many more evaluations fit in the time; infinite if there is no limit."""
+        if self.seconds is None or not self.each:
+            return math.inf
+        return max(0.0, self.seconds - self.spent) / self.each
+
+    def fits(self, least: float, what: str) -> None:
+        """Raise UserError if fewer than ``least`` more evaluations fit. ``what`` is the method that needs so many."""
+        if self.most < least:
+            need = self.spent + least * self.each
+            raise UserError(
+                f"seconds: {self.seconds:g}: {what} needs {least:,.0f} more evaluations of about {self.each:.2g} s, "
+                f"{need:,.3g} s in all: give more seconds, or take a method that needs fewer (docs: mechanisms/values)"
+            )
+
+
+def seconds_of(seconds: float | None) -> float | None:
+    """Return a time budget. Raises UserError unless it is None or a finite number above 0."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise UserError(f"seconds: {seconds!r}: must be a number above 0")
+    return float(seconds)
+
+
+def whole_number(name: str, given: Any, least: int) -> None:
+    """Raise UserError, naming the argument, unless this is a whole number of at least ``least``."""
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < least:
+        raise UserError(f"{name}: {given!r:.80}: must be a whole number, at least {least}")
+
+
+def check_cache(cache: Cache | None) -> None:
+    """Raise UserError unless a cache is None or a mapping that can be changed."""
+    if cache is not None and not isinstance(cache, MutableMapping):
+        raise UserError(f"cache: {cache!r:.80}: must be a dictionary that is yours to keep, such as {{}}, or None")
+
+
+@contextmanager
+def progress(wanted: bool | None, label: str) -> Iterator[Told]:
+    """Show a bar on standard error, and yield the function that updates it.
+
+    Args:
+        wanted: whether to show the bar. True: at once. None: after 2 seconds, in a terminal or a notebook. False:
+            never.
+        label: the label before the bar.
+
+    Raises:
+        UserError: ``wanted`` is something else.
+    """
+    if wanted is not None and not isinstance(wanted, bool):
+        raise UserError(f"progress: {wanted!r}: must be True, False or None")
+    if wanted is False:
+        yield lambda done, most, figure="": None
+        return
+    from hanse.runs.observers import counting, errors  # here: it takes longer to import than most games to solve
+
+    with counting(label, errors(), at_once=bool(wanted), transient=False) as told:
+        yield told
