@@ -43,5 +43,5 @@ class _Plain:
 @contextmanager
 def plainly() -> Iterator[None]:
     """Within this context, clean what is printed to standard output and standard error."""
-    with redirect_stdout(_Plain(sys.stdout)), redirect_stderr(_Plain(sys.stderr)):  # type: ignore[type-var]
+    with redirect_stdout(_Plain(sys.stdout)), redirect_stderr(_Plain(sys.stderr)):
         yield
