@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hanse.data.sources import cache_dir
-from hanse.lab.claims.planner import PAUSE
-from hanse.lab.papers.catalogue import PAPERS
+from hanse_papers.catalogue import PAPERS
+from hanse_papers.claims.planner import PAUSE
 
 ROOT = Path(__file__).parents[1]
 NATIVE = Path("src/hanse/learning/native")

@@ -194,7 +194,7 @@ def test_reproduce_on_a_full_disk_is_one_line(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("hanse.lab.papers.show.write_whole", full)
+    monkeypatch.setattr("hanse_papers.show.write_whole", full)
     code, said = hanse_says(["reproduce", "gtflat", "example1"], capsys, monkeypatch)
     assert code == 1
     assert said.endswith("gtflat: cannot be written: No space left on device; finished runs are kept\n")
@@ -207,7 +207,7 @@ def test_reproduce_of_what_is_counted_on_data_that_are_not_here_writes_no_empty_
         raise UserError(f"source '{source}' could not be downloaded")
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("hanse.lab.papers.computed.is_here", lambda source: False)
+    monkeypatch.setattr("hanse_papers.computed.is_here", lambda source: False)
     monkeypatch.setattr("hanse.data.sources.load", away)
     code, said = hanse_says(["reproduce", "ipfl", "figure6", "--scale", "paper"], capsys, monkeypatch)
     assert (code, said) == (2, "hanse: source 'cifar10' could not be downloaded\n")

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import pytest
 from doc_pages import PAGES, ROOT
 
-from hanse.lab.papers.catalogue import PAPERS
-from hanse.lab.papers.tables import differences
 from hanse.learning.models import MODELS
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.runs.config import Experiment
+from hanse_papers.catalogue import PAPERS
+from hanse_papers.tables import differences
 
 DOCS = sorted(p for p in PAGES if p.is_relative_to(ROOT / "docs"))
 FORMULA = re.compile(r"\$\$.+?\$\$|(?<!\\)\$[^\s$](?:[^$\n]*[^\s$])?\$", re.DOTALL)

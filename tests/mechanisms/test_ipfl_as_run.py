@@ -24,8 +24,8 @@ from hanse.mechanisms.weigh import Received
 from hanse.reports.audit import audit_run
 
 ME = Me(1, 3, 0, Recipe(lr=0.1), 4)
-MARKET = "hanse.lab.papers.authors:ipfl"
-UTILITIES = "hanse.lab.papers.authors:AuthorsUtilities"
+MARKET = "hanse_papers.authors:ipfl"
+UTILITIES = "hanse_papers.authors:AuthorsUtilities"
 
 
 # the market

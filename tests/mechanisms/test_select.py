@@ -505,7 +505,7 @@ def test_s_fedavg_may_average_the_means_so_far() -> None:
 
 def test_power_of_choice_picked_at_random_asks_nobody() -> None:
     for view in played(
-        {"name": "power_of_choice", "select": {"name": "hanse.lab.papers.authors:RandomPick", "clients_per_round": 3}}
+        {"name": "power_of_choice", "select": {"name": "hanse_papers.authors:RandomPick", "clients_per_round": 3}}
     ):
         assert not view.answers or all(question.startswith("seat") for _, question in view.answers)
         assert len(set(view.choice.clients.tolist())) == 3

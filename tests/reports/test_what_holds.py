@@ -83,7 +83,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "skip": market(place / "skip"),
         "break": market(
             place / "break",
-            {"name": "hanse.lab.papers.authors:ipfl", "stop": "break"},
+            {"name": "hanse_papers.authors:ipfl", "stop": "break"},
             behaviour={"attacker": {"clients": [3], "kind": "flip"}},
         ),
         "attacked": market(place / "attacked", {"lam": 1.0}, behaviour=attacker),

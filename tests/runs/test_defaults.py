@@ -9,10 +9,10 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.data.choices import Dirichlet
-from hanse.lab.papers.catalogue import PAPERS, find_table
-from hanse.lab.papers.tables import SCALES
 from hanse.runs.chance import Guess
 from hanse.runs.config import TrainSection
+from hanse_papers.catalogue import PAPERS, find_table
+from hanse_papers.tables import SCALES
 
 
 def default(source: str, mechanism: str = "fedavg", **more: Any) -> hanse.Experiment:

@@ -27,7 +27,7 @@ from hanse.base.errors import MachineError, PartError, UserError, first_line
 from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking, own_modules
 from hanse.base.wings import target, wings
-from hanse.cli import attack, audit, crate, doctor, invoice, ledger, receipt, reproduce, statement, sweep, theory
+from hanse.cli import attack, audit, crate, doctor, invoice, ledger, receipt, statement, sweep
 from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
 from hanse.flower import new
 
@@ -48,7 +48,7 @@ Track = Annotated[
     list[str] | None, typer.Option("--track", help="Also log to tensorboard, mlflow or wandb; may be repeated.")
 ]
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
-RUNS = ("run", "resume", "sweep", "attack", "reproduce", "list", "demo")
+RUNS = ("run", "resume", "sweep", "attack", "list", "demo")
 # where the commands stand in --help
 START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
@@ -313,10 +313,8 @@ def report(
 
 
 app.command(rich_help_panel=START)(doctor.doctor)
-app.command(rich_help_panel=RUN)(reproduce.reproduce)
 app.command(rich_help_panel=RUN)(sweep.sweep)
 app.command(rich_help_panel=RUN)(attack.attack)
-app.command(rich_help_panel=RUN)(theory.theory)
 app.command(rich_help_panel=LOOK)(statement.statement)
 app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(crate.crate)

@@ -1,6 +1,6 @@
 """One run as a job: an experiment with a key, how to play it, and its result.
 
-Sweeps (:mod:`hanse.lab.sweep`) and the papers' tables (:mod:`hanse.lab.papers`) both turn into a list of jobs, which
+Sweeps (:mod:`hanse.lab.sweep`) and other studies, such as the papers' tables, turn into a list of jobs, which
 :mod:`hanse.lab.player` plays. This module defines what identifies a run and what its result contains.
 
 :func:`seeded` makes a :class:`Job` from an experiment and a seed. :func:`play` runs it in memory. :func:`play_kept`

@@ -21,10 +21,10 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data.samples import Samples
 from hanse.flower import ClientData
-from hanse.lab.papers.catalogue import find_table
 from hanse.learning.sequences import is_text
 from hanse.wings.language.participant import instructions
 from hanse.wings.language.sources import INSTRUCTION, client_reports
+from hanse_papers.catalogue import find_table
 
 
 def shipped(**more: Any) -> hanse.Experiment:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hanse.lab.papers.catalogue import find_table
-from hanse.lab.papers.tables import read_table
 from hanse.wings.language.sources import WORDS
+from hanse_papers.catalogue import find_table
+from hanse_papers.tables import read_table
 
 PUBLISHED = read_table("ipfl", "table1", "paper")["published"]
 FINANCE, CODE = PUBLISHED["Finance"], PUBLISHED["Finance & Code"]
