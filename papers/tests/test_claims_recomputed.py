@@ -15,6 +15,7 @@ import pytest
 
 from hanse_papers.claims.claim import Claim, load_claims
 from hanse_papers.claims.judge import Runs, judge
+from hanse_papers.keys import KEYS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPT = BENCHMARKS / "recompute.py"
@@ -67,8 +68,6 @@ def test_it_does_so_with_more_seeds_repeats_and_other_effects(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each seed is copied to those that are not kept, a little changed, and some runs are repeated."""
-    from hanse.lab.job import key_of
-
     for paper in PAPERS:
         text = gzip.decompress((BENCHMARKS / "results" / paper / "kept.jsonl.gz").read_bytes()).decode()
         lines = [line for line in map(json.loads, text.splitlines()) if line["status"] == "done"]
@@ -79,13 +78,13 @@ def test_it_does_so_with_more_seeds_repeats_and_other_effects(
             for step in (5, 10, 15) if seed < 5 and line["given"]["data"]["seed"] == seed else ():
                 given = json.loads(json.dumps(line["given"]))
                 given["run"]["seed"] = given["data"]["seed"] = seed + step
-                if key_of(given) in there:
+                if KEYS.of(given) in there:
                     continue
                 changed = {
                     name: [v if v is None or name == "test/separated" else v * (1 - 0.001 * (place % 3)) for v in curve]
                     for name, curve in line["curves"].items()
                 }
-                more.append(line | {"given": given, "key": key_of(given), "curves": changed})
+                more.append(line | {"given": given, "key": KEYS.of(given), "curves": changed})
             if seed < 3 and line["key"] not in repeated:
                 repeated.add(line["key"])
                 curves = {n: [v if v is None else v * 0.999 for v in curve] for n, curve in line["curves"].items()}

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hanse_papers.catalogue import PAPERS, find_table
+from hanse_papers.keys import KEYS
 from hanse_papers.tables import SCALES, Cell, PaperTable
 
 DIGESTS = Path(__file__).parent / "digests.json"
@@ -28,7 +29,7 @@ def row_of(table: PaperTable, cell: Cell) -> list[Any]:
         cell.group,
         cell.column,
         cell.algorithm,
-        [[v.name, v.sections, v.against] for v in cell.variants],
+        [[v.name, KEYS.named(v.sections), KEYS.named(v.against)] for v in cell.variants],
         cell.at,
         cell.measure,
         [metric] if isinstance(metric, str) else list(metric),

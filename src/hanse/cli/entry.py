@@ -49,6 +49,9 @@ Track = Annotated[
 ]
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
 RUNS = ("run", "resume", "sweep", "attack", "list", "demo")
+# what is looked for among the commands, and is not there
+PAPERS = "it comes with the package hanse-papers: pip install hanse-papers; in a checkout pip install -e . -e papers"
+ELSEWHERE = {"value": "it is a function of Python, hanse.value", "reproduce": PAPERS, "theory": PAPERS}
 # where the commands stand in --help
 START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
@@ -344,8 +347,8 @@ def _usage(wrong: Any) -> str:
         re.sub(r"( Did you mean [^?]*\?) \(?Did you mean .*", r"\1", wrong.format_message()).removesuffix(".")
         or "a command is missing"
     )
-    if line.startswith("No such command 'value'"):
-        line = "No such command 'value': it is a function of Python, hanse.value"
+    if (missing := re.match(r"No such command '(\w+)'", line)) and missing[1] in ELSEWHERE:
+        line = f"{missing[0]}: {ELSEWHERE[missing[1]]}"
     context = getattr(wrong, "ctx", None)
     return line if context is None else f"{line} (see '{context.command_path} --help')"
 

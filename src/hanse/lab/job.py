@@ -20,7 +20,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -42,8 +42,8 @@ class Job:
     """One run, described but not yet played.
 
     Attributes:
-        key: a hash of ``sections`` (see :func:`key_of`). Two jobs with the same key are the same run, so a finished
-            result is found by its key and shared by every table that needs it.
+        key: a hash of ``sections`` (:func:`key_of`, or of a study's :class:`Keys`). Two jobs with the same key are the
+            same run, so a finished result is found by its key and shared by every table that needs it.
         label: what distinguishes this run from the others, as in "train.lr=0.1, seed=0".
         sections: the experiment as nested plain values, in the form of an experiment's file and with the seeds.
             Other settings have their defaults.
@@ -96,32 +96,57 @@ def key_of(sections: Mapping[str, Any]) -> str:
     Args:
         sections: the experiment as nested plain values that JSON can hold.
     """
-    text = json.dumps(_as_first_written(sections), sort_keys=True)
+    text = json.dumps(sections, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an experiment as it was written when PI-FL had the paper's settings as its defaults.
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """How the keys of a study's runs are made, so that its results stay found when something gets another name.
 
-    Results of that time are kept by the keys under which they were planned. So ``judges = "all"`` of first-order values
-    at clients and ``invited = "earn"`` are left out, and the defaults of today, which would look the same, are named.
+    A study that keeps results over years (the papers) has one; a sweep's keys are those of :func:`key_of`.
+
+    Attributes:
+        ids: the ids of parts by their import paths of today. A part's id is the path that it had when its first result
+            was kept.
+        as_first_written: makes an experiment into the one that would have been written for it when the first results
+            were kept: where a default has changed since, it leaves out the value that was the default, and names that
+            of today. None: no default has changed.
+
+    Examples:
+        >>> keys = Keys({"new.place:Market": "old:Market"})
+        >>> keys.of({"mechanism": {"name": "new.place:Market"}}) == key_of({"mechanism": {"name": "old:Market"}})
+        True
     """
-    mechanism = sections.get("mechanism")
-    table = dict(mechanism) if isinstance(mechanism, Mapping) else {"name": mechanism}
-    pifl, said = table.get("name") == "pifl", table.get("value", {})
-    if pifl and (invited := table.pop("invited", "unpaid")) != "earn":
-        table["invited"] = invited
-    value = dict(said) if isinstance(said, Mapping) else {"name": said}
-    if value.get("name", "first_order_clients" if pifl else "") == "first_order_clients":
-        judges = value.pop("judges", "auto")
-        value |= {} if judges == "all" else {"judges": judges}
-        table = {key: option for key, option in table.items() if key != "value"} | ({"value": value} if value else {})
-    elif not pifl:
-        return sections
-    return {**sections, "mechanism": table}
+
+    ids: Mapping[str, str] = field(default_factory=dict)
+    as_first_written: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+
+    def named(self, value: Any) -> Any:
+        """Return a value, or nested values, with each part's id in the place of its path."""
+        if isinstance(value, Mapping):
+            return {name: self.named(item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.named(item) for item in value]
+        return self.ids.get(value, value) if isinstance(value, str) else value
+
+    def of(self, sections: Mapping[str, Any]) -> str:
+        """Return the key of an experiment, given as nested plain values."""
+        written = sections if self.as_first_written is None else self.as_first_written(sections)
+        return key_of(self.named(written))
 
 
-def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequence[str] = ("data", "run")) -> Job:
+PLAIN = Keys()
+"""The keys of :func:`key_of`."""
+
+
+def seeded(
+    sections: Mapping[str, Any],
+    seed: int | None,
+    label: str,
+    of: Sequence[str] = ("data", "run"),
+    keys: Keys = PLAIN,
+) -> Job:
     """Return the run of an experiment with one seed.
 
     Args:
@@ -129,13 +154,14 @@ def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequen
         seed: the seed for the sections in ``of``. None: the experiment keeps its own seeds.
         label: the job's label.
         of: the sections whose seed is set: "data" for the split into clients, "run" for everything else.
+        keys: how the job's key is made.
     """
     given = dict(sections)
     for name in () if seed is None else of:
         below = given.get(name, {})
         if isinstance(below, Mapping):  # anything else is a mistake, which the experiment's check will report
             given[name] = {**below, "seed": seed}
-    return Job(key_of(given), label, given)
+    return Job(keys.of(given), label, given)
 
 
 class _Rounds:

@@ -31,7 +31,7 @@ from hanse.base.errors import MachineError, UserError
 from hanse.base.files import opened, write_whole
 from hanse.base.toml import flat
 from hanse.core.declared import Accuracy, Count, Declared, UnsoundError
-from hanse.lab.job import Job, key_of
+from hanse.lab.job import PLAIN, Job, Keys, key_of
 
 NAME = "kept.jsonl.gz"
 VERSION = 1
@@ -162,6 +162,7 @@ class KeptFile:
 
     Attributes:
         path: the file, ``kept.jsonl.gz`` in the folder.
+        keys: how the jobs' keys were made.
 
     Examples:
         >>> from hanse.lab.job import seeded
@@ -170,8 +171,8 @@ class KeptFile:
         ('kept.jsonl.gz', None, [])
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
+    def __init__(self, folder: Path, keys: Keys = PLAIN) -> None:
+        self.path, self.keys = folder / NAME, keys
 
     def lines(self) -> Mapping[str, Sequence[dict[str, Any]]]:
         """Return every line by its key, in the order in which lines were added; nothing if there is no file.
@@ -182,7 +183,7 @@ class KeptFile:
         if not self.path.exists():
             return {}
         now = self.path.stat()
-        return _lines(self.path.absolute(), now.st_size, now.st_mtime_ns)
+        return _lines(self.path.absolute(), now.st_size, now.st_mtime_ns, self.keys)
 
     def read(self, job: Job) -> dict[str, Any] | None:
         """Return a job's finished result, or None. Raises UserError as :meth:`lines` does."""
@@ -191,7 +192,7 @@ class KeptFile:
     def repeats(self, job: Job) -> list[dict[str, Any]]:
         """Return all finished results of a job: the main one, then repeats on other machines or at other commits."""
         there = self.lines().get(job.key, ())
-        return [_whole(line) for line in there if line["status"] == "done" and is_of(line, job)]
+        return [_whole(line) for line in there if line["status"] == "done" and is_of(line, job, self.keys)]
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
         """Add a result as a line.
@@ -229,12 +230,12 @@ class KeptFile:
 
 
 @lru_cache(maxsize=8)
-def _lines(path: Path, size: int, changed_ns: int) -> dict[str, list[dict[str, Any]]]:
+def _lines(path: Path, size: int, changed_ns: int, keys: Keys) -> dict[str, list[dict[str, Any]]]:
     """Return :meth:`KeptFile.lines`; a file is only read again when its size or its time has changed."""
     with _told(path, reading=True), opened(path) as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         data = file.read()
-    return _checked(path, data)
+    return _checked(path, data, keys)
 
 
 def _append(file: int, member: bytes) -> None:
@@ -274,14 +275,14 @@ def _unpacked(path: Path, data: bytes) -> tuple[bytes, int, bytes]:
     return b"".join(text), whole, rest
 
 
-def _checked(path: Path, data: bytes) -> dict[str, list[dict[str, Any]]]:
+def _checked(path: Path, data: bytes, keys: Keys) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of a file's bytes by key. Raises UserError with a line for everything that is wrong."""
     text, whole, _ = _unpacked(path, data)
     results: dict[str, list[dict[str, Any]]] = {}
     seen: dict[tuple[str, ...], int] = {}
     wrong = []
     for number, line in enumerate(text.splitlines(), 1):
-        said, parsed = _parsed(line)
+        said, parsed = _parsed(line, keys)
         if parsed is not None:
             first = seen.setdefault(_identity(parsed), number)
             results.setdefault(parsed["key"], []).append(parsed)
@@ -294,7 +295,7 @@ def _checked(path: Path, data: bytes) -> dict[str, list[dict[str, Any]]]:
     return results
 
 
-def _parsed(line: bytes) -> tuple[str, dict[str, Any] | None]:
+def _parsed(line: bytes, keys: Keys) -> tuple[str, dict[str, Any] | None]:
     """Return what is wrong with a line, and the line if nothing is."""
     try:
         parsed = json.loads(line)
@@ -307,7 +308,7 @@ def _parsed(line: bytes) -> tuple[str, dict[str, Any] | None]:
     failed = parsed.get("status") == "failed" and isinstance(parsed.get("error"), str)
     if not failed and not _is_finished(parsed):
         return f"is no result of a run, {parsed['key']}", None
-    if not isinstance(parsed.get("given"), dict) or key_of(parsed["given"]) != parsed["key"]:
+    if not isinstance(parsed.get("given"), dict) or keys.of(parsed["given"]) != parsed["key"]:
         return f"has not the settings of its key, {parsed['key']}", None
     return "", parsed
 
@@ -348,7 +349,7 @@ def _whole(found: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "curves": {name: [None] * (points - len(c)) + c for name, c in found["curves"].items()}}
 
 
-def is_of(found: Mapping[str, Any], job: Job) -> bool:
+def is_of(found: Mapping[str, Any], job: Job, keys: Keys = PLAIN) -> bool:
     """Return whether a finished line belongs to this job and has all of its tests.
 
     The key covers only the settings that the job mentions. Other defaults may have changed since, so they are compared,
@@ -358,11 +359,12 @@ def is_of(found: Mapping[str, Any], job: Job) -> bool:
     Args:
         found: the line.
         job: the job.
+        keys: how the job's key was made; a part that has moved since is the same.
     """
-    if key_of(found["given"]) != job.key or not _has_every_test(found, job):
+    if keys.of(found["given"]) != job.key or not _has_every_test(found, job):
         return False
-    then = dict(flat(found["given"])) | dict(flat(found["experiment"]))
-    now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
+    then = dict(flat(keys.named(found["given"]))) | dict(flat(keys.named(found["experiment"])))
+    now = dict(flat(keys.named(json.loads(json.dumps(job.experiment.sections())))))
     return all(then[name] == now[name] for name in then.keys() & now.keys())
 
 
