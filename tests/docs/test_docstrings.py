@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2] / "src" / "hanse"
+ROOT = Path(__file__).parents[2]
+PACKAGES = (ROOT / "src" / "hanse", ROOT / "papers" / "src" / "hanse_papers")
 
 
 def public(body: list[ast.stmt], name: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
@@ -19,8 +20,10 @@ def public(body: list[ast.stmt], name: str) -> Iterator[tuple[str, ast.FunctionD
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        yield from public(ast.parse(path.read_text()).body, ".".join(path.relative_to(ROOT).with_suffix("").parts))
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.py")):
+            name = ".".join(path.relative_to(package).with_suffix("").parts)
+            yield from public(ast.parse(path.read_text()).body, name)
 
 
 def lacking(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:

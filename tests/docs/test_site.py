@@ -13,8 +13,6 @@ from doc_pages import PAGES, ROOT
 from hanse.learning.models import MODELS
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.runs.config import Experiment
-from hanse_papers.catalogue import PAPERS
-from hanse_papers.tables import differences
 
 DOCS = sorted(p for p in PAGES if p.is_relative_to(ROOT / "docs"))
 FORMULA = re.compile(r"\$\$.+?\$\$|(?<!\\)\$[^\s$](?:[^$\n]*[^\s$])?\$", re.DOTALL)
@@ -24,6 +22,9 @@ LOADED = re.compile(
     r"""|<link\b[^>]*\brel=["']?(?:stylesheet|preconnect|preload|icon)[^>]*\bhref=["']?(?:https?:)?//"""
     r"""|@import\s+(?:url\()?["']?(?:https?:)?//|url\(["']?(?:https?:)?//"""
 )
+
+
+pytest.importorskip("hanse_papers", reason="the site has a page on the papers: pip install -e papers")
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,9 @@ def test_keys_and_parts_are_the_codes(site: Path) -> None:
 
 
 def test_differences_of_the_recipes_are_the_codes(site: Path) -> None:
+    from hanse_papers.catalogue import PAPERS
+    from hanse_papers.tables import differences
+
     papers = page(site, ROOT / "docs" / "papers.md")
     for line in [line for paper in PAPERS for line in differences(paper)]:
         assert not line["setting"] or f"<td><code>{line['setting']}</code></td>" in papers, line

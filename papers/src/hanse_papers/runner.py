@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.lab.job import Job, Step, attempt, play, seeded
+from hanse.lab.job import Job, Step, attempt, commit_of, play, seeded
 from hanse.lab.kept import KeptFile
 from hanse.lab.player import Work, play_all
 from hanse_papers.keys import KEYS
@@ -217,7 +217,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
     from hanse.runs.experiment import run
 
     if job.experiment.mechanism.built.settle is None:
-        return play(job, step)
+        return _marked(play(job, step))
     books: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="hanse-") as scratch:
         folder = Path(scratch) / "run"
@@ -229,7 +229,16 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
             return result
 
         found = attempt(job, step, go)
-    return found | books if found["status"] == "done" else found
+    return _marked(found | books if found["status"] == "done" else found)
+
+
+def _marked(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a result whose commit has a "+" where the papers were changed, as it has where hanse was."""
+    made = found["made"]
+    changed = (commit_of(Path(__file__)) or "").endswith("+")
+    if not changed or made["commit"] is None or made["commit"].endswith("+"):
+        return found
+    return found | {"made": made | {"commit": f"{made['commit']}+"}}
 
 
 LEAST = 1e-6  # tokens, one unit: less than it is rounding

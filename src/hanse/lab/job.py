@@ -308,7 +308,7 @@ def made() -> dict[str, str | None]:
     import torch
 
     return {
-        "commit": _commit(Path(__file__)),
+        "commit": commit_of(Path(__file__)),
         "hanse": version("hanse"),
         "torch": torch.__version__,
         "processor": _processor(),
@@ -316,8 +316,13 @@ def made() -> dict[str, str | None]:
     }
 
 
-def _commit(file: Path) -> str | None:
-    """Return the commit of a file's checkout, with "+" where its package was changed; None if it is in none."""
+@cache
+def commit_of(file: Path) -> str | None:
+    """Return the commit of a file's checkout, with "+" where its package was changed; None if it is in none.
+
+    Args:
+        file: a module of a folder of the package, or of a package that lies alone in its folder.
+    """
 
     def git(*words: str) -> str:
         there = ["git", "-C", str(file.parent), *words]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_pages import PAGES, ROOT
+from docs.doc_pages import PAGES, ROOT
 
 PAGE = (ROOT / "docs" / "papers.md").read_text()
 INDEX = PAGE[PAGE.index("## Where each equation is\n") : PAGE.index("\n## GreedyFed\n")]
@@ -29,7 +29,11 @@ def rows() -> set[str]:
 
 
 def sources() -> list[Path]:
-    return [*PAGES, *sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "src").rglob("*.toml"))]
+    folders = (ROOT / "src", ROOT / "papers" / "src")
+    return [
+        *PAGES,
+        *(file for folder in folders for end in ("py", "toml") for file in sorted(folder.rglob(f"*.{end}"))),
+    ]
 
 
 def test_every_cited_key_is_a_row() -> None:
@@ -48,7 +52,7 @@ def named(dotted: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-@pytest.mark.parametrize("dotted", sorted(set(re.findall(r"`(hanse(?:\.\w+){2,})`", INDEX))))
+@pytest.mark.parametrize("dotted", sorted(set(re.findall(r"`(hanse(?:_papers)?(?:\.\w+){2,})`", INDEX))))
 def test_every_function_in_the_list_of_equations_is_there(dotted: str) -> None:
     assert callable(named(dotted))
 
