@@ -45,7 +45,7 @@ from hanse_papers.claims.claim import Claim, load_claims
 from hanse_papers.claims.judge import Runs, Verdict, jobs_of, judge
 from hanse_papers.compare import factor_of, rows
 from hanse_papers.figures import charts
-from hanse_papers.keys import KEYS
+from hanse_papers.ids import IDS
 from hanse_papers.runner import TableOutcome, kept_outcome
 from hanse_papers.show import stem_of, table_markdown
 from hanse_papers.tables import RECIPES, PaperTable, read_table, sources_of, with_seeds
@@ -589,7 +589,7 @@ def unplanned(root: Path = ROOT) -> list[str]:
     commits = set(_git(root, "rev-list", "HEAD").split())
     found = []
     for folder in sorted((root / "benchmarks" / "results").glob("*/")):
-        for key, lines in KeptFile(folder, KEYS).lines().items():
+        for key, lines in KeptFile(folder, IDS).lines().items():
             for line in lines:
                 commit = line.get("made", {}).get("commit")
                 if "made" in line and commit not in commits and commit not in LOST:

@@ -34,7 +34,7 @@ from hanse_papers.claims import planner
 from hanse_papers.claims.claim import Claim, load_claims, read_claims
 from hanse_papers.claims.judge import Runs, judge, values
 from hanse_papers.claims.planner import costs, decide, plan
-from hanse_papers.keys import KEYS
+from hanse_papers.ids import IDS
 
 BASE = """
 [[claims]]
@@ -453,7 +453,7 @@ KNOWN = {  # the commits of the lines that were kept when later readings and cla
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_no_seed_of_a_later_reading_was_kept_before_it(paper: str) -> None:
-    lines = KeptFile(Path(__file__).parents[2] / "benchmarks" / "results" / paper, KEYS).lines()
+    lines = KeptFile(Path(__file__).parents[2] / "benchmarks" / "results" / paper, IDS).lines()
     first = min(claim.first for claim in load_claims(paper) if claim.first)
     known = [line for found in lines.values() for line in found
              if str(line.get("made", {}).get("commit"))[:8] in KNOWN]  # fmt: skip

@@ -13,9 +13,10 @@ from types import ModuleType
 
 import pytest
 
+from hanse.lab.job import key_of
 from hanse_papers.claims.claim import Claim, load_claims
 from hanse_papers.claims.judge import Runs, judge
-from hanse_papers.keys import KEYS
+from hanse_papers.ids import IDS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPT = BENCHMARKS / "recompute.py"
@@ -78,13 +79,13 @@ def test_it_does_so_with_more_seeds_repeats_and_other_effects(
             for step in (5, 10, 15) if seed < 5 and line["given"]["data"]["seed"] == seed else ():
                 given = json.loads(json.dumps(line["given"]))
                 given["run"]["seed"] = given["data"]["seed"] = seed + step
-                if KEYS.of(given) in there:
+                if key_of(given, IDS) in there:
                     continue
                 changed = {
                     name: [v if v is None or name == "test/separated" else v * (1 - 0.001 * (place % 3)) for v in curve]
                     for name, curve in line["curves"].items()
                 }
-                more.append(line | {"given": given, "key": KEYS.of(given), "curves": changed})
+                more.append(line | {"given": given, "key": key_of(given, IDS), "curves": changed})
             if seed < 3 and line["key"] not in repeated:
                 repeated.add(line["key"])
                 curves = {n: [v if v is None else v * 0.999 for v in curve] for n, curve in line["curves"].items()}

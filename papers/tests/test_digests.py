@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from hanse.lab.job import named
 from hanse_papers.catalogue import PAPERS, find_table
-from hanse_papers.keys import KEYS
+from hanse_papers.ids import IDS
 from hanse_papers.tables import SCALES, Cell, PaperTable
 
 DIGESTS = Path(__file__).parent / "digests.json"
@@ -29,7 +30,7 @@ def row_of(table: PaperTable, cell: Cell) -> list[Any]:
         cell.group,
         cell.column,
         cell.algorithm,
-        [[v.name, KEYS.named(v.sections), KEYS.named(v.against)] for v in cell.variants],
+        [[v.name, named(v.sections, IDS), named(v.against, IDS)] for v in cell.variants],
         cell.at,
         cell.measure,
         [metric] if isinstance(metric, str) else list(metric),

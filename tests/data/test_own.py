@@ -223,8 +223,7 @@ FILL = "; fill them (data.source.prepare = 'auto' does), or drop these rows"
         (
             frame().assign(sex="F"), {},
             "data: frame: column 'sex': holds str values such as 'F'; features are numbers: "
-            "pandas.get_dummies(frame, columns=['sex']) makes some (data.source.prepare = 'auto' too), or leave it out "
-            "of the features",
+            "data.source.prepare = 'auto' makes some of words, or leave it out of the features",
         ),
         (
             spoilt([7], "hospital", None), {},

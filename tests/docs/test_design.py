@@ -19,7 +19,7 @@ def test_the_page_is_short() -> None:
 def test_the_map_names_files_that_exist(room: str, text: str) -> None:
     folder = ROOT / "src" / "hanse" / room
     for name in re.findall(r"`([\w*]+(?:\.py|/))`", text):
-        assert list(folder.glob(name)), name
+        assert list(folder.rglob(name)), name
 
 
 def test_every_room_is_on_the_map() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import hanse
 from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Scored, Train, Trained
 from hanse.core.recipe import Recipe
+from hanse.data.samples import Samples
 from hanse.federation.behaviour import Me
 from hanse.federation.deviant import Deviant, fields_of, said_of
 
@@ -127,15 +129,65 @@ def test_silence_and_leaving() -> None:
 
 def two(first: int, **options: Any) -> list[list[float]]:
     """Return what clients 0 to 2 send if 1 and 2 deviate and answer from ``first`` on, in order."""
-    deviant, found = Deviant(clients=[1, 2], **options), []
+    deviant, start, told = Deviant(clients=[1, 2], **options), torch.tensor([1.0, 1.0, 1.0, 9.0]), {}
     for c in range(first, 3):
-        me = Me(c, num_clients=4, seed=0, recipe=Recipe(), num_parameters=3)
-        start, moved = torch.tensor([1.0, 1.0, 1.0, 9.0]), torch.tensor([c + 1.0, 0.0, 0.0, 1.0])
+        moved = torch.tensor([c + 1.0, 0.0, 0.0, 1.0])
         asked = Request(c, (Train(seat=0, row=5, start=start),))
-        found.append(
-            one(deviant.on_reply(me, 0, asked, Reply(c, (Trained(0, start + moved, 20, 0.5, 3),)))).row - start
-        )
-    return [row.tolist() for row in found]
+        told[c] = asked, Reply(c, (Trained(0, start + moved, 20, 0.5, 3),))
+    deviant.overhears(0, told)
+    return [
+        (one(deviant.on_reply(replace(ME, id=c), 0, asked, reply)).row - start).tolist()
+        for c, (asked, reply) in reversed(told.items())
+    ][::-1]  # nothing depends on the order in which they answer
+
+
+def test_what_is_sent_is_a_sum_of_the_steps_that_are_known() -> None:
+    assert two(0, second="mean") == [[1, 0, 0, 1], [2.5, 0, 0, 1], [2.5, 0, 0, 1]]
+    assert two(0, adds={"copied": 2.0}) == [[1, 0, 0, 1], [4, 0, 0, 3], [5, 0, 0, 3]]  # d + 2 e
+    assert two(1, adds={"copied": 2.0}) == [[2, 0, 0, 1], [3, 0, 0, 1]]  # nobody honest trained
+    _, first, second = two(0, sends="copied", adds={"noise": 0.5})
+    assert [sum((a - b) ** 2 for a, b in zip(row, [1, 0, 0, 1], strict=True)) for row in (first, second)] == (
+        pytest.approx([0.25, 0.25])
+    )
+    assert first != second  # each draws its own noise, and none for buffers
+    assert (first[3], second[3]) == (1, 1)
+    assert said_of(Deviant(sends="copied", adds={"noise": 0.5})) == "copies another's update, adds 0.5 times noise"
+
+
+def test_the_last_global_step_is_sent_again() -> None:
+    deviant, sent = Deviant(clients=[1], sends="last", since=1), []
+    for r, at in enumerate([1.0, 3.0, 8.0]):
+        start = torch.full((4,), at)
+        asked, reply = Request(1, (Train(0, 5, start),)), Reply(1, (Trained(0, start + 1, 20, 0.5, 3),))
+        deviant.overhears(r, {1: (asked, reply)})
+        deviant.overhears(r, {1: (Request(1, (Ask("stay"),)), Reply(1))})  # a question that is no training
+        sent.append((one(deviant.on_reply(ME, r, asked, reply)).row - start).tolist())
+    assert sent == [[1] * 4, [2] * 4, [5] * 4]
+
+
+def test_other_samples_and_more_work() -> None:
+    sets = {"judge": Samples(torch.zeros(3, 2), torch.tensor([0, 1, 0]))}
+    deviant = Deviant(clients=[1], trains_on="judge", longer=5, since=2)
+    assert deviant.studies(ME, 2, sets) is sets["judge"]
+    assert (deviant.studies(ME, 1, sets), deviant.studies(replace(ME, id=0), 2, sets)) == (None, None)
+    with pytest.raises(hanse.UserError, match="trains_on: 'public'"):
+        Deviant(clients=[1], trains_on="public").studies(ME, 0, sets)
+    me = replace(ME, recipe=Recipe(steps=20))
+    work = [
+        deviant.on_request(me, 2, Request(1, (Train(0, 5, torch.ones(4), work=w),))).tasks[0].work for w in (None, 3)
+    ]
+    assert work == [100, 15]
+
+
+def test_a_run_in_which_somebody_trains_on_the_judges_samples() -> None:
+    def run(**more: Any) -> hanse.Run:
+        small = {"data": {"clients": 4}, "run": {"rounds": 1}, "train": {"steps": 5, "batch_size": 8}}
+        return hanse.run(hanse.Experiment(mechanism="fedavg", model="logistic", **{**small, **more}))
+
+    honest, cheat = run(), run(behaviour={"deviant": {"clients": [1], "trains_on": "judge"}})
+    assert honest.metrics[-1]["test/accuracy"] != cheat.metrics[-1]["test/accuracy"]
+    with pytest.raises(hanse.UserError, match="trains_on: 'judge'"):
+        run(behaviour={"deviant": {"clients": [1], "trains_on": "judge"}}, data={"clients": 4, "validation": 0.0})
 
 
 def test_copies_of_another_and_of_the_first_key() -> None:

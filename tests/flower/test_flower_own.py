@@ -15,6 +15,7 @@ from flwr.app import Message as FlowerMessage
 from flwr.supercore.task_identity import TaskIdentity
 from forging import receipt
 from inprocess import KEY, PINNED
+from inprocess import play as over
 from test_flower_in_process import N, experiment, grid_of, over_flower
 
 import hanse
@@ -140,7 +141,7 @@ def test_an_update_that_comes_late_leaves_the_private_row_as_it_was(tmp_path: Pa
     sets = (data.server_validation, data.server_test)
     grid = grid_of(exp, tmp_path, meddle=late)
     look = [On(number, lambda: seen.append(private(tmp_path))) for number in (1, 2)]
-    run = server.play(grid, exp, tmp_path / "run", N, lambda: sets, look, patience_s=5.0, key=KEY)
+    run = over(grid, exp, tmp_path / "run", N, lambda: sets, look, patience_s=5.0)
     assert [own.round for own in seen[1]] == [2, 1, 2, 2, 2]
     assert torch.equal(seen[1][1].row, seen[0][1].row)
     assert [line["client"] for line in run.clients if "refused" in line] == [1, 1]  # both of its seats
@@ -196,9 +197,7 @@ class Gives:
 def play(exp: hanse.Experiment, folder: Path, *observers: Any) -> hanse.Run:
     data = build(exp.data)
     sets = (data.server_validation, data.server_test)
-    return server.play(
-        grid_of(exp, folder), exp, folder / "run", N, lambda: sets, list(observers), patience_s=5.0, key=KEY
-    )
+    return over(grid_of(exp, folder), exp, folder / "run", N, lambda: sets, list(observers), patience_s=5.0)
 
 
 def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_account(tmp_path: Path) -> None:
@@ -250,17 +249,18 @@ def test_two_servers_do_not_play_one_run(tmp_path: Path, monkeypatch: pytest.Mon
     with Hold(tmp_path / "run") as other:
         other.take()
         with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
-            server.play(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", 1, None, (), patience_s=1.0, key=KEY)
+            over(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", 1, None, (), patience_s=1.0)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
 
 
 def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
     path = tmp_path / "federation.json"
-    name = server._name_of(path)
-    assert server._name_of(path) == name
+    assert server.named(path, "one") == server.named(path, "one") == "one"
+    with pytest.raises(UserError, match="is the run 'one', and the agreement is about 'other'"):
+        server.named(path, "other")
     path.write_text("{")
     with pytest.raises(MachineError, match=r"federation.json: is damaged; it must be \{"):
-        server._name_of(path)
+        server.named(path, "one")
 
 
 def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None:

@@ -118,11 +118,11 @@ def test_a_participant_that_has_a_receipt_already_does_not_write_it_again(tmp_pa
 def test_a_receipt_that_a_node_refuses_to_keep_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep, refused = Node.keep_receipts, []
 
-    def once(self: Node, lines: str, operator: bytes) -> None:
+    def once(self: Node, lines: str, operator: bytes, *more: str) -> None:
         if self.job.client == 1 and not refused:
             refused.append(lines)
             raise WireError("no room for receipts")
-        keep(self, lines, operator)
+        keep(self, lines, operator, *more)
 
     monkeypatch.setattr(Node, "keep_receipts", once)
     run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")

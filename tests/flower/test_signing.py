@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,14 @@ from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import WireError, hash_of, pack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.flower import operator_key, signing
+from hanse.flower.agreed import take
+from hanse.flower.agreement import Agreement, Limit
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
 from hanse.flower.message import QUERY, from_records, to_records
+from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
+from hanse.runs.committed import code_hash
 from hanse.runs.rundir import PARTICIPANTS, claim
 from hanse.wings.operate import server_access
 from hanse.wings.operate.loopback import Loopback
@@ -68,6 +73,25 @@ def mine(_: Context) -> ClientData:
     return ClientData(Samples(x, torch.tensor([0, 1, 0, 1, 0, 1])), num_classes=2)
 
 
+@cache
+def agreement_of_text(said: str) -> Agreement:
+    job = json.loads(said)
+    experiment = {
+        "model": job["model"], "train": job["train"], "run": {"seed": job["seed"]}, "eval": {"metrics": job["metrics"]},
+        "federation": {"half_precision": False, "private": None}, "data": {"clients": job["num_clients"]},
+    }  # fmt: skip
+    questions = {"Train": Limit(1, 1, 10**6), "Ask": Limit(1, 0, 10**6)}
+    return Agreement(
+        experiment, job["run"], "test", PINNED.hex(), "9999-01-01", {"": code_hash()}, {}, False, 10**6, 10**6, 10**6,
+        10**6, questions,
+    )  # fmt: skip
+
+
+def agreement_of(job: Assignment) -> Agreement:
+    """What the owners of these nodes have agreed to: this job, and a million rounds of it."""
+    return agreement_of_text(job.to_json())
+
+
 def asked(
     round: int,
     key: Ed25519PrivateKey | None = KEY,
@@ -80,7 +104,8 @@ def asked(
     """A request as the server sends it; without a ``key`` it is not signed."""
     tasks = (Train(0, 0, START + round), Ask("stay", {}))
     packed = Packed("null") if kind == "hello" else pack(Request(0, tasks))
-    beside = {"kind": kind, "round": round, "job": job.to_json()} | ({"letter": letter} if letter else {})
+    beside = {"kind": kind, "round": round, "job": job.to_json(), "agreement": agreement_of(job).hash}
+    beside |= {"letter": letter} if letter else {}
     message = Message(to_records(packed, **beside), dst_node_id=node, message_type=QUERY, ttl=60.0)
     return message if key is None else signing.sign(message, key)
 
@@ -88,8 +113,9 @@ def asked(
 class Participant:
     """A node; each message meets a fresh app, as with a process for each."""
 
-    def __init__(self, home: Path, **more: Any) -> None:
+    def __init__(self, home: Path, job: Assignment = JOB, **more: Any) -> None:
         self.home, self.more = home, more
+        take(home, agreement_of(job).note(KEY), PINNED, 0.0)
 
     def answer(self, message: Message) -> dict[str, Any]:
         """Send a message as Flower does, by its bytes, and return the plain values of the answer."""
@@ -246,13 +272,16 @@ def test_requests_that_others_may_write_are_not_gone_by(tmp_path: Path) -> None:
     before = participant.state()
     for mode in (0o620, 0o602, 0o666):
         (tmp_path / ASKED).chmod(mode)
-        assert "requests.txt: others may write it" in participant.answer(asked(1, letter=LETTER))["refused"]
+        assert "requests.log: others may write it" in participant.answer(asked(1, letter=LETTER))["refused"]
         assert participant.state() == before
     (tmp_path / ASKED).chmod(0o600)
     assert participant.answer(asked(1, letter=LETTER)) == {"round": 1}
 
 
-@pytest.mark.parametrize("name", ["requests.txt", "secret.key", "operators", "Secret.Key", ".hidden", "", "a/b"])
+@pytest.mark.parametrize(
+    "name",
+    ["requests.log", "agreements", "secret.key", "operators", "Secret.Key", ".hidden", "", "a/b"],
+)
 def test_a_run_named_like_a_file_of_the_participants_own_is_refused(name: str, tmp_path: Path) -> None:
     mine = ClientData(Samples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])), num_classes=2)
     with pytest.raises(WireError, match="not a name for a folder"):
@@ -263,30 +292,35 @@ def test_a_run_named_like_a_file_of_the_participants_own_is_refused(name: str, t
 def test_of_processes_that_meet_one_request_at_once_one_takes_it(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:  # each opens the file for itself, as processes do
         for number in range(20):
-            found = list(pool.map(lambda _, n=number: signing._new(f"{n:032x}", tmp_path), range(8)))
+            found = list(pool.map(lambda _, n=number: NodeLog(tmp_path).took(f"{n:032x}"), range(8)))
             assert sum(found) == 1
-    assert not signing._new(f"{7:032x}", tmp_path)
+    assert not NodeLog(tmp_path).took(f"{7:032x}")
 
 
 def test_a_nonce_that_a_crash_cut_short_hides_no_later_one(tmp_path: Path) -> None:
-    assert signing._new("a" * 32, tmp_path)
+    log = NodeLog(tmp_path)
+    assert log.took("a" * 32)
     with (tmp_path / ASKED).open("ab") as file:
-        file.write(b"\n" + b"b" * 20)
-    assert signing._new("c" * 32, tmp_path)
-    assert [signing._new(c * 32, tmp_path) for c in "acb"] == [False, False, True]
+        file.write(b'{"at":"2026-11-28T00:00:00Z","event":"asked","nonce":"' + b"b" * 20)
+    assert log.took("c" * 32)
+    assert [log.took(c * 32) for c in "acb"] == [False, False, True]
+    log.add("b" * 32)
+    assert [line.get("nonce", "")[:1] for line in log.verified()] == ["a", "c", "b", ""]
 
 
 def test_a_request_that_cannot_be_noted_is_not_acted_upon(tmp_path: Path) -> None:
+    participant, (before, *_) = Participant(tmp_path), [list(tmp_path.iterdir())]
     (tmp_path / ASKED).mkdir()
-    assert "cannot be noted, so it is not acted upon" in Participant(tmp_path).answer(asked(0))["refused"]
-    assert [p.name for p in tmp_path.iterdir()] == [ASKED]
+    assert "cannot be noted, so it is not acted upon" in participant.answer(asked(0))["refused"]
+    assert {*before, tmp_path / ASKED} == {*tmp_path.iterdir()}
 
 
 def test_a_simulations_nodes_may_have_been_asked_who_they_are_before_their_run_begins(tmp_path: Path) -> None:
-    (tmp_path / PARTICIPANTS).mkdir()
-    (tmp_path / PARTICIPANTS / ASKED).touch()
+    node = tmp_path / PARTICIPANTS / "node0"
+    node.mkdir(parents=True)
+    (node / ASKED).touch()
     claim(Hold(tmp_path), overwrite=False)
-    (tmp_path / PARTICIPANTS / "mine").touch()
+    (node / "mine" / "client-0").mkdir(parents=True)
     with pytest.raises(UserError, match="exists already"):
         claim(Hold(tmp_path), overwrite=False)
 
@@ -307,7 +341,7 @@ def test_a_node_follows_no_import_path_even_of_the_operator(
     said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    answer = Participant(tmp_path / "home").answer(asked(0, job=NAMES[said]))
+    answer = Participant(tmp_path / "home", NAMES[said]).answer(asked(0, job=NAMES[said]))
     assert answer["refused"].startswith(f"{said}: is an import path, and a node follows none that comes in a message")
     assert not (tmp_path / "owned").exists()
 
@@ -319,8 +353,8 @@ def halved(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("own", [[halved], ["test_signing:halved"]])
 def test_a_participants_app_lists_what_an_import_path_may_mean(own: list[Any], tmp_path: Path) -> None:
     job = replace(JOB, train={"lr": 0.1, "loss": "test_signing:halved"})
-    assert Participant(tmp_path / "listed", own=own).answer(asked(0, job=job)) == {"round": 0}
-    assert "test_signing:halved" in Participant(tmp_path / "not").answer(asked(0, job=job))["refused"]
+    assert Participant(tmp_path / "listed", job, own=own).answer(asked(0, job=job)) == {"round": 0}
+    assert "test_signing:halved" in Participant(tmp_path / "not", job).answer(asked(0, job=job))["refused"]
 
 
 def test_inside_a_message_nothing_is_imported() -> None:
@@ -371,10 +405,14 @@ def test_a_server_without_a_key_begins_nothing(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv(operator_key.SIGNS_WITH, raising=False)
     grid = InProcessGrid({})
     with pytest.raises(UserError, match="HANSE_OPERATOR_KEY: is not set, and a server signs every request; 'hanse net"):
-        hanse.flower.server.play(grid, experiment("fedavg"), tmp_path / "run", 1, None, [], patience_s=0.1)
+        hanse.flower.server.play(
+            grid, experiment("fedavg"), tmp_path / "run", 1, None, [], patience_s=0.1, agreement=agreement_of(JOB)
+        )
     monkeypatch.setenv(operator_key.SIGNS_WITH, str(tmp_path / "operator.key"))
     with pytest.raises(UserError, match="the operator's key is gone"):
-        hanse.flower.server.play(grid, experiment("fedavg"), tmp_path / "run", 1, None, [], patience_s=0.1)
+        hanse.flower.server.play(
+            grid, experiment("fedavg"), tmp_path / "run", 1, None, [], patience_s=0.1, agreement=agreement_of(JOB)
+        )
     assert list(tmp_path.iterdir()) == []
 
 

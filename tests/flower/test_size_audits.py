@@ -48,9 +48,14 @@ def small(tmp_path: Path) -> Iterator[NetworkRehearsal]:
     DATA.clear()
 
 
+def home(tmp_path: Path, client: int) -> Path:
+    """What a member's node keeps of the run."""
+    return tmp_path / "nodes" / f"node{client}" / "rehearsal" / f"client-{client}"
+
+
 def audit(tmp_path: Path, client: int, *, shown: int | None = None, key: str = "auditor.pem") -> str:
     """Run the auditor's command, with the data of ``shown``, and return what it says: what is wrong, if anything is."""
-    words = ["audit", "size", str(tmp_path / "nodes" / "rehearsal" / f"client-{client}"), "--key", str(tmp_path / key)]
+    words = ["audit", "size", str(home(tmp_path, client)), "--key", str(tmp_path / key)]
     config = f"partition-id={client if shown is None else shown}"
     found = CliRunner().invoke(app, [*words, "--data", f"{__name__}:load_data", "--node-config", config])
     if found.exception is not None:
@@ -63,7 +68,7 @@ def lying(small: NetworkRehearsal, tmp_path: Path) -> None:
     """Let node 103 claim twice its samples."""
     pinned = small.federation.key.public_key().public_bytes_raw()
     small.grid.apps[103] = client_app(
-        lambda context: DATA[3], folder=tmp_path / "nodes", operator=pinned, behaviours=[Liar([3], size=2.0)]
+        lambda context: DATA[3], folder=tmp_path / "nodes" / "node3", operator=pinned, behaviours=[Liar([3], size=2.0)]
     )
 
 
@@ -154,11 +159,11 @@ def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRe
     assert "another root" in audit(tmp_path, 0, shown=1)
     assert audit(tmp_path, 1, key="stranger.pem") == ""
     assert audit(tmp_path, 2) == ""
-    forged = tmp_path / "nodes" / "rehearsal" / "client-2" / "audit-signed.json"
+    forged = home(tmp_path, 2) / "audit-signed.json"
     text = forged.read_text()
     signature = text.split('"signature": "')[1][:128]
     forged.write_text(text.replace(signature, signature[::-1]))
-    (tmp_path / "nodes" / "rehearsal" / "client-3" / "audit-signed.json").write_text("{}")
+    (home(tmp_path, 3) / "audit-signed.json").write_text("{}")
     second = play_round(small.setup, first.state)
     said = dict(second.view.refusals)
     assert said[0] == "its size is not proved: the audit was not answered"
@@ -169,7 +174,7 @@ def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRe
 
 
 def test_before_anything_was_asked_there_is_nothing_to_audit(small: NetworkRehearsal, tmp_path: Path) -> None:
-    folder = tmp_path / "nodes" / "rehearsal" / "client-0"
+    folder = home(tmp_path, 0)
     folder.mkdir(parents=True)
     assert "nobody has asked" in audit(tmp_path, 0)
     assert "no such file" in audit(tmp_path, 0, key="lost.pem")

@@ -15,7 +15,19 @@ import hanse
 from hanse.cli import app
 from hanse.cli.attack import sentences
 from hanse.core.entry import TOKEN
-from hanse.lab.attack import Attacked, Knob, Try, _Watched, interval, replay, search, small, space_of, table_of
+from hanse.lab.attack import (
+    Attacked,
+    KeptOutcomes,
+    Knob,
+    Try,
+    _Watched,
+    interval,
+    replay,
+    search,
+    small,
+    space_of,
+    table_of,
+)
 from hanse.lab.job import Job, Step
 from hanse.runs.config import Experiment, read_file
 
@@ -28,6 +40,7 @@ def space(mechanism: str) -> dict[str, tuple[Any, ...]]:
 
 def test_the_space_is_read_off_what_the_mechanism_asks() -> None:
     always = {"sends", "of", "scale", "times.samples", "times.steps", "times.loss", "silent", "since", "leaves"}
+    always |= {"adds.copied", "adds.noise", "longer", "trains_on"}
     market = {"times.declare.cost", "times.declare.eagerness", "says.declare.cost", "says.declare.eagerness"}
     scores = {"times.accuracy"}  # each has its own model scored
     spaces = {name: space(name) for name in ("ipfl", "ipfl_posted", "pifl", "fedavg")}
@@ -39,6 +52,9 @@ def test_the_space_is_read_off_what_the_mechanism_asks() -> None:
     assert ["echo" in found["sends"] for found in spaces.values()] == [True, True, False, False]  # who buys models
     assert spaces["pifl"].keys() == always | scores | {"says.bid.tiers"}
     assert spaces["fedavg"].keys() == always
+    assert (spaces["fedavg"]["since"], spaces["fedavg"]["leaves"]) == ((1, 4), (1, 4, 7))  # from round 1 on, too
+    assert spaces["fedavg"]["trains_on"] == ("judge", "public")
+    assert {3.0, 10.0, 50.0} <= set(spaces["fedavg"]["scale"])
 
 
 def earning(worth: Any, played: list[Job]) -> Any:
@@ -51,7 +67,7 @@ def earning(worth: Any, played: list[Job]) -> Any:
         return {
             "key": job.key, "label": job.label, "given": job.sections, "status": "done", "made": {},
             "experiment": job.experiment.sections(), "measure": "utility", "outcome": [earned] + [10.0] * 7,
-            "granted": 0.0, "cpu_seconds": 0.1, "tested": [], "curves": {}, "rounds": 8,
+            "granted": 0.0, "trades_of": {}, "cpu_seconds": 0.1, "tested": [], "curves": {}, "rounds": 8,
         }  # fmt: skip
 
     return work
@@ -90,6 +106,21 @@ def test_the_best_deviation_is_found_made_simple_and_confirmed(tmp_path: Path) -
     assert [f"{job.key}.json" for job in again] == [file.name]
     counter = hanse.Experiment.read(tmp_path / "attack.toml")
     assert counter.behaviour["deviant"] == {"clients": [0], "times": {"samples": 2.0}}
+
+
+def test_a_result_without_distances_or_without_a_client_is_played_again(tmp_path: Path) -> None:
+    kept = {"granted": 0.0, "outcome": [1.0, 2.0]}
+    store = {
+        "old": {**kept, "measure": "utility"},
+        "other": {**kept, "measure": "utility", "trades_of": {"1": []}},
+        "whole": {**kept, "measure": "utility", "trades_of": {"0": [], "1": []}},
+        "account": {**kept, "measure": "balance", "outcome": [1.0, None]},
+        "short": {**kept, "measure": "balance", "outcome": [1.0]},
+    }
+    inner: Any = SimpleNamespace(read=lambda job: store.get(job.key))
+    reads = KeptOutcomes(inner, 2, [0])
+    sound = [key for key in [*store, "none"] if reads.read(Job(key, key, {})) is not None]
+    assert sound == ["whole", "account"]
 
 
 def test_a_search_tells_after_every_run_how_far_it_is_and_the_best_so_far(tmp_path: Path) -> None:
@@ -169,26 +200,27 @@ def test_the_size_lie_is_found_in_a_real_market(tmp_path: Path) -> None:
     again = json.loads(shown.stdout)
     assert again["best"]["gains"] == {str(s): found["best"]["gains"][str(s)] for s in found["fresh"]}
     assert again["interval"] == found["interval"]
-    # an experiment like any other: utility by eq. (1), less what far models take by eq. (8)
+    # an experiment like any other: utility by eq. (1), less what far models take by eq. (8), with honest distances
     seed = found["fresh"][0]
     changes = [f"run.seed={seed}", f"data.seed={seed}"]
-    had = [
-        net(Experiment.read(tmp_path / "attack.toml", [*changes, *c]), tmp_path / "run") for c in ([], ["behaviour={}"])
+    (cheat, bought, _), (honest, before, apart) = [
+        trades(Experiment.read(tmp_path / "attack.toml", [*changes, *c]), tmp_path / "run")
+        for c in ([], ["behaviour={}"])
     ]
-    assert had[0] - had[1] == pytest.approx(found["best"]["gains"][str(seed)])
+    expected = (cheat - (bought * apart).sum()) - (honest - (before * apart).sum())
+    assert found["best"]["gains"][str(seed)] == pytest.approx(expected)
 
 
-def net(experiment: Experiment, folder: Path) -> float:
-    """Return client 0's utility less lambda n_j/n_i d_ij of its imports, by the true sizes, from the records."""
-    run, far = hanse.run(experiment, out=folder, overwrite=True), 0.0
+def trades(experiment: Experiment, folder: Path) -> tuple[float, Any, Any]:
+    """Return client 0's utility, and from the records, by round: lambda n_j/n_i of its imports, and the distances."""
+    run, bought, apart = hanse.run(experiment, out=folder, overwrite=True), [], []
     for file in sorted((folder / "rounds").glob("*.npz")):
         with np.load(file) as record:
-            if "market_graph" in record and record["market_paid"][0]:
-                n, bought = record["market_true_size"], np.flatnonzero(record["market_graph"][0])
-                far += float(record["market_lam"]) * float(
-                    (n[bought] / n[0] * record["market_distance"][0, bought]).sum()
-                )
-    return float(run.metrics[-1]["utility/client/0"]) - far
+            if "market_graph" in record:
+                n, graph = record["market_true_size"], record["market_graph"][0] * record["market_paid"][0]
+                bought.append(float(record["market_lam"]) * graph * n / n[0])
+                apart.append(record["market_distance"][0])
+    return float(run.metrics[-1]["utility/client/0"]), np.array(bought), np.array(apart)
 
 
 def test_a_gain_is_measured_by_what_is_paid_and_not_by_the_grant(tmp_path: Path) -> None:
@@ -223,7 +255,7 @@ def test_a_second_key_counts_for_its_owner_without_its_grant(tmp_path: Path) -> 
 
 
 def test_what_a_second_key_sells_to_its_owner_is_worth_nothing() -> None:
-    watched = _Watched(3, second_key=1)
+    watched = _Watched([0], second_key=1)
     arrays = {
         "market_distance": np.full((3, 3), 0.1), "market_lam": np.array(1.0), "market_client": np.arange(3),
         "market_graph": np.array([[0, 1, 0], [1, 0, 1], [1, 0, 0]]), "market_paid": np.array([True, True, True]),
@@ -231,7 +263,8 @@ def test_what_a_second_key_sells_to_its_owner_is_worth_nothing() -> None:
         "market_true_cost": np.array([0.5] * 3), "market_true_eagerness": np.array([1e4] * 3),
     }  # fmt: skip
     watched.on_round({}, SimpleNamespace(state=SimpleNamespace(states={}),
-                                         view=SimpleNamespace(settlement=SimpleNamespace(arrays=arrays))))  # fmt: skip
+                                         view=SimpleNamespace(settlement=SimpleNamespace(arrays=arrays),
+                                                              context=SimpleNamespace(num_clients=3))))  # fmt: skip
     gain = 10 - (1e4 / 200) ** 0.5  # eq. (2) of one import by a real buyer
     # the owner pays 5 to its key for nothing, and sells for 4 + 3 at .5 each; the key has 5 - .5, and pays 4 + 2; the
     # third gains, pays 3, sells for 2 at .5, and loses .1 for the distance

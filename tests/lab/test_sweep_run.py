@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.lab.job import Job, Step, folder_of, play, play_kept, seeded
+from hanse.lab.job import Job, Step, folder_of, play, play_kept
 from hanse.lab.player import PlayedJobs
 from hanse.lab.sweep import GridPoint, means, means_table, printed_rows, rows_of, run_sweep
 from hanse.runs.run_record import load_run
@@ -260,19 +260,3 @@ def test_a_sweep_warns_of_what_has_no_effect_in_any_of_its_runs(
     assert shown.exit_code == 0, shown.output
     assert [line for line in shown.stderr.splitlines() if line.startswith("warning")] == warned
     assert len(json.loads(shown.stdout)["runs"]) == 2
-
-
-def test_a_run_whose_judges_were_left_open_goes_on_in_its_directory(tmp_path: Path) -> None:
-    small = {
-        "data": {"clients": 4, "partition": {"samples_per_client": 30}},
-        "model": {"name": "logistic"},
-        "mechanism": {"name": "pifl"},
-        "engine": {"train": "stacked", "threads": 1},
-        "run": {"rounds": 2},
-    }
-    job, rounds = seeded(small, 0, "open"), list[int]()
-    first = play_kept(job, rounds.append, runs=tmp_path)
-    again = play_kept(job, rounds.append, runs=tmp_path)
-    assert first["status"] == again["status"] == "done"
-    assert rounds == [1, 1, 2]  # nothing was played twice
-    assert 'name = "first_order"' in (folder_of(tmp_path, job) / "config.toml").read_text()

@@ -405,19 +405,18 @@ def test_a_row_that_is_not_finite_stays_and_its_makers_are_named() -> None:
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "mixture": (
         {"weigh": "median", "value": "mixture"},
-        "mechanism.value: Mixture needs a weighted average of the updates; Median in mechanism.weigh is applied "
-        "again",
+        r"mechanism.value: 'mixture' needs a weighted average of the updates .* 'median' in mechanism.weigh is applied",
     ),
     "first order": (
         {"weigh": "fedadam", "value": "first_order"},
-        "mechanism.value: FirstOrder needs a weighted average of the updates; FedAdam",
+        r"mechanism.value: 'first_order' needs a weighted average of the updates .* 'fedadam'",
     ),
     "few seats": (
         {"weigh": {"name": "krum", "f": 1}},
-        r"mechanism.weigh: Krum with f = 1 needs 5 updates a round, 2f \+ 3, and a round may have 4",
+        r"mechanism.weigh: 'krum' with f = 1 needs 5 updates a round, 2f \+ 3, and a round may have 4",
     ),
     "no root set": (
-        {"weigh": "fltrust"}, r"mechanism.weigh: FLTrust needs a root set at the server, .*\(data.root > 0\)"
+        {"weigh": "fltrust"}, r"mechanism.weigh: 'fltrust' needs a root set at the server, .*\(data.root > 0\)"
     ),
     "memory of memory": (
         {"weigh": {"name": "fedadam", "of": "fedavgm"}},
@@ -431,9 +430,9 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "needs of the other rule": (
         {"weigh": {"name": "clipped", "of": "samples_over_probability"}},
-        "mechanism.weigh: Clipped needs a selector that draws at random",
+        "mechanism.weigh: 'clipped' needs a selector that draws at random",
     ),
-    "no groups": ({"name": "local", "clients_per_round": "none", "weigh": "fedadam"}, "FedAdam needs groups"),
+    "no groups": ({"name": "local", "clients_per_round": "none", "weigh": "fedadam"}, "'fedadam' needs groups"),
     "no share": ({"weigh": {"name": "trimmed_mean", "share": 0.5}}, "mechanism.weigh.share: 0.5"),
 }  # fmt: skip
 

@@ -1,10 +1,9 @@
-"""Payment by value: sums of zero, nothing for opposite updates, nobody loses more than its stake."""
+"""Payment by value: sums of zero, the order of the values' sums, nothing for opposite updates, limits by stakes."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from hanse.cli import app
 from hanse.core.entry import TOKEN
 from hanse.federation.behaviour import Behaviour
 from hanse.ledger.run_ledger import movements, reading
-from hanse.mechanisms.by_value import transfers
+from hanse.mechanisms.by_value import ByValue, Paid
 from hanse.reports.audit import audit_run
 from hanse.runs.refusals import paid_by_claims
 from hanse.runs.replay import replay_books
@@ -30,18 +29,38 @@ from hanse.runs.round_record import round_file
 from hanse.runs.setup import build
 
 WORTH = some.lists(some.floats(-10, 10), min_size=1, max_size=12)
+NUMBER = some.floats(-10, 10) | some.floats(-0.1, 0.1) | some.sampled_from([0.0, 1e9, -1e9])
+ROUNDS = some.integers(1, 6).flatmap(
+    lambda m: some.lists(some.lists(NUMBER, min_size=m, max_size=m), min_size=1, max_size=8)
+)
+
+
+def paid(rounds: Any, rate: float = 10.0, stake: float = 1.0, grant: int = 10**12) -> np.ndarray:
+    """Return what each of m members was paid in each round, in units, ``[R, m]``, if all train in all rounds."""
+    rule, worth = ByValue(rate, stake), np.array(rounds, float)
+    everybody, found = np.arange(worth.shape[1]), np.zeros(worth.shape, np.int64)
+    state: Any = Paid.nothing(0).state()
+    for r, values in enumerate(worth):
+        units, state = rule.amounts(everybody, grant + found.sum(0), everybody, {"value": values}, state)
+        found[r] = units
+    return found
 
 
 @settings(max_examples=200, deadline=None)
-@given(WORTH, some.floats(1e-6, 1e6), some.integers(1, 10**9))
-def test_transfers_sum_to_nothing_and_nobody_gains_or_loses_more_than_a_stake(
-    worth: list[float], rate: float, most: int
+@given(ROUNDS, some.floats(1e-3, 1e6), some.floats(1e-3, 1e3), some.integers(10**6, 10**9))
+@example([[1e9, 0.0, 0.1], [-1e9, 0.2, 0.0]], 10.0, 1.0, 10**8)
+def test_who_brought_more_over_the_rounds_was_paid_more_and_sums_and_limits_hold(
+    rounds: list[list[float]], rate: float, stake: float, grant: int
 ) -> None:
-    paid = transfers(np.array(worth), rate, most)
-    assert sum(paid) == 0
-    assert -most <= min(paid) <= max(paid) <= most
-    ranked = [paid[i] for i in np.argsort(worth)]
-    assert all(later >= earlier - 1 for earlier, later in pairwise(ranked))
+    units = paid(rounds, rate, stake, grant)
+    assert not units.sum(1).any()
+    total, sums = np.sum(np.array(rounds), axis=0), units.sum(0)
+    most = len(rounds) * round(stake * TOKEN)
+    assert -min(most, grant) <= sums.min() <= sums.max() <= most
+    for i in range(len(total)):
+        for j in range(len(total)):
+            if total[i] - total[j] > 1e-6 * max(1.0, np.abs(rounds).max() * 1e-6):
+                assert sums[i] >= sums[j] - len(rounds)  # a unit a round is rounding
 
 
 @settings(max_examples=200, deadline=None)
@@ -50,21 +69,41 @@ def test_transfers_sum_to_nothing_and_nobody_gains_or_loses_more_than_a_stake(
 def test_two_keys_that_send_opposite_things_have_what_one_alone_brings(
     others: list[float], mine: float, added: float, rate: float
 ) -> None:
-    """d and nothing against d + z and -z: the same, and never more than if no stake had limited the round."""
-    most = 10**8
-    plain = sum(transfers(np.array([mine, 0.0, *others]), rate, most)[:2])
-    pair = sum(transfers(np.array([mine + added, -added, *others]), rate, most)[:2])
-    unlimited = sum(transfers(np.array([mine, 0.0, *others]), rate, 10**15)[:2])
-    assert pair <= max(unlimited, 0) + 4
+    """d and nothing against d + z and -z: the same, and where others are at their limits at most a stake more."""
+    plain = sum(paid([[mine, 0.0, *others]], rate, 100.0)[0, :2])
+    pair = sum(paid([[mine + added, -added, *others]], rate, 100.0)[0, :2])
+    unlimited = sum(paid([[mine, 0.0, *others]], rate, 1e9, 10**18)[0, :2])
+    assert pair <= max(plain, unlimited, 0) + 100 * TOKEN
     if max(abs(mine), abs(added), *(abs(v) for v in others)) * rate * 4 < 100:  # nobody comes near its stake
         assert abs(pair - plain) <= 4
 
 
-def test_who_is_far_ahead_in_one_round_and_behind_in_the_next_gains_nothing() -> None:
-    """Where only losses were limited it gained 7 stakes in the first and lost one in the second."""
-    up = transfers(np.r_[9.0, np.zeros(7)], 10.0, 1_000_000)
-    down = transfers(np.r_[-9.0, np.zeros(7)], 10.0, 1_000_000)
-    assert (up[0], down[0]) == (1_000_000, -1_000_000)
+def test_what_is_below_the_limit_is_paid_by_the_round() -> None:
+    """By hand, ten tokens a unit: each round by itself, as if there were no limit."""
+    np.testing.assert_array_equal(
+        paid([[0.03, 0.01, 0.02], [0.0, 0.06, 0.0]]), [[10**5, -(10**5), 0], [-2 * 10**5, 4 * 10**5, -2 * 10**5]]
+    )
+
+
+def test_damage_beyond_a_stake_is_owed_in_later_rounds_and_no_single_good_one_makes_up_for_it() -> None:
+    """The first does 55 tokens of damage, then 14 of good, then 14 more: it still owes."""
+    units = paid([[-5.5, 0.0, 0.0], [1.4, 0.0, 0.0], [1.4, 0.0, 0.0]])
+    np.testing.assert_array_equal(units.sum(0), [-3 * TOKEN, 1_500_000, 1_500_000])
+    # first the good, then the damage: what it gained is lost again
+    units = paid([[1.4, 0.0, 0.0], [1.4, 0.0, 0.0], [-5.5, 0.0, 0.0]])
+    np.testing.assert_array_equal(units[:2].sum(0), [2 * TOKEN, -TOKEN, -TOKEN])
+    np.testing.assert_array_equal(units.sum(0), [-3 * TOKEN, 1_500_000, 1_500_000])
+
+
+def test_what_nobody_can_collect_is_missing_to_all_alike() -> None:
+    """The first can pay 1 of its 10 tokens; the others stay .5 apart, as their values say."""
+    units = paid([[-1.0, 0.05, 0.0]])
+    np.testing.assert_array_equal(units, [[-TOKEN, 750_000, 250_000]])
+
+
+def test_nobody_pays_more_than_it_has() -> None:
+    units = paid([[-1.0, 0.05, 0.0]] * 3, grant=1_500_000)
+    assert units.sum(0)[0] == -1_500_000
 
 
 def experiment(**sections: Any) -> hanse.Experiment:

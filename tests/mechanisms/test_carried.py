@@ -33,6 +33,10 @@ def valued(worth: list[float], error: float = 0.0, without: np.ndarray | None = 
     return Valued(np.array(worth), np.full(m, error), blocks)
 
 
+def limits(m: int, most: float = 10.0) -> tuple[np.ndarray, np.ndarray]:
+    return np.full(m, -most), np.full(m, most)
+
+
 def test_what_is_paid_is_the_near_end_of_the_interval() -> None:
     """Three members, errors of .1 each: the error of a difference from the mean is .1 sqrt(1 - 1/3)."""
     after = Carried.nothing(3).with_round(np.arange(3), valued([1.0, 0.0, -1.0], error=0.1))
@@ -52,7 +56,7 @@ def test_what_is_unsure_in_one_round_gets_sure_over_several() -> None:
     """A difference that comes again grows with the rounds, its error with their root."""
     carried, paid = Carried.nothing(2), []
     for _ in range(6):
-        exact, after = sure_transfers(carried, np.arange(2), valued([0.1, -0.1], error=0.1), 1.0, 10)
+        exact, after = sure_transfers(carried, np.arange(2), valued([0.1, -0.1], error=0.1), 1.0, *limits(2))
         carried = after.paid(np.arange(2), exact)
         paid.append(exact[0])
     due = 0.1 * np.arange(1, 7)
@@ -67,7 +71,7 @@ def test_chance_is_not_paid() -> None:
     looked = 2000
     draws = rng.normal(0, 0.1, (looked, 2))
     some_paid = [
-        sure_transfers(Carried.nothing(2), np.arange(2), valued(row.tolist(), error=0.1), 1.0, 10)[0].any()
+        sure_transfers(Carried.nothing(2), np.arange(2), valued(row.tolist(), error=0.1), 1.0, *limits(2))[0].any()
         for row in draws
     ]
     assert np.mean(some_paid) == pytest.approx(0.05, abs=0.015)
@@ -79,8 +83,10 @@ def test_it_sums_to_nothing_and_nobody_pays_more_than_its_stake_or_than_is_sure(
     worth: list[float], error: float, rate: float, most: int
 ) -> None:
     players = np.arange(len(worth))
-    exact, after = sure_transfers(Carried.nothing(0), players, valued(worth, error), rate * TOKEN, most)
-    units = rounded(exact.tolist(), most)
+    exact, after = sure_transfers(
+        Carried.nothing(0), players, valued(worth, error), rate * TOKEN, *limits(len(worth), most)
+    )
+    units = rounded(exact.tolist())
     assert sum(units) == 0
     assert min(units) >= -most
     sure = after.sure(players) * rate * TOKEN
@@ -89,23 +95,23 @@ def test_it_sums_to_nothing_and_nobody_pays_more_than_its_stake_or_than_is_sure(
 
 def test_without_errors_nothing_is_sure() -> None:
     none = Valued(np.array([1.0, 0.0]), np.zeros(2), np.zeros((2, 0)))
-    exact, after = sure_transfers(Carried.nothing(2), np.arange(2), none, 1.0, 10)
+    exact, after = sure_transfers(Carried.nothing(2), np.arange(2), none, 1.0, *limits(2))
     assert not exact.any()
     np.testing.assert_allclose(after.due, [0.5, -0.5])
     unknown = valued([1.0, 0.0], error=np.inf)
-    assert not sure_transfers(Carried.nothing(2), np.arange(2), unknown, 1.0, 10)[0].any()
+    assert not sure_transfers(Carried.nothing(2), np.arange(2), unknown, 1.0, *limits(2))[0].any()
 
 
 def test_who_is_alone_is_owed_nothing() -> None:
-    exact, after = sure_transfers(Carried.nothing(1), np.arange(1), valued([3.0], error=np.inf), 1.0, 10)
+    exact, after = sure_transfers(Carried.nothing(1), np.arange(1), valued([3.0], error=np.inf), 1.0, *limits(1))
     assert exact.tolist() == [0.0]
     assert after.due.tolist() == [0.0]
 
 
 def test_only_what_somebody_surely_owes_is_paid() -> None:
-    assert matched(np.array([2.0, 0.0]), 1.0).tolist() == [0.0, 0.0]
+    assert matched(np.array([2.0, 0.0]), *limits(2, 1)).tolist() == [0.0, 0.0]
     # nobody gets or pays more than 1.5 in a round: 1.5 and 1 are left to share what is paid
-    np.testing.assert_allclose(matched(np.array([2.0, -5.0, 1.0]), 1.5), [0.9, -1.5, 0.6])
+    np.testing.assert_allclose(matched(np.array([2.0, -5.0, 1.0]), *limits(3, 1.5)), [0.9, -1.5, 0.6])
 
 
 def experiment(rounds: int = 5, **mechanism: Any) -> hanse.Experiment:

@@ -176,7 +176,7 @@ def test_a_model_that_does_not_end_in_a_linear_layer_is_refused_with_one_line() 
     with pytest.raises(hanse.UserError) as refused:
         hanse.run(made)
     assert str(refused.value) == (
-        "mechanism.train: FedGen needs a classifier that ends in a linear layer, whose input the generator makes"
+        "mechanism.train: 'fedgen' needs a classifier that ends in a linear layer, whose input the generator makes"
     )
 
 

@@ -30,9 +30,9 @@ def test_the_run_is_the_same_but_for_what_the_server_sees() -> None:
 @pytest.mark.parametrize(
     ("table", "line"),
     [
-        ({"mechanism": {"value": "gtg"}}, "mechanism.value: GTG needs single updates"),
-        ({"mechanism": {"weigh": "median"}}, "mechanism.weigh: Median needs single updates"),
-        ({"mechanism": {"name": "scaffold"}}, "mechanism.train: Scaffold needs single updates"),
+        ({"mechanism": {"value": "gtg"}}, "mechanism.value: 'gtg' needs single updates"),
+        ({"mechanism": {"weigh": "median"}}, "mechanism.weigh: 'median' needs single updates"),
+        ({"mechanism": {"name": "scaffold"}}, "mechanism.train: 'scaffold' needs single updates"),
         ({"federation": {"secure": {"group": 2}}}, "federation.secure.group: 2"),
         ({"federation": {"secure": {"groups": 3}}}, "federation.secure.groups"),
         ({"federation": {"refuse": "norm_bound"}}, "federation.refuse: 'norm_bound': not with federation.secure"),

@@ -26,7 +26,7 @@ from hanse.reports.audit import audit_run
 from hanse.reports.disputes import replay
 from hanse.reports.groups import group_runs
 from hanse.reports.market import market_charts
-from hanse.runs.observers import unsold
+from hanse.runs.chance import unsold
 from hanse.runs.run_record import load_run
 
 
@@ -461,7 +461,7 @@ def test_evidence_needs_validation_shares(tmp_path: Path) -> None:
 def test_a_market_in_which_nobody_sells_is_told(tmp_path: Path) -> None:
     run = hanse.run(listed(5, mechanism={"cost": 0.7, "flat": 0.1}), out=tmp_path / "run")
     [line] = unsold(run.metrics)
-    assert line.startswith("mechanism: nobody bought a model in any of 1 markets: no price covered a seller's cost")
+    assert line.startswith("Nobody bought a model in any of 1 markets")
     assert unsold([{"market/edges": 0.0}, {"market/edges": 2.0}, {}]) == unsold([{}]) == []
 
 

@@ -324,9 +324,9 @@ def test_pretraining_groups_clients_that_are_alike() -> None:
         ({"gamma": 1.5}, "mechanism.gamma: 1.5: "),
         ({"eta": -0.1}, "mechanism.eta: -0.1: "),
         ({"price": 0.0}, "mechanism.price: 0.0: "),
-        ({"settle": "none"}, "mechanism.select: Tiers needs an auction that clients bid at"),
-        ({"value": "none"}, "mechanism.select: Tiers needs a value part"),
-        ({"train": "shared"}, "mechanism.deploy: OneShot needs rows 'tier' (mechanism.train = 'tiers')"),
+        ({"settle": "none"}, "mechanism.select: 'tiers' needs an auction that clients bid at"),
+        ({"value": "none"}, "mechanism.select: 'tiers' needs a value part"),
+        ({"train": "shared"}, "mechanism.deploy: 'one_shot' needs rows 'tier' (mechanism.train = 'tiers')"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(mechanism: dict[str, Any], line: str) -> None:

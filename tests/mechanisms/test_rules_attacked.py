@@ -129,21 +129,21 @@ def test_values_of_fltrust_are_exact_beside_an_update_that_hardly_moves() -> Non
     [
         (
             {"name": "fedadam", "of": {"name": "krum", "f": 2}},
-            "mechanism.weigh: Krum with f = 2 needs 7 updates a round, 2f + 3, and a round may have 5",
+            "mechanism.weigh: 'krum' with f = 2 needs 7 updates a round, 2f + 3, and a round may have 5",
         ),
         (
             {"name": "fedavgm", "of": {"name": "clipped", "of": {"name": "multi_krum", "f": 3}}},
-            "mechanism.weigh: MultiKrum with f = 3 needs 9 updates a round, 2f + 3, and a round may have 5",
+            "mechanism.weigh: 'multi_krum' with f = 3 needs 9 updates a round, 2f + 3, and a round may have 5",
         ),
         (
             {"name": "multi_krum", "keep": 100},
-            "mechanism.weigh: MultiKrum keeps 100 updates, and of the 5 that a round may have 1 may be bad: "
+            "mechanism.weigh: 'multi_krum' keeps 100 updates, and of the 5 that a round may have 1 may be bad: "
             "keep must be at most 4",
         ),
         (
             {"name": "multi_krum", "f": 1, "keep": 5},
-            "mechanism.weigh: MultiKrum with f = 1 keeps 5 updates, and of the 5 that a round may have 1 may be bad: "
-            "keep must be at most 4",
+            "mechanism.weigh: 'multi_krum' with f = 1 keeps 5 updates, and of the 5 that a round may have 1 may "
+            "be bad: keep must be at most 4",
         ),
     ],
 )

@@ -265,8 +265,8 @@ def test_what_is_unmet_is_one_line() -> None:
     ("table", "warned"),
     [
         ({"name": "ditto"}, []),
-        ({"name": "ditto", "deploy": "server"}, ["ServerModel hands out none of the rows 'own'"]),
-        ({"name": "fedavg", "train": "ifca"}, ["ServerModel hands out none of the rows 'cluster'"]),
+        ({"name": "ditto", "deploy": "server"}, ["'server' hands out none of the rows 'own'"]),
+        ({"name": "fedavg", "train": "ifca"}, ["'server' hands out none of the rows 'cluster'"]),
         ({"name": "fedavg", "train": "ifca", "deploy": "ifca"}, []),
     ],
 )

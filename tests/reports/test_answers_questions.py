@@ -14,14 +14,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.cross_decomposition import CCA, PLSCanonical, PLSRegression
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
 from sklearn.neural_network import MLPClassifier
+from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.games import shapley
-from hanse.games.jackknife import interval_errors
+from hanse.games.jackknife import SURE, interval_errors
 from hanse.learning.blocks import sample_blocks
 from hanse.reports.chart import Bars
 from hanse.reports.showing import number
@@ -316,6 +318,38 @@ def test_estimators_that_have_no_average_are_refused(models: Any, line: str) -> 
     assert wrong.value.lines[0].startswith(line)
 
 
+HIDDEN = [PLSRegression(2), SVC(kernel="linear"), CCA(1), PLSCanonical(1)]
+
+
+@pytest.mark.parametrize("kind", HIDDEN, ids=lambda kind: type(kind).__name__)
+def test_estimators_that_predict_from_more_than_what_is_averaged_are_refused(kind: Any) -> None:
+    """The scores of {b} would be those of b's coefficients with a's means, offsets or support vectors."""
+    far = X + 10 * np.arange(1, 1 + X.shape[1])
+    models = {"a": copy.deepcopy(kind).fit(X[::2], Y[::2]), "b": copy.deepcopy(kind).fit(far[1::2], Y[1::2])}
+    with pytest.raises(UserError) as wrong:
+        hanse.value(models, lambda model: float(model.predict(X).mean()))
+    assert wrong.value.lines[0].startswith(f"updates['{'a' if kind == HIDDEN[1] else 'b'}']: a {type(kind).__name__}: ")
+    assert "hanse.shapley" in wrong.value.lines[0]
+
+
+def test_a_pair_of_functions_that_carries_over_too_little_is_refused() -> None:
+    models = [PLSRegression(2).fit(X[i::3] + i, Y[i::3]) for i in range(3)]
+
+    def put(model: Any, arrays: Any) -> None:
+        for name, array in arrays.items():
+            setattr(model, name, array)
+
+    def get(*names: str) -> Any:
+        return lambda model: {name: getattr(model, name) for name in names}
+
+    with pytest.raises(UserError, match=r"^updates\[1\]: a PLSRegression: predicts from more than what parameters"):
+        hanse.value(models, lambda m: 0.0, parameters=(get("coef_"), put))
+    seen: list[float] = []
+    whole = get("coef_", "intercept_", "_x_mean")
+    hanse.value(models, lambda m: seen.append(m.predict(X).sum()) or 0.0, method="exact", parameters=(whole, put))
+    np.testing.assert_allclose(seen[1:3], [m.predict(X).sum() for m in models[:2]])
+
+
 def test_any_other_model_by_a_pair_of_functions() -> None:
     class Own:
         def __init__(self, row: np.ndarray) -> None:
@@ -398,15 +432,19 @@ def test_a_name_is_shown_in_one_line_of_what_can_be_printed() -> None:
         hanse.value(models[:2], loss, names=[[1], [2]])
 
 
-def test_a_weight_of_nothing_has_no_value_in_an_average_and_nothing_as_a_step() -> None:
+def test_a_weight_of_nothing_has_no_value_along_the_way() -> None:
     weights = dict.fromkeys(ROWS, 1.0) | {"Kiel": 0.0}
-    for method in ("exact", "mixture", "gtg", "monte_carlo", "leave_one_out", "banzhaf"):
-        with pytest.raises(UserError, match=r"^weights: 'Kiel' has 0: .*; allowed: above 0; leave it out"):
-            hanse.value(ROWS, loss, weights, method)
-        steps = hanse.value(ROWS, loss, weights, method, start=np.zeros(4), game="increment")
-        assert steps.values[list(ROWS).index("Kiel")] == pytest.approx(0, abs=1e-5)
     along = hanse.value(ROWS, loss, weights, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET))
-    assert along.values[list(ROWS).index("Kiel")] == pytest.approx(0, abs=1e-12)
+    assert along.values[list(ROWS).index("Kiel")] == 0
+    alone = hanse.value({n: r for n, r in ROWS.items() if n != "Kiel"}, loss, start=np.zeros(4), method="exact")
+    assert along.all_together == alone.all_together
+
+
+def test_a_value_is_told_alike_in_the_table_and_below_it_and_is_not_lost_in_a_wide_interval() -> None:
+    """An error of 1.2 bears a digit behind the point: 0.4 is not 0 from -1 to 2."""
+    found = Worths(np.array([0.4, -0.639, 3.0]), np.array([1.2, 1.0, 0.0]) / SURE, ("A", "B", "C"))
+    assert found.shown_table()[1] == [["C", "3", "–"], ["A", "0.4", "-0.8 to 1.6"], ["B", "-0.6", "-1.6 to 0.4"]]
+    assert "the lowest (-0.6)" in found.sentences()[0]
 
 
 # ---- any game

@@ -220,7 +220,8 @@ def test_a_gain_that_nobody_could_measure_is_not_called_open() -> None:
         "Whether joining pays is not known for any client: no test of both of its models is a finite"
     )
     assert "scale the features and the target" in first
-    assert others[0].startswith("fedavg: the gain of 3 of 3 clients is not known (Bremen, Kiel and Visby): a test of ")
+    told = [line for line in others if line.startswith("fedavg: the gain of 3 of 3 clients is not known")]
+    assert len(told) == 1
     assert not [line for line in others if "nan of" in line]
     assert [
         line for line in others if line.startswith("warning: local: among others, client 0 (Bremen): no update in 2")
@@ -288,7 +289,7 @@ def test_settings_alone_and_splits_are_heeded() -> None:
         ({"mechanisms": ["fedavg", "fedavg"]}, "mechanisms: two are called alike"),
         ({"mechanisms": ["fedagv"]}, "mechanism.name: 'fedagv': no such name; did you mean 'fedavg'?"),
         ({"metric": "acuracy"}, "eval.metrics"),
-        ({"client": 5}, "client: 5: must be the name of one column, a text; frame.rename(columns=str) makes texts"),
+        ({"client": 5.0}, "client: 5.0: must be the name of one column, a text"),
         ({"client": ["hospital"]}, "client: ['hospital']: must be the name of one column, a text"),
         ({"target": ["ill"]}, "target: ['ill']: must be the name of one column, a text"),
         ({"features": "age"}, "features: 'age': input should be a valid list"),

@@ -221,7 +221,10 @@ def test_metrics_steps_and_samples_are_recorded() -> None:
 
 
 def test_a_loss_that_nobody_says_is_not_made_up(tmp_path: Path) -> None:
-    run = hanse.run(experiment(lambda model, data, round: None, rounds=1), out=tmp_path / "run")
+    def by_hand(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
+        torch.nn.init.ones_(next(model.parameters()))
+
+    run = hanse.run(experiment(by_hand, rounds=1), out=tmp_path / "run")
     assert run.metrics[0]["train/loss"] is None
     assert [line["loss"] for line in run.clients] == [None] * 5
     assert '"loss": null' in (tmp_path / "run" / "clients.jsonl").read_text()
@@ -359,20 +362,20 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
         (
             "user_loops:fit",
             {"mechanism": "fedprox"},
-            "train.loop: 'user_loops:fit': takes no penalty, and mechanism.train Proximal pulls or tilts what clients "
-            "train; must be fit(model, data, round, penalty)",
+            "train.loop: 'user_loops:fit': takes no penalty, and mechanism.train 'proximal' pulls or tilts what "
+            "clients train; must be fit(model, data, round, penalty)",
         ),
         (
             "user_loops:pulled",
             {"mechanism": "fedgen"},
-            "train.loop: 'user_loops:pulled': does not add the loss that mechanism.train FedGen adds to each batch; "
+            "train.loop: 'user_loops:pulled': does not add the loss that mechanism.train 'fedgen' adds to each batch; "
             "use hanse's own training",
         ),
         (
             "user_loops:fit",
             {"mechanism": "oort"},
-            "mechanism.select: Oort needs each client's training loss, which a loop of one's own (train.loop) need not "
-            "tell",
+            "mechanism.select: 'oort' needs each client's training loss, which a loop of one's own (train.loop) need "
+            "not tell",
         ),
         (
             "user_loops:fit",
@@ -407,7 +410,7 @@ def test_scaffold_says_that_it_takes_steps_for_sgds() -> None:
             said.extend(lines)
 
     hanse.run(experiment("user_loops:pulled", "scaffold", rounds=1), observers=[Hears()])
-    assert any(line.startswith("warning: train.loop: Scaffold assumes SGD steps") for line in said)
+    assert any(line.startswith("warning: train.loop: 'scaffold' assumes SGD steps") for line in said)
 
 
 def test_every_mechanism_trains_by_a_loop_or_says_why_not() -> None:
@@ -434,6 +437,7 @@ def test_a_loop_that_fails_at_every_client_ends_the_run_in_its_first_round(tmp_p
     def at_one(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
         if round.client == 0:
             raise ValueError("only here")
+        torch.nn.init.ones_(next(model.parameters()))
 
     run = hanse.run(experiment(at_one, rounds=1))
     assert run.metrics[0]["refused"] == 1  # the others' round goes on

@@ -21,6 +21,7 @@ from hanse.core.part import (
     Settlement,
     SettlePart,
     State,
+    ValuePart,
     Values,
     View,
 )
@@ -28,6 +29,8 @@ from hanse.core.port import ClientInfo, Reply, Request, Roster, Score, Scored, T
 from hanse.core.recipe import Recipe
 from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, fedprox, local
+from hanse.mechanisms.by_value import ByValue
+from hanse.mechanisms.weigh import BySamples
 from hanse.runs.round import LoopState, Setup, finish, first_state, play_round
 
 N = 5
@@ -381,6 +384,42 @@ def test_a_round_that_is_settled_again_is_settled_once_in_states_and_books() -> 
     assert played.state.states["settle"] == {"times": 2}
     assert [t.step for t in played.view.posted] == ["mint/open", "mint/close"]
     assert played.view.get(Heard) == Heard("close", 2)
+
+
+@dataclass(frozen=True)
+class Numbered(ValuePart):
+    """Client c's update is worth c + 1."""
+
+    def value(self, view: View, state: State) -> tuple[Values, State]:
+        return Values(view.trained.seats.client + 1.0), state
+
+
+@dataclass(frozen=True)
+class Sees(SettlePart):
+    """Its state is the values at the close, and how often it was asked there."""
+
+    def init(self, context: Context) -> State:
+        return {"seen": np.zeros(0)}
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        return Settlement(), state if view.values is None else {"seen": view.values.per_seat}
+
+
+@pytest.mark.parametrize("settle", [Sees(), ByValue()])
+@pytest.mark.parametrize("weigh", [TooMuch(), BySamples()])
+def test_a_second_settlement_sees_that_updates_to_rows_that_broke_were_worth_nothing(settle: Any, weigh: Any) -> None:
+    mechanism = replace(fedavg(clients_per_round=N), weigh=weigh, value=Numbered(), settle=settle)
+    setup = replace(setup_of(mechanism, Scripted()), grant=10**8)
+    played = play_round(setup, first_state(setup))
+    clients, broke = played.view.trained.seats.client, isinstance(weigh, TooMuch)
+    worth = np.where(broke | (played.view.weights == 0), 0.0, clients + 1.0)  # of weight 0: nothing
+    assert played.view.values is not None
+    np.testing.assert_array_equal(played.view.values.per_seat, worth)
+    if isinstance(settle, Sees):
+        np.testing.assert_array_equal(played.state.states["settle"]["seen"], worth)
+    else:
+        moved = np.array([played.state.book.balance(f"client/{c}") for c in clients.tolist()]) - 10**8
+        assert moved.any() != broke  # nobody is paid for what was undone
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ what the authors' code does, and mechanisms without their game. The commands are
 
 from hanse.base.wings import Command, Wing
 
-__version__ = "0.1.0"  # of hanse: the papers are played with the version that they came with
+__version__ = "0.1.0"  # hanse's: the two are of one clone
 
 RUN = "Run something"
 

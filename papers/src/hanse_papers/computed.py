@@ -21,7 +21,7 @@ from hanse.data.sources import is_here
 from hanse.games import replicator
 from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile
-from hanse_papers.keys import KEYS
+from hanse_papers.ids import IDS
 from hanse_papers.runner import job_of
 from hanse_papers.tables import Cell, Computed, build_table, read_table
 from hanse_papers.theorems import joining, self_enforcement, theorems
@@ -118,7 +118,7 @@ def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, f
 def _kept(folders: Sequence[Path], job: Job) -> float | None:
     """Return the last test accuracy (0 to 1) of a job that one of the folders has finished; None if none has."""
     for folder in folders:
-        result = KeptFile(folder, KEYS).read(job)
+        result = KeptFile(folder, IDS).read(job)
         curve = [] if result is None else result["curves"].get("test/accuracy", [])
         if curve and curve[-1] is not None:
             return float(curve[-1])

@@ -22,7 +22,7 @@ from hanse.base.errors import UserError
 from hanse.lab.job import Job, Step, attempt, commit_of, play, seeded
 from hanse.lab.kept import KeptFile
 from hanse.lab.player import Work, play_all
-from hanse_papers.keys import KEYS
+from hanse_papers.ids import IDS
 from hanse_papers.tables import Cell, PaperTable, Variant
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
     """
     name = f"{cell.algorithm} {variant.name}".strip()
     of = ("run",) if "seed" in variant.sections["data"] else ("data", "run")
-    return seeded(variant.sections, seed, f"{cell.setting}: {name}, seed {seed}", of, KEYS)
+    return seeded(variant.sections, seed, f"{cell.setting}: {name}, seed {seed}", of, IDS)
 
 
 def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list[Job], list[Reading]]:
@@ -167,7 +167,7 @@ def run_table(
     if seeds > LARGEST:
         raise UserError(f"--seeds {seeds}: must be at most {LARGEST}")
     jobs, readings = expand(table, seeds)
-    store = KeptFile(folder, KEYS)
+    store = KeptFile(folder, IDS)
     if (mended := store.mend()) is not None and console is not None:
         console.print(mended, markup=False, highlight=False)
     done = play_all(jobs, store, work, workers=workers, label=f"{table.paper} {table.name}", console=console)
@@ -185,7 +185,7 @@ def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> T
         folder: the folder that :func:`run_table` was given.
         seeds: the number of seeds. None: the table's default, or more if runs with more seeds are kept.
     """
-    store = KeptFile(folder, KEYS)
+    store = KeptFile(folder, IDS)
     most = MOST_SEEDS if seeds is None else seeds
     jobs, readings = expand(table, most, checked=False)
     results = {job.key: result for job in jobs if (result := store.read(job)) is not None}

@@ -5,6 +5,8 @@ Three errors say who must act. :class:`UserError` is a mistake in what the user 
 :class:`PartError` is a bug in a part of a mechanism. Every package raises them, and the command line prints their lines
 as they are.
 
+:func:`gated` is the gate for everything that a user gives and that can raise: a module, a data set, a function, a path.
+
 :func:`named` and :func:`import_path` turn a name in an experiment's file (built-in, or ``"package.module:name"``) into
 the Python object that it stands for. :func:`path_of` goes the other way.
 """
@@ -12,6 +14,7 @@ the Python object that it stands for. :func:`path_of` goes the other way.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +22,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from hanse.base.import_trust import OWN, is_looking, own_things
+
+
+def _printable(line: str) -> str:
+    """Return a line as one line: what a user gave, such as a path, may have ends of lines or orders to a terminal."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in " ".join(line.split()))
 
 
 class UserError(ValueError):
@@ -30,8 +38,8 @@ class UserError(ValueError):
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = lines
-        super().__init__("\n".join(lines))
+        self.lines: Sequence[str] = [_printable(line) for line in lines]
+        super().__init__("\n".join(self.lines))
 
 
 class MachineError(RuntimeError):
@@ -42,12 +50,16 @@ class MachineError(RuntimeError):
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = lines
-        super().__init__("\n".join(lines))
+        self.lines: Sequence[str] = [_printable(line) for line in lines]
+        super().__init__("\n".join(self.lines))
 
 
 class RunFailedError(MachineError):
     """A run ended unexpectedly before its last round. The lines say why."""
+
+
+RAISED = (Exception, SystemExit)
+"""What a user's code may raise, to be caught. KeyboardInterrupt is the user's own."""
 
 
 class PartError(RuntimeError):
@@ -57,7 +69,7 @@ class PartError(RuntimeError):
 @contextmanager
 def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
     """Within this context, or in a function decorated with it, UserErrors name arguments and calls of Python instead of
-    the command line's options.
+    the command line's options, and a path that the system refuses is one.
 
     Args:
         says: a function that changes each line further, for callers whose arguments stand for settings of an
@@ -77,7 +89,11 @@ def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
         lines = [says(re.sub(r"'hanse resume (\S+)'", r"hanse.resume('\1')", line)) for line in lines]
         if lines == list(wrong.lines):
             raise
-        raise UserError(*lines).with_traceback(wrong.__traceback__) from None
+        raise UserError(*lines).with_traceback(wrong.__traceback__) from wrong.__cause__
+    except OSError as wrong:
+        if wrong.filename is None:  # of no file
+            raise
+        raise of_file(wrong) from wrong
 
 
 def first_line(error: BaseException) -> str:
@@ -85,8 +101,64 @@ def first_line(error: BaseException) -> str:
 
     The result is meant for use in a longer sentence, so the message is cut off after 160 characters.
     """
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # an error of the user's own whose __str__ fails
+        lines = []
+    return f"{type(error).__name__}: {_printable(lines[0][:160])}" if lines else type(error).__name__
+
+
+def out_of_memory(wrong: BaseException) -> bool:
+    """Return whether memory was short: torch says so of a card by a class of its own, and of the processor by a plain
+    RuntimeError.
+    """
+    said = type(wrong).__name__ == "OutOfMemoryError" or "allocate memory" in first_line(wrong)
+    return isinstance(wrong, MemoryError) or (isinstance(wrong, RuntimeError) and said)
+
+
+@contextmanager
+def gated(what: str, helps: str = "") -> Iterator[None]:
+    """Within this context, whatever code or data of the user raise becomes a UserError of one line.
+
+    Errors of hanse and a lack of memory go on as they are. The first error is the cause of the new one, so Python shows
+    both, and the command line does with ``HANSE_TRACEBACK=1``.
+
+    Args:
+        what: what was given and whose it is, such as ``"data: scans: client 'Bremen': item 7"``.
+        helps: what to do about it, to put after the reason.
+
+    Examples:
+        >>> with gated("data: scans: item 7"):
+        ...     raise OSError("image file is truncated")
+        Traceback (most recent call last):
+        hanse.base.errors.UserError: data: scans: item 7: OSError: image file is truncated
+    """
+    try:
+        yield
+    except (UserError, MachineError, PartError):
+        raise
+    except RAISED as wrong:
+        if out_of_memory(wrong):
+            raise
+        raise UserError(f"{what}: {first_line(wrong)}{f'; {helps}' if helps else ''}") from wrong
+
+
+# what another path, or another right to it, would have avoided
+_PATHS = (errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL,
+          errno.EACCES, errno.EPERM, errno.EROFS)  # fmt: skip
+
+
+def of_file(wrong: OSError) -> UserError | MachineError:
+    """Return the one-line error for a file or stream that the system refuses.
+
+    It is a UserError if another path would do, and a MachineError otherwise, as for a full disk.
+    """
+    kind = UserError if wrong.filename is not None and wrong.errno in _PATHS else MachineError
+    name = "" if wrong.filename is None else str(wrong.filename)
+    if len(name) > 100:
+        name = f"{name[:60]}... ({len(name)} characters)"
+    why = (wrong.strerror or str(wrong) or type(wrong).__name__).lower()
+    return kind(f"{name or 'the output'}: {why}{'; give another path' if kind is UserError else ''}")
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
@@ -119,7 +191,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
 
     Raises:
         UserError: the path has no colon, the module or the name in it does not exist, the object cannot be called, or
-            import paths are refused. An ImportError inside the user's own module is passed on as it is.
+            import paths are refused. So is an error in the user's own module.
     """
     module, colon, name = path.partition(":")
     if not colon:
@@ -138,15 +210,19 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
             f"{where}: '{path}': is an import path, which would run code that this run's files name; --trust allows it"
         )
     try:
-        target = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or not (module + ".").startswith(missing.name + "."):
-            if path in OWN:
-                raise UserError(f"{where}: '{path}': needs '{missing.name}', which is not installed") from None
-            raise  # the user's module is there, but something that it imports is not
-        raise UserError(f"{where}: '{path}': there is no module '{missing.name}'") from None
-    except AttributeError:
-        raise UserError(f"{where}: '{path}': module '{module}' has no '{name}'") from None
+        with gated(f"{where}: '{path}': its module cannot be imported"):
+            loaded = importlib.import_module(module)
+    except UserError as wrong:
+        missing = wrong.__cause__
+        if not isinstance(missing, ModuleNotFoundError):
+            raise
+        if missing.name is not None and (module + ".").startswith(missing.name + "."):
+            raise UserError(f"{where}: '{path}': there is no module '{missing.name}'") from None
+        # the module is there, but something that it imports is not
+        raise UserError(f"{where}: '{path}': needs '{missing.name}', which is not installed") from missing
+    if not hasattr(loaded, name):
+        raise UserError(f"{where}: '{path}': module '{module}' has no '{name}'")
+    target = getattr(loaded, name)
     if not callable(target):
         raise UserError(f"{where}: '{path}': is {type(target).__name__}, not something to call")
     result: Callable[..., Any] = target

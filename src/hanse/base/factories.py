@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hanse.base.errors import UserError, nearest
+from hanse.base.errors import UserError, gated, nearest
 
 MOST = 1e30  # far beyond any sensible option, and still a number in single precision
 
@@ -98,7 +98,8 @@ def call(
     if lines:
         raise UserError(*lines)
     try:
-        return make(*first, **checked)
+        with gated(where):
+            return make(*first, **checked)
     except UserError as wrong:  # options that do not go together begin with the name of one of them
         raise UserError(
             *(f"{where}.{line}" if re.split(r"[:\[]", line)[0] in parameters else line for line in wrong.lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,29 +17,41 @@ from hanse.cli.options import Changes, Workers, err, out, resumable, say
 if TYPE_CHECKING:
     from hanse.lab.attack import Attacked, Try
     from hanse.lab.attack_markets import Found
+    from hanse.lab.attack_table import AttackTable
+
+What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name.", show_default=False
+    ),
+]
+SecondKey = Annotated[
+    bool, typer.Option("--second-key", help="The next client is the same party's second key; honest ones use one.")
+]
+Markets = Annotated[
+    int | None, typer.Option("--markets", help="Try every lie on this many random markets instead of playing runs.")
+]
+SeedsFrom = Annotated[
+    str | None, typer.Option("--seeds-from", metavar="COMMIT", help="With --table: draw its seeds from this hash.")
+]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", help="End the search after this time, not counting the confirmation.")
+]
 
 
 def attack(
     ctx: typer.Context,
-    what: Annotated[
-        str,
-        typer.Argument(metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name."),
-    ],
+    what: What = None,
     client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
     pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
-    second_key: Annotated[
-        bool, typer.Option("--second-key", help="The next client is the same party's second key; honest ones use one.")
-    ] = False,
-    replay: Annotated[
-        bool, typer.Option("--replay", help="Measure the gain in an attack.toml or a .json again.")
-    ] = False,
-    markets: Annotated[
-        int | None, typer.Option("--markets", help="Try every lie on this many random markets instead of playing runs.")
-    ] = None,
+    second_key: SecondKey = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Measure an attack.toml or .json again.")] = False,
+    markets: Markets = None,
+    table: Annotated[bool, typer.Option("--table", help="Play known cheats under several mechanisms.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="With --table: a small one, in a minute or two.")] = False,
+    seeds_from: SeedsFrom = None,
     tries: Annotated[int, typer.Option("--tries", help="How many deviations are tried.")] = 150,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", help="End the search after this time, not counting the confirmation.")
-    ] = None,
+    minutes: Minutes = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Fresh seeds that confirm the best deviation.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="The first of the search's three seeds.")] = 0,
     set_: Changes = None,
@@ -53,40 +66,44 @@ def attack(
     written to attack.toml, which 'hanse run' plays and --replay measures again. Finished runs are kept: repeat the
     command to continue.
 
-    A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --markets trains nothing: it
-    tries each lie about size, cost and eagerness, and splitting into several sellers. It does so on two kinds of random
-    markets, in which sizes differ by factors of up to 2.2 and 35.
+    A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --table plays a list of known
+    cheats under six mechanisms (with a file, under its own one, too) and says of each whether it pays. --markets trains
+    nothing: it tries each lie about size, cost and eagerness, and splitting into several sellers. It does so on two
+    kinds of random markets, in which sizes differ by factors of up to 2.2 and 35.
 
     Examples:
         hanse attack ipfl --minutes 5
         hanse attack exp.toml --client 3 --pair
         hanse attack runs/attack-ipfl/attack.toml --replay
+        hanse attack --table --smoke
+        hanse attack exp.toml --table
         hanse attack ipfl_posted --markets 200 --set sizes.proved=true
         hanse attack runs/market/config.toml --client 3 --set mechanism.pricing=critical
         hanse attack pifl --set 'mechanism.value={name="first_order_clients", judges="all"}'
     """
-    from hanse.lab.attack import replay as play_again
-    from hanse.lab.attack import search
     from hanse.lab.player import cores
-    from hanse.runs.observers import counting
 
-    _check_options(ctx, what, markets=markets is not None, replay=replay)
+    _check_options(ctx, what or "", markets=markets is not None, replay=replay, table=table)
+    many = cores() if workers is None else workers
+    if table:
+        _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
+        return
+    if what is None:
+        raise UserError("EXP.toml|MECHANISM: is missing: give an experiment's file, a mechanism's name, or --table")
     if replay and what.endswith(".json"):
         _replayed(Path(what))
         return
     sections, name = _asked(what, set_ or [])
+    folder = out_dir or Path("runs") / f"attack-{name}"
     if markets is not None:
-        _on_markets(sections, markets, seed, out_dir or Path("runs") / f"attack-{name}", as_json)
+        _on_markets(sections, markets, seed, folder, as_json)
         return
     clients = [client, client + 1] if pair or second_key else [client]
-    folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
-    many = cores() if workers is None else workers
+    folder = Path(what).parent if replay and out_dir is None else folder
     how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
-    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
-        if replay:
-            found = play_again(sections, folder, told=told, **how)
-        else:
-            found = search(sections, clients, folder, tries=tries, minutes=minutes, told=told, **how)
+    found = _searched(
+        sections, folder, how, None if replay else {"clients": clients, "tries": tries, "minutes": minutes}
+    )
     if as_json:
         print(json.dumps(_json(found), indent=1))
         return
@@ -99,10 +116,28 @@ def attack(
         say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
 
 
-def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool) -> None:
+def _searched(sections: dict[str, Any], folder: Path, how: dict[str, Any], new: dict[str, Any] | None) -> Attacked:
+    """Return the result of a search with these options, or of a replay if there are none."""
+    from hanse.lab.attack import replay, search
+    from hanse.runs.observers import counting
+
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+        if new is None:
+            return replay(sections, folder, told=told, **how)
+        return search(sections, new.pop("clients"), folder, told=told, **new, **how)
+
+
+def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool, table: bool) -> None:
     """Raise UserError for an option that was given and that the command would not use."""
     how = {"what", "seed", "set_", "out_dir", "as_json"}
-    if replay and what.endswith(".json"):
+    if table:
+        allowed = {"table", "smoke", "seeds_from", "workers", *how} - {"seed"}
+        why = "--table goes with --smoke, --seeds-from, --set, --workers, --out and --json only"
+        if ctx.params["seeds_from"] is not None and (what or ctx.params["smoke"] or ctx.params["set_"]):
+            raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
+    elif ctx.params["smoke"] or ctx.params["seeds_from"] is not None:
+        raise UserError(f"{'--smoke' if ctx.params['smoke'] else '--seeds-from'}: not here: goes with --table only")
+    elif replay and what.endswith(".json"):
         allowed, why = {"what", "replay"}, "a .json goes with --replay only"
     elif markets:
         allowed, why = {"markets", *how}, "--markets goes with --seed, --set, --out and --json only"
@@ -120,6 +155,75 @@ def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool
         given = option.name is not None and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
         if given and option.name not in allowed:
             raise UserError(f"{option.opts[0]}: not here: {why}")
+
+
+def _on_table(
+    what: str | None,
+    overrides: list[str],
+    out_dir: Path | None,
+    workers: int,
+    smoke: bool,
+    seeds_from: str | None,
+    as_json: bool,
+) -> None:
+    """Play a table of cheats and print it. Exit with 1 if a run failed, or if nothing could be measured."""
+    from hanse.lab.attack_table import play_table, read_rules
+    from hanse.lab.kept import KeptFile
+    from hanse.mechanisms.registry import MECHANISMS
+    from hanse.runs.observers import counting
+
+    own, name = (None, what) if what is None or what in MECHANISMS else _asked(what, overrides)
+    rules = read_rules(own, name if own is None else None, smoke=smoke)
+    if own is None and overrides:
+        rules = replace(rules, columns={key: _changed(dict(one), overrides) for key, one in rules.columns.items()})
+    folder = out_dir or Path("runs") / "-".join(["attack-table", *filter(None, [name]), *["smoke"] * smoke])
+    if (mended := KeptFile(folder).mend()) is not None:
+        say(mended, err)
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+        found = play_table(rules, folder, commit=seeds_from, workers=workers, told=told)
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1))
+    else:
+        for line in table_sentences(found):
+            say(line, wrap=True)
+        grid = RichTable("cheat", *(column.name for column in found.columns))
+        for name, row in found.rows().items():
+            grid.add_row(name, *row)
+        out.print(grid)
+        say(f"{folder / 'table.md'} has the intervals, {folder / 'table.json'} everything; the same command goes on")
+    if found.failed or not found.cells:
+        raise typer.Exit(1)
+
+
+def table_sentences(found: AttackTable) -> list[str]:
+    """Return what a table of cheats says, in sentences."""
+    counts, cells, failed = found.counts, found.cells, found.failed
+    words = ", ".join(f"{counts[word]} {word}" for word in ("pays", "does not pay", "open"))
+    first = f"{words}, of {len(cells)} cells ({len(found.seeds)} seeds each)."
+    first = f"Nothing is decided: {first}" if counts["open"] == len(cells) else first
+    lines = [first if cells else "Nothing could be measured."]
+    if failed:
+        lines = [f"{len(failed)} cells could not be played. {first}"]
+        lines += [f"The first, {failed[0].cheat} under {failed[0].mechanism}: {failed[0].failed}"]
+    lines += [f"{one.name}: not measured: {one.why}." for one in found.columns if one.why is not None]
+    look = "a smoke table, too small to decide much" if found.rules.smoke else "a look, not evidence"
+    drawn = f"drawn from commit {found.commit}" if found.commit else f"not drawn after the rules were fixed: {look}"
+    return [
+        *lines,
+        f"The seeds, {', '.join(map(str, found.seeds))}, were {drawn}.",
+        "Gains are in % of honest pay, with intervals corrected over all cells. Pays: the interval lies above 0; does "
+        f"not pay: it ends at most at {100 * found.rules.margin:g} %; open: neither.",
+    ]
+
+
+def _changed(sections: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Return an experiment's sections with the changes of --set, and say what they replace."""
+    from hanse.runs.overrides import apply
+
+    changed, notes = apply(sections, overrides)
+    for line in notes:
+        say(line, err, style="yellow")
+    return changed
 
 
 def _on_markets(sections: dict[str, Any], markets: int, seed: int, folder: Path, as_json: bool) -> None:
@@ -183,7 +287,6 @@ def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
     from hanse.lab.attack import small
     from hanse.mechanisms.registry import MECHANISMS
     from hanse.runs.config import read_file
-    from hanse.runs.overrides import apply
 
     if what in MECHANISMS:
         sections, name = small(what), what
@@ -191,10 +294,7 @@ def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
         sections, name = read_file(what), Path(what).stem
     else:
         raise UserError(f"{what!r}: no such file, and no mechanism of that name; 'hanse list' shows these")
-    changed, notes = apply(sections, overrides)
-    for line in notes:
-        say(line, err, style="yellow")
-    return changed, name
+    return _changed(sections, overrides), name
 
 
 def _percent(found: Attacked, value: float) -> float:

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hanse.base.errors import MachineError, PartError, UserError, first_line
+from hanse.base.errors import MachineError, PartError, UserError, first_line, of_file, out_of_memory
 from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking, own_modules
 from hanse.base.wings import target, wings
@@ -50,7 +50,7 @@ Track = Annotated[
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
 RUNS = ("run", "resume", "sweep", "attack", "list", "demo")
 # what is looked for among the commands, and is not there
-PAPERS = "it comes with the package hanse-papers: pip install hanse-papers; in a checkout pip install -e . -e papers"
+PAPERS = "it comes with hanse-papers, the folder papers of a clone: pip install -e papers"
 ELSEWHERE = {"value": "it is a function of Python, hanse.value", "reproduce": PAPERS, "theory": PAPERS}
 # where the commands stand in --help
 START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
@@ -211,12 +211,12 @@ _FINAL = ("accuracy", "loss", "perplexity")
 
 def _finish(result: object) -> None:
     """Print how a run ended, its last figures, warnings, and what to do next. Raises typer.Exit with 1 if it was
-    stopped.
+    stopped, or has no result.
     """
     from hanse.learning.metrics import readings_of
     from hanse.reports.answers import answers_of
     from hanse.runs.experiment import Run
-    from hanse.runs.observers import mostly_refused, unsold, valued_otherwise
+    from hanse.runs.observers import mostly_refused, valued_otherwise
     from hanse.runs.run_record import load_run
 
     assert isinstance(result, Run)
@@ -239,7 +239,6 @@ def _finish(result: object) -> None:
     lines = (
         *mostly_refused(result.clients, result.names),
         *valued_otherwise(result.metrics),
-        *unsold(result.metrics),
     )
     for line in lines:
         say(f"warning: {line}", style="yellow")
@@ -248,6 +247,8 @@ def _finish(result: object) -> None:
             say(f"{question} {answer}", wrap=True)
     picture = f"; a picture of it: hanse report {shlex.quote(str(result.path))}" if result.metrics else ""
     say(f"in {result.path}{picture}")
+    if result.nothing:
+        raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -335,11 +336,6 @@ for wing in wings():
 flowing(app)
 
 
-def _out_of_memory(wrong: Exception) -> bool:
-    """Return whether memory was short: torch says so of the processor's memory by a plain RuntimeError."""
-    return isinstance(wrong, MemoryError) or (isinstance(wrong, RuntimeError) and "allocate memory" in str(wrong))
-
-
 def _usage(wrong: Any) -> str:
     """Return a mistake in the command line as one line, with where to look."""
     # typer and click each add a suggestion
@@ -397,12 +393,15 @@ def _refuse_empty(words: Sequence[str]) -> None:
 
 def _main() -> None:
     """Run the command, and turn each kind of error into its lines and its exit code."""
+    whole = bool(os.environ.get("HANSE_TRACEBACK"))
     try:
         code = app(standalone_mode=False, prog_name="hanse")
-    except (UserError, MachineError) as wrong:
-        for line in wrong.lines:
-            say(f"hanse: {line}", err)
-        sys.exit(2 if isinstance(wrong, UserError) else 1)
+        if sys.stdout is not None:  # as it is where the shell has closed it
+            sys.stdout.flush()  # a full disk shows here, and not after the exit code is set
+    except BrokenPipeError:
+        # whoever read the output has had enough, as in "hanse list | head"; nothing more can be said there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except typer.Abort:
         err.print("hanse: stopped")
         sys.exit(1)
@@ -416,15 +415,33 @@ def _main() -> None:
         if type(wrong).__module__.startswith(("click", "typer")) and hasattr(wrong, "format_message"):
             say(f"hanse: {_usage(wrong)}", err)
             sys.exit(2)
-        if _out_of_memory(wrong) and not os.environ.get("HANSE_TRACEBACK"):
-            say(f"hanse: not enough memory: {first_line(wrong)}; HANSE_TRACEBACK=1 shows where", err)
-            sys.exit(1)
-        # the line names the part and the round, which is enough for whoever wrote the part
-        if isinstance(wrong, PartError) and not os.environ.get("HANSE_TRACEBACK"):
-            say(f"hanse: {wrong}; HANSE_TRACEBACK=1 shows where", err)
-            sys.exit(1)
-        if not is_looking() or os.environ.get("HANSE_TRACEBACK"):
+        said = of_file(wrong) if isinstance(wrong, OSError) else wrong
+        told = isinstance(said, MachineError) or (isinstance(said, UserError) and wrong.__cause__ is None)
+        hidden = not told and said is wrong
+        if whole and (hidden or wrong.__cause__ is not None or said is not wrong):
             raise
-        _cannot_be_read(wrong)
-        sys.exit(1)
+        if (lines := _lines(said)) is None:
+            if not is_looking():
+                raise
+            _cannot_be_read(wrong)
+            sys.exit(1)
+        for line in lines:
+            say(f"hanse: {line}{HINT if hidden and line == lines[-1] else ''}", err)
+        sys.exit(2 if isinstance(said, UserError) else 1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+HINT = "; HANSE_TRACEBACK=1 shows where"
+
+
+def _lines(wrong: Exception) -> Sequence[str] | None:
+    """Return the lines that say what went wrong; None if only a traceback can."""
+    if isinstance(wrong, UserError | MachineError):
+        return wrong.lines
+    if out_of_memory(wrong):
+        return [f"not enough memory: {first_line(wrong)}"]
+    if isinstance(wrong, PartError):  # the line names the part and the round, enough for whoever wrote the part
+        return [str(wrong)]
+    # a note names whose code it was: a part's or a behaviour's
+    notes = getattr(wrong, "__notes__", ())
+    return [f"{first_line(wrong)}, {notes[0]}"] if notes else None

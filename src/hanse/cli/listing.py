@@ -17,7 +17,7 @@ from hanse.data.choices import PARTITIONS, SOURCE_KINDS
 from hanse.federation.policy import POLICIES
 from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.models import MODELS
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs, word_of
 from hanse.runs.config import Experiment
 
 
@@ -55,7 +55,7 @@ def combinations() -> Iterator[Combination]:
                     continue
                 changed = replace(own, **{slot: make_part()})
                 lacks = unmet_needs(changed, frozenset(given))
-                called = type(changed.slots()[slot]).__name__
+                called = word_of(changed.slots()[slot], slot)
                 # the part itself is named next to its reasons; other parts may come to lack something through it
                 says = (lack.reason if lack.part == called else f"{lack.part}: {lack.reason}" for lack in lacks)
                 yield Combination(name, slot, part, tuple(says))

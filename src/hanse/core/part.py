@@ -26,10 +26,10 @@ each part's state. With it you can call any method of a part in three lines:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -323,21 +323,19 @@ class Values:
     by_row: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     found: tuple[Any, ...] = ()
 
-    def without(self, rows: Iterable[int], target: Ints) -> Values:
-        """Return the values for the case that these rows stay unchanged: updates to them are worth 0.
+    def without(self, idle: NDArray[np.bool_], rows: Collection[int] = ()) -> Values:
+        """Return the values for the case that some updates do nothing to the new table: they are worth 0.
 
         Args:
-            rows: numbers of rows.
-            target: ``[S]``, the row that each update goes to.
+            idle: ``[S]``, whether an update does nothing.
+            rows: numbers of the rows that stay unchanged.
         """
-        stay = frozenset(rows)
-        idle = np.isin(target, sorted(stay))
 
         def zeroed(numbers: Floats | None) -> Floats | None:
             return None if numbers is None else np.where(idle & ~np.isnan(numbers).T, 0.0, numbers.T).T
 
         per_seat = np.where(idle, 0.0, self.per_seat)
-        kept = {row: parts for row, parts in self.by_row.items() if row not in stay}
+        kept = {row: parts for row, parts in self.by_row.items() if row not in rows}
         names = {name for parts in self.by_row.values() for name in parts}
         sums = {name: float(sum(parts.get(name, 0.0) for parts in kept.values())) for name in sorted(names)}
         if "value/sum" in self.metrics:
@@ -605,6 +603,16 @@ class View:
             raise RuntimeError("no mix yet: this part was asked before WEIGH")
         return self.mix
 
+    @property
+    def weights(self) -> Floats:
+        """The weight of each update in the row that it trains, ``[S]``.
+
+        NaN if the row is not a weighted sum, or if its rule is applied again to each coalition, with other weights.
+        """
+        target, told = self.trained.seats.target, self.get(Aggregated)
+        unknown = [*self.mixed.made, *(() if told is None else told.again)]
+        return np.where(np.isin(target, unknown), np.nan, self.mixed.W[target, np.arange(len(target))])
+
 
 def by_slot(**names: Set[str]) -> Mapping[str, frozenset[str]]:
     """Declare different names for each slot of a part that fills several.
@@ -638,6 +646,18 @@ class Size:
     seats: int
     updates: int
     rounds: int
+
+
+class Most(NamedTuple):
+    """The most that a part asks one client in a round, by questions of one kind.
+
+    Attributes:
+        questions: how many questions.
+        models: how many models they are about, together.
+    """
+
+    questions: int = 1
+    models: int = 0
 
 
 class Part(Protocol):
@@ -687,6 +707,18 @@ class Part(Protocol):
         the last round. To hand on values that were computed for its questions, the part returns :class:`Questions`.
         """
         return ()
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return the most that :meth:`asks` asks one client in a round, by kind of question, such as "Score".
+
+        Participants on a network agree to these numbers before they join. What a part in the slot weigh or value asks
+        is counted for each of the client's seats. The default is that nothing is asked.
+
+        Args:
+            clients: how many clients there may be.
+            rows: how many rows of the model table are the server's.
+        """
+        return {}
 
     def learn(self, outcome: View, state: State) -> State:
         """Return the next state, from the finished round. The default changes nothing.
@@ -747,6 +779,10 @@ class TrainPart(Part, Protocol):
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Return this round's seats, made from ``view.choice``, and the next state."""
+
+    def seats_each(self) -> int:
+        """Return the most seats that one client has in a round. The default is 1."""
+        return 1
 
     def sends(self, view: View, state: State) -> Payload | None:
         """Return the payload of this round's training tasks; None, the default, for nothing.

@@ -102,7 +102,7 @@ class Layout:
             Tensors of shape ``[..., *shape]`` that share memory with ``rows``.
         """
         lead = rows.shape[:-1]
-        return {n: rows[..., a:b].view(*lead, *shape) for n, shape, a, b in self._blocks()}
+        return {n: rows[..., a:b].view((*lead, *shape)) for n, shape, a, b in self._blocks()}
 
     def load(self, module: nn.Module, row: Tensor) -> None:
         """Copy a row ``[P]`` into the module's parameters and buffers, in place."""

@@ -43,7 +43,7 @@ from hanse.data.choices import (
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, unfinite
 from hanse.data.fingerprint import of_samples, of_text
-from hanse.data.frames import LISTED
+from hanse.data.kinds import LISTED
 from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
 from hanse.data.own import as_dataset
 from hanse.data.partitions import (

@@ -16,6 +16,7 @@ from pydantic import Field
 from hanse.base.errors import UserError, named, nearest
 from hanse.base.factories import Positive, Rate, Weight, call
 from hanse.base.wings import Names
+from hanse.data.kinds import Column
 from hanse.data.mixtures import check_mix
 from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.preparing import Statistics
@@ -92,9 +93,9 @@ class Own:
     """
 
     name: str
-    target: str | None = None
-    client_column: str | None = None
-    features: list[str] | dict[str, list[str]] | None = None
+    target: Column | None = None
+    client_column: Column | None = None
+    features: list[Column] | dict[str, list[Column]] | None = None
     test: Part = 0.2
     min_samples: Positive = 10
     prepare: str | None = None

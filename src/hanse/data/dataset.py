@@ -55,6 +55,7 @@ class Dataset:
         input_shape: the shape of one input, without the sample axis. For samples with several inputs (``Samples`` made
             from a dictionary), it is instead the width of the row that holds all inputs.
         note: a note for readers of results, such as "the split is not the official one".
+        notes: what may be meant otherwise than it was read, told once before a run.
         client_of: ``[n_train]``, int64, the client of each train sample, if the source comes with clients.
         distributions: which distribution each sample comes from, if there are several.
         test_client_of: ``[n_test]``, the client of each test sample. -1: that client has no train samples.
@@ -88,6 +89,7 @@ class Dataset:
     client_names: tuple[str, ...] = ()
     ordered: bool = False
     black: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.inputs:

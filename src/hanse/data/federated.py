@@ -53,6 +53,7 @@ class FederatedData(ABC):
         distribution_names: the distributions that samples come from, if there are several.
         server_tests: the part of ``server_test`` that comes from each distribution.
         warnings: lines that a user should see before a run.
+        notes: what may be meant otherwise than it was read, told once before a run.
         inputs: the layout of several inputs in a sample's row, if any.
 
     Examples:
@@ -81,6 +82,7 @@ class FederatedData(ABC):
     distribution_names: tuple[str, ...] = field(default=(), kw_only=True)
     server_tests: tuple[Samples, ...] = field(default=(), kw_only=True)
     warnings: tuple[str, ...] = field(default=(), kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
     inputs: Inputs = field(default=Inputs(), kw_only=True)
 
     @property
@@ -240,6 +242,7 @@ class SplitData(FederatedData):
             groups=partition.groups,
             names=_names(dataset, partition),
             inputs=dataset.inputs,
+            notes=dataset.notes,
             train=dataset.train,
             order=torch.from_numpy(np.concatenate([part for own in shares for part in own])),
             bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),

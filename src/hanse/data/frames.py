@@ -6,8 +6,8 @@ are also used for the other forms of own data. pandas is not imported: whoever h
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.preparing import Prepare, are_numbers, is_dates, words_among_numbers
+from hanse.data.doubts import maybe_id
+from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
+from hanse.data.preparing import AUTO, Prepare
 
-Features = Sequence[str] | Mapping[str, Sequence[str]]
+Features = Sequence[Column] | Mapping[str, Sequence[Column]]
 """Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
 
-# clients that a message names
-LISTED = 3
 FILL = "fill them (data.source.prepare = 'auto' does)"
 # characters of a client's name
 NAME = 80
@@ -37,6 +37,7 @@ class Rows:
         owner: ``[n]``, the name of each row's client; None if no clients are given.
         num_classes: the number of classes, if it is known beforehand.
         prepare: how ``x``, which is a pandas DataFrame in this case, becomes numbers. None: ``x`` already is numbers.
+        notes: what may be meant otherwise than it was read, one line each.
     """
 
     x: Any
@@ -44,6 +45,7 @@ class Rows:
     owner: NDArray[Any] | None = None
     num_classes: int | None = None
     prepare: Prepare | None = None
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)
@@ -56,8 +58,8 @@ def is_frame(given: Any) -> bool:
 
 def of_frame(
     frame: Any,
-    target: str,
-    client: str | None,
+    target: Column,
+    client: Column | None,
     features: Features | None,
     name: str,
     prepare: Prepare | None = None,
@@ -83,22 +85,32 @@ def of_frame(
     owner = None if client is None else owners_in(frame[client], client, where)
     if prepare is not None and isinstance(features, Mapping):
         raise UserError("data.source.prepare: is for one input: with several, give columns of numbers")
-    asked = [] if prepare is not None else [c for group in wanted.values() for c in group]
-    lines = [line for c in asked if (line := _no_numbers(frame[c], owner, where))]
-    y, wrong = target_column(frame[target], owner, where)
+    asked = [c for group in wanted.values() for c in group]
+    found = {
+        c: held(frame[c], f"{where}: column '{c}'", owner) for c in asked if prepare is None or prepare.how == AUTO
+    }
+    lines = [one for one in found.values() if isinstance(one, str)]
+    read = {c: one for c, one in found.items() if isinstance(one, Held)}
+    if prepare is None:
+        lines += [line for c, one in read.items() if (line := _no_numbers(frame[c], one, owner, where))]
+    y, wrong = target_column(frame[target], owner, f"{where}: column '{target}'")
     if lines or wrong:
         raise UserError(*lines, *wrong)
+    notes = [note for one in read.values() for note in one.notes]
+    notes += [note for c, one in read.items() if (note := maybe_id(one, owner, f"{where}: column '{c}'"))]
     if prepare is not None:
-        return Rows(frame[wanted[""]], y, owner, prepare=prepare)
+        return Rows(frame[wanted[""]], y, owner, prepare=prepare, notes=tuple(notes))
     # codes for an embedding stay whole numbers, as they do in a dictionary of arrays
-    whole = {part for part, group in wanted.items() if part and all(frame[c].dtype.kind in "iu" for c in group)}
-    kinds = {part: np.int64 if part in whole else np.float32 for part in wanted}
-    numbers = {part: np.array(frame[group], dtype=kinds[part]) for part, group in wanted.items()}
-    return Rows(numbers if isinstance(features, Mapping) else numbers[""], y, owner)
+    whole = {part for part, group in wanted.items() if part and all(read[c].kind == "whole" for c in group)}
+    numbers = {
+        part: np.stack([read[c].values for c in group], axis=1).astype(np.int64 if part in whole else np.float32)
+        for part, group in wanted.items()
+    }
+    return Rows(numbers if isinstance(features, Mapping) else numbers[""], y, owner, notes=tuple(notes))
 
 
 def _columns(
-    columns: list[Any], target: str, client: str | None, features: Features | None, name: str
+    columns: list[Any], target: Column, client: Column | None, features: Features | None, name: str
 ) -> dict[str, list[Any]]:
     """Return the columns of features, by the name of an input ("" if there is one).
 
@@ -106,9 +118,10 @@ def _columns(
         UserError: a column does not exist, two have the same name, the target is the client, or a feature is one of
             these.
     """
-    twice = sorted({str(c) for c in columns if columns.count(c) > 1})
-    if twice:
-        raise UserError(f"data: {name}: two columns are called {twice[0]!r}: rename one, or leave it out")
+    if twice := [c for c, count in Counter(columns).items() if count > 1]:
+        raise UserError(f"data: {name}: two columns are called {str(twice[0])!r}: rename one, or leave it out")
+    if both := alike([(c, 0) for c in columns], case=lambda _: False):
+        raise UserError(f"data: {name}: the columns {both} cannot be told apart reliably: rename one, or leave it out")
     others = {"target": target} | ({} if client is None else {"client_column": client})
     rest = [c for c in columns if c not in others.values()]
     groups: Mapping[str, Any] = (
@@ -118,7 +131,8 @@ def _columns(
     flat = [c for group in wanted.values() for c in group]
     asked = [*others.items(), *(("features", c) for c in flat)]
     lines = [
-        f"data.source.{key}: {c!r}: {name} has no such column{nearest(str(c), map(str, columns))}"
+        f"data.source.{key}: {c!r}: {name} has no such column"
+        + next((f", but {o!r}" for o in columns if plain(o) == plain(c)), nearest(str(c), map(str, columns)))
         for key, c in asked
         if c not in columns
     ]
@@ -133,19 +147,18 @@ def _columns(
     return wanted
 
 
-def possible_clients(frame: Any, target: str | None) -> list[Any]:
+def possible_clients(frame: Any, target: Column | None) -> list[Any]:
     """Return the columns of a frame that could say each row's client: words or whole numbers that repeat often.
 
     Args:
         frame: a pandas DataFrame.
         target: the column to be predicted, which is never among the result.
     """
-    others = [c for c in frame.columns if c != target and not is_dates(frame[c])]
-    kinds = [c for c in others if getattr(frame[c].dtype, "kind", "O") in "OiuUT"]
+    kinds = [c for c in frame.columns if c != target and getattr(frame[c].dtype, "kind", "O") in "OiuUT"]
     return [c for c in kinds if 2 <= frame[c].astype(str).nunique() <= len(frame) // 10 and not frame[c].isna().any()]
 
 
-def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
+def owners_in(column: Any, client: Column, where: str) -> NDArray[Any]:
     """Return the name of each row's client, ``[n]``. A number is prefixed with its column, such as "hospital 3".
 
     Args:
@@ -154,47 +167,59 @@ def owners_in(column: Any, client: str, where: str) -> NDArray[Any]:
         where: the name of the data in messages.
 
     Raises:
-        UserError: a row has no client, or the names of two clients would look the same.
+        UserError: a row has no client, or two clients cannot be told apart.
     """
-    rows = np.flatnonzero(column.isna().to_numpy())
-    if len(rows):
-        raise UserError(
-            f"{where}: column '{client}': no client in {rows_of(rows, None)}; fill them, or drop these rows"
-        )
-    return names_of(column.to_list(), f"{where}: column '{client}'", client)
+    return names_of(column, f"{where}: column '{client}'", str(client))
 
 
-def names_of(values: Sequence[Any], where: str, kind: str = "client") -> NDArray[Any]:
+def names_of(values: Any, where: str, kind: str = "client", plain_numbers: bool = False) -> NDArray[Any]:
     """Return the client's name for each value, ``[n]``. A number is prefixed with its ``kind``.
 
     Args:
-        values: numbers or texts, ``[n]``. Equal values are the same client.
+        values: numbers or texts, ``[n]``, in a list, an array, which may be masked, or a pandas column.
         where: the name of the data in messages.
         kind: the prefix for clients that are numbers, such as the column's name.
+        plain_numbers: whether clients numbered 0, 1, .. keep plain numbers as names.
 
     Raises:
-        UserError: a client has no name, or the names of two clients would look the same.
+        UserError: a row has no client, a value is no name, or two clients cannot be told apart, such as 1 and "1".
     """
-    # named once each: values repeat in thousands of rows
-    names: dict[Any, str] = {}
-    for value in values:
-        if value not in names:
-            names[value] = client_name(value, where, kind)
+    given = objects(values)
+    gaps = np.flatnonzero([one is None for one in given])
+    if len(gaps):
+        raise UserError(f"{where}: no client in {rows_of(gaps, None)}; fill them, or drop these rows")
+    # by type too: True, 1 and 1.0 are equal in Python
+    keys = [(type(one), one) if isinstance(one, Hashable) else (type(one), repr(one)) for one in given]
+    counts = Counter(keys)
+    for of, one in counts:
+        if not issubclass(of, Hashable) or of is bytes or of.__str__ is of.__repr__ is object.__repr__:
+            raise UserError(f"{where}: {one!s:.80} is {of.__name__}, which names no client: make it text or a number")
+        if isinstance(one, float) and abs(one) >= 2**53:
+            raise UserError(f"{where}: {one!r} is a float, which does not hold so long a number: read ids as text")
+    # what has digits may be a key, in which case tells clients apart
+    shown = [(one, rows) for (_, one), rows in counts.items()]
+    if both := alike(shown, case=lambda name: len(name) > 1 and not any(letter.isdigit() for letter in name)):
+        raise UserError(f"{where}: the clients {both} cannot be told apart reliably: {ALIKE}")
+    numbers = [one for of, one in counts if of is int]
+    if plain_numbers and set(numbers) == set(range(len(counts))):
+        kind = ""  # and in a name without kind no blank is left
+    names = {key: client_name(key[1], where, kind) for key in counts}
     if len(set(names.values())) < len(names):
-        shown = list(names.values())
-        alike = next(name for name in shown if shown.count(name) > 1)
-        first, second = [value for value, name in names.items() if name == alike][:2]
+        same = Counter(names.values()).most_common(1)[0][0]
+        first, second = [key[1] for key, name in names.items() if name == same][:2]
         raise UserError(
             f"{where}: {str(first)[:200]!r} and {str(second)[:200]!r} are two clients whose names are shown alike, "
-            f"{alike!r} (one line, {NAME} characters): give them other names, or the same one"
+            f"{same!r} (one line, {NAME} characters): give them other names, or the same one"
         )
-    return np.array([names[value] for value in values], dtype=object)
+    return np.array([names[key] for key in keys], dtype=object)
 
 
 def client_name(value: Any, where: str, kind: str = "client", who: str = "a client") -> str:
     """Return a client's name, a number behind its ``kind``. Raises UserError if nothing of it can be shown."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # the same client where gaps have made floats of a column
     name = name_of(f"{kind} {value}" if isinstance(value, int | float) else value)
-    if name == "?" != value or value is None or (isinstance(value, float) and np.isnan(value)):
+    if name == "?" != value or is_gap(value):
         raise UserError(f"{where}: {who} is called {value!r:.80}: give it a name that can be read")
     return name
 
@@ -204,82 +229,61 @@ def name_of(value: Any) -> str:
     return "".join(c for c in " ".join(str(value).split()) if c.isprintable())[:NAME] or "?"
 
 
-def _no_numbers(column: Any, owner: NDArray[Any] | None, where: str) -> str | None:
-    """Return a line if a column of features holds anything but finite numbers, else None."""
-    kind = getattr(column.dtype, "kind", "O")
-    if kind not in "biuf":
-        if kind == "O" and not are_numbers(column) and (odd := words_among_numbers(column)):
-            return (
-                f"{where}: column '{column.name}': holds {odd}: make these gaps, as pandas.to_numeric(..., "
-                "errors='coerce') does, and fill them"
-            )
-        example = next((v for v in column.dropna().to_list()), None)
-        says = f" such as {example!r}" if example is not None else ""
-        return (
-            f"{where}: column '{column.name}': holds {column.dtype} values{says}; features are numbers: "
-            f"{_remedy(column, example)}leave it out of the features"
-        )
-    return _gaps(column, owner, where)
+def _no_numbers(column: Any, found: Held, owner: NDArray[Any] | None, where: str) -> str | None:
+    """Return a line if a column of features is not one of finite numbers that float32 holds, else None."""
+    if found.kind in ("numbers", "whole", "truth") and not found.text and not found.category:
+        line = _gaps(found, owner)
+        line = f"{line}; {FILL}, or drop these rows" if line else lost(found.values, whole=found.kind == "whole")
+        return f"{where}: column '{column.name}': {line}" if line else None
+    example = next(iter(column.dropna().to_list()), None)
+    says = f" such as {example!r:.80}" if example is not None else ""
+    remedy = ""
+    if found.text:
+        remedy = f"pandas.to_numeric(frame['{column.name}']) reads them, or "
+    elif found.kind != "nothing":
+        remedy = f"data.source.prepare = 'auto' makes some of {found.kind if found.kind == 'dates' else 'words'}, or "
+    return (
+        f"{where}: column '{column.name}': holds {column.dtype} values{says}; features are numbers: {remedy}leave it "
+        "out of the features"
+    )
 
 
-def _remedy(column: Any, example: Any) -> str:
-    """Return how to make numbers of a column, ending in " or "; "" if nothing is known for what it holds."""
-    of, auto = f"frame['{column.name}']", "data.source.prepare = 'auto'"
-    if is_dates(column):
-        return f"{auto} makes some of dates, or "
-    if getattr(column.dtype, "kind", "O") == "m":
-        return f"{of}.dt.total_seconds() makes some, or "
-    if example is not None and are_numbers(column):
-        return f"pandas.to_numeric({of}) reads them, or "
-    if re.match(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}", str(example)):
-        return f"pandas.to_datetime({of}) makes dates, and {auto} numbers of these, or "
-    if isinstance(example, str | bool | None):
-        return f"pandas.get_dummies(frame, columns=['{column.name}']) makes some ({auto} too), or "
-    return ""
-
-
-def _gaps(column: Any, owner: NDArray[Any] | None, where: str, target: bool = False) -> str | None:
-    """Return a line if a column of numbers has gaps or infinite values: in how many rows, and of which clients."""
-    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    rows = np.flatnonzero(~np.isfinite(values))
-    if not len(rows):
-        return None
-    what = "no number (NaN)" if np.isnan(values[rows]).all() else "no finite number"
-    remedy = "drop these rows" if target else f"{FILL}, or drop these rows"
-    return f"{where}: column '{column.name}': {what} in {rows_of(rows, owner)}; {remedy}"
-
-
-def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
-    """Describe rows in words: how many there are, the first one, and the clients to which they belong.
-
-    Args:
-        rows: row numbers, ``[m]``, ascending.
-        owner: the client of every row of the table, or None. The clients with most of these rows come first.
-    """
-    count = f"{len(rows)} row{'s' if len(rows) > 1 else ''} (the first is row {rows[0]})"
-    if owner is None:
-        return count
-    names, counts = np.unique(owner[rows].astype(str), return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    listed = [f"{counts[i]} of client '{names[i]}'" for i in order[:LISTED]]
-    more = len(names) - LISTED
-    return f"{count}: {', '.join(listed)}{f' and of {more} more clients' if more > 0 else ''}"
+def _gaps(found: Held, owner: NDArray[Any] | None) -> str:
+    """Return in how many rows numbers have gaps or are infinite, and of which clients, as part of a message, or ""."""
+    rows = np.flatnonzero(~np.isfinite(found.values.astype(np.float64)))
+    what = "no number (NaN)" if found.gaps[rows].all() else "no finite number"
+    return f"{what} in {rows_of(rows, owner)}" if len(rows) else ""
 
 
 def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[NDArray[Any], list[str]]:
-    """Return a target column as numbers or labels, and a list of lines that say what is wrong with it.
+    """Return targets as numbers or labels, and a list of lines that say what is wrong with them.
 
     Args:
-        column: the column, a pandas Series.
+        column: the targets ``[n]``: a pandas Series, an array or a list.
         owner: the client of every row, or None.
         where: the words with which each line begins.
     """
-    kind = getattr(column.dtype, "kind", "O")
-    if kind in "biuf" and (line := _gaps(column, owner, where, target=True)):
-        return np.zeros(0), [line]
-    rows = np.flatnonzero(column.isna().to_numpy())
-    if len(rows):
-        return np.zeros(0), [f"{where}: column '{column.name}': no target in {rows_of(rows, owner)}; drop these rows"]
-    if kind != "f":
-        return np.array(column, dtype={"b": bool, "i": np.int64, "u": np.int64}.get(kind, object)), []
-    return np.array(column, dtype=np.float32), []
+    found, none = held(column, where, owner), np.zeros(0)
+    if isinstance(found, str):
+        return none, [found]
+    numbers = found.kind in ("numbers", "whole", "truth")
+    if numbers and (line := _gaps(found, owner)):
+        return none, [f"{where}: {line}; drop these rows"]
+    if found.gaps.any():
+        return none, [f"{where}: no target in {rows_of(np.flatnonzero(found.gaps), owner)}; drop these rows"]
+    if found.kind == "dates":
+        return none, [f"{where}: holds dates; a target is a number or a class: make numbers, such as days, of them"]
+    if found.kind == "truth":
+        return found.values.astype(bool), []
+    if found.category or not numbers:
+        return objects(column), []
+    if found.text:
+        if np.equal(np.floor(found.values), found.values).all() and all(
+            isinstance(one, str) for one in objects(column)
+        ):
+            return objects(column), []
+        return none, [f"{where}: holds numbers as text: pandas.to_numeric(...) makes targets of them"]
+    if found.kind == "whole":
+        return np.array(objects(column).tolist()), []
+    line = lost(found.values)
+    return found.values.astype(np.float32), [f"{where}: {line}"] if line else []

@@ -8,6 +8,7 @@ set, you have installed it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.data.frames import Features, Rows, client_name, of_frame, owners_in, target_column
+from hanse.data.kinds import Column
+from hanse.data.samples import array_of
 
 
 def is_hugging_face(given: Any) -> bool:
@@ -22,7 +25,7 @@ def is_hugging_face(given: Any) -> bool:
     return type(given).__module__.split(".")[0] == "datasets"
 
 
-def of_hugging_face(dataset: Any, target: str, client: str | None, features: Features | None, name: str) -> Rows:
+def of_hugging_face(dataset: Any, target: Column, client: Column | None, features: Features | None, name: str) -> Rows:
     """Return the rows of a ``datasets.Dataset``, before they are numbered and checked.
 
     Args:
@@ -46,7 +49,7 @@ def of_hugging_face(dataset: Any, target: str, client: str | None, features: Fea
         columns = dataset.with_format("numpy")[:]
         frame = dataset.select_columns([c for c in (target, client) if c is not None]).to_pandas()
         owner = None if client is None else owners_in(frame[client], client, f"data: {name}")
-        y, wrong = target_column(frame[target], owner, f"data: {name}")
+        y, wrong = target_column(frame[target], owner, f"data: {name}: column '{target}'")
         if wrong:
             raise UserError(*wrong)
         arrays = {c: _images(columns[c], f"data: {name}: column '{c}'") for c in flat}
@@ -58,7 +61,7 @@ def of_hugging_face(dataset: Any, target: str, client: str | None, features: Fea
         owner = np.array([client_name(known[client].names[int(i)], f"data: {name}") for i in labels], dtype=object)
     if hasattr(known[target], "names"):
         classes = len(known[target].names)
-    return Rows(rows.x, rows.y, owner, classes)
+    return replace(rows, owner=owner, num_classes=classes)
 
 
 def _images(values: Any, where: str) -> NDArray[Any]:
@@ -69,16 +72,4 @@ def _images(values: Any, where: str) -> NDArray[Any]:
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         array = array[:, None] if array.ndim == 3 else array.transpose(0, 3, 1, 2)
         return np.ascontiguousarray(array, dtype=np.float32) / np.float32(255)
-    return np.asarray(array_of(array))
-
-
-def array_of(x: Any) -> Any:
-    """Return inputs as an array or tensor: lists become arrays, and whole numbers of any length become int64, like
-    tokens.
-
-    Bytes (uint8) stay unchanged: they may be pixels.
-    """
-    x = np.asarray(x) if isinstance(x, list | tuple) else x
-    # a tensor would share memory that may not be written to
-    x = x if not isinstance(x, np.ndarray) or x.flags.writeable else x.copy()
-    return x.astype(np.int64) if isinstance(x, np.ndarray) and x.dtype.kind in "iu" and x.dtype != np.uint8 else x
+    return np.asarray(array_of(array, where))

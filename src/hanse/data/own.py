@@ -13,8 +13,8 @@ Face's ``datasets`` are not imported: whoever has such an object has installed t
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from hanse.base.errors import UserError, first_line
+from hanse.base.errors import RAISED, UserError, first_line, gated
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.frames import LISTED, Features, Rows, client_name, is_frame, names_of, of_frame, rows_of
-from hanse.data.hugging_face import array_of, is_hugging_face, of_hugging_face
+from hanse.data.doubts import of_clients, of_targets
+from hanse.data.frames import Features, Rows, is_frame, names_of, of_frame, target_column
+from hanse.data.hugging_face import is_hugging_face, of_hugging_face
+from hanse.data.kinds import ALIKE, LISTED, Column, alike, rows_of
 from hanse.data.preparing import Prepare, Statistics
-from hanse.data.samples import Samples, as_tensors, first_gap
+from hanse.data.samples import Samples, array_of, as_tensors, first_gap
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y) or (x, y, clients), a torch.utils.data.Dataset, a Hugging "
@@ -41,8 +43,8 @@ FORMS = (
 
 def from_frame(
     frame: Any,
-    target: str,
-    client: str | None = None,
+    target: Column,
+    client: Column | None = None,
     features: Features | None = None,
     *,
     test: float | Any = 0.2,
@@ -127,7 +129,7 @@ def from_arrays(
 
 def from_torch(
     dataset: Any,
-    target: str | None = None,
+    target: Column | None = None,
     *,
     test: float | Any = 0.2,
     min_samples: int = 10,
@@ -156,8 +158,8 @@ def from_torch(
 
 def from_hugging_face(
     dataset: Any,
-    target: str,
-    client: str | None = None,
+    target: Column,
+    client: Column | None = None,
     features: Features | None = None,
     *,
     test: float | Any = 0.2,
@@ -195,8 +197,8 @@ def from_hugging_face(
 def as_dataset(
     given: Any,
     *,
-    target: str | None = None,
-    client: str | None = None,
+    target: Column | None = None,
+    client: Column | None = None,
     features: Features | None = None,
     test: float = 0.2,
     min_samples: int = 10,
@@ -242,10 +244,11 @@ def as_dataset(
             given, wanted, client, features, test=test, min_samples=min_samples, seed=seed, name=called
         )
     how = _prepare(prepare, statistics)
-    return _dataset(_any(given, target, client, features, called, how), test, min_samples, seed, called)
+    with gated(f"data: {called}"):
+        return _dataset(_any(given, target, client, features, called, how), test, min_samples, seed, called)
 
 
-def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int | None]:
+def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, int | None]:
     """Return all samples of data in any form, and the number of classes (None: regression).
 
     This is for the data of one party that are not split further, such as the server's set.
@@ -258,11 +261,11 @@ def as_samples(given: Any, target: str | None, name: str) -> tuple[Samples, int 
     Raises:
         UserError: an unknown form, or unusable samples.
     """
-    rows, _, classes = _encoded(_any(given, target, None, None, name), None, f"data: {name}")
-    samples = _samples(rows, f"data: {name}", classes)
+    encoded = _encoded(_any(given, target, None, None, name), None, f"data: {name}")
+    samples = _samples(encoded.rows, f"data: {name}", encoded.classes)
     if len(samples) == 0:
         raise UserError(f"data: {name}: has no rows")
-    return samples, classes
+    return samples, encoded.classes
 
 
 # ---- what was given, read
@@ -277,8 +280,8 @@ def _prepare(prepare: Any, statistics: Statistics) -> Prepare | None:
 
 def _any(
     given: Any,
-    target: str | None,
-    client: str | None,
+    target: Column | None,
+    client: Column | None,
     features: Features | None,
     name: str,
     prepare: Prepare | None = None,
@@ -310,108 +313,122 @@ def _any(
     raise UserError(f"data: a {type(given).__name__}: must be {FORMS}")
 
 
-def _needed(target: str | None, name: str) -> str:
+def _needed(target: Column | None, name: str) -> Column:
     """Return the target column, which a table cannot do without."""
     if target is None:
         raise UserError(f"data.source.target: is needed for a table ({name}): the column to be predicted")
     return target
 
 
-def _encoded(rows: Rows, tested: Rows | None, where: str) -> tuple[Rows, Rows | None, int | None]:
-    """Return samples with targets that are numbers, and the number of classes (None: regression).
+@dataclass(frozen=True)
+class _Encoded:
+    """Samples with targets that are numbers.
+
+    Attributes:
+        rows: the samples.
+        tested: the test samples, if they were given.
+        classes: the number of classes; None: regression.
+        labels: what each class was called.
+    """
+
+    rows: Rows
+    tested: Rows | None
+    classes: int | None
+    labels: Sequence[Any] = ()
+
+
+def _encoded(rows: Rows, tested: Rows | None, where: str) -> _Encoded:
+    """Return samples with targets that are numbers.
 
     Floats are regression targets. Whole numbers from 0 on are classes as they stand. Any other labels are numbered in
     their order, those of the test samples together with the others.
     """
-    ys = [rows.y] if tested is None else [rows.y, tested.y]
-    given = [y.numpy() if isinstance(y, Tensor) else np.asarray(y) for y in ys]
-    if all(y.dtype.kind == "f" for y in given):
+    both = [rows] if tested is None else [rows, tested]
+    given = [_shaped(one, where) for one in both]
+    kinds = ["numbers" if y.dtype.kind == "f" else "classes" for y in given]
+    if len(set(kinds)) > 1:
+        raise UserError(f"{where}: the targets are {kinds[0]}, those of the test set {kinds[1]}: make them all alike")
+    if kinds[0] == "numbers":
         # a column of 0.0 and 1.0 is nearly always classes, and trained as a regression it would give no accuracy
-        if given[0].size == len(given[0]) > 0 and np.isin(given[0], (0, 1)).all():
+        if given[0].size and np.isin(given[0], (0, 1)).all():
+            if given[0].ndim > 1 and given[0].shape[1] > 1:
+                raise UserError(f"{where}: {_ONE_HOT.format(list(given[0].shape))}")
             raise UserError(
                 f"{where}: the targets are floats, numbers to be predicted, and only 0 and 1: for classes make them "
                 "whole numbers, as with .astype(int)"
             )
-        return rows, tested, None
+        return _Encoded(*_with(both, given), None)
     values = np.concatenate([y.reshape(-1) for y in given]) if all(len(y) for y in given) else given[0].reshape(-1)
+    labels = np.unique(values)
+    if both_alike := alike(zip(labels.tolist(), np.unique(values, return_counts=True)[1].tolist(), strict=True)):
+        raise UserError(f"{where}: the labels {both_alike} cannot be told apart reliably: {ALIKE}")
+    # more labels than half of the rows: numbers that were stored as text or as integers, not classes
+    if given[0].ndim == 1 and len(labels) > max(2, len(values) // 2):
+        raise UserError(
+            f"{where}: {len(labels)} different labels in {len(values)} rows; numbers to be predicted must be floats"
+        )
     # -100 marks positions of a text that do not count; huge numbers are ids rather than classes, and are numbered below
     if values.dtype.kind in "iu" and len(values) and values.min() in (0, -100) and values.max() < 10 * len(values):
         # two at least: rows of a single class are still classes, and a model needs two outputs for them
         classes = max(2, int(values.max()) + 1, rows.num_classes or 0)
-        return rows, tested, classes
-    try:
-        labels = np.unique(values)
-    except TypeError:
-        kinds = ", ".join(sorted({type(v).__name__ for v in values.tolist()}))
-        raise UserError(f"{where}: labels of several kinds ({kinds}): make them all numbers or all strings") from None
-    _refuse_cases(labels.tolist(), values, where)
-    # more labels than half of the rows: numbers that were stored as text or as integers, not classes
-    if len(labels) > max(2, len(values) // 2):
-        raise UserError(
-            f"{where}: {len(labels)} different labels in {len(values)} rows; numbers to be predicted must be floats"
-        )
+        return _Encoded(*_with(both, given), classes, range(classes))
     numbered = [np.searchsorted(labels, y).astype(np.int64) for y in given]
-    after = None if tested is None else replace(tested, y=numbered[-1])
-    return replace(rows, y=numbered[0]), after, max(2, len(labels))
+    return _Encoded(*_with(both, numbered), max(2, len(labels)), labels.tolist())
 
 
-def _refuse_cases(found: Sequence[Any], values: NDArray[Any], where: str, what: str = "labels") -> None:
-    """Raise UserError for two labels that differ in upper and lower case or in spaces alone, such as "Yes" and "yes ".
-
-    Single letters may well be classes of their own.
-
-    Args:
-        found: the labels.
-        values: ``[n]``, that of each row.
-        where: what the message begins with.
-        what: what they are.
-    """
-    known: dict[str, str] = {}
-    for label in (one for one in found if isinstance(one, str) and len(one.strip()) > 1):
-        plain = " ".join(label.split()).casefold()
-        if plain in known:
-            rows = [int((values == one).sum()) for one in (known[plain], label)]
-            raise UserError(
-                f"{where}: the {what} {known[plain]!r} ({_rows(rows[0])}) and {label!r} ({rows[1]}) differ in case or "
-                "spaces only: make them one, as with .str.strip().str.lower()"
-            )
-        known[plain] = label
+def _with(both: Sequence[Rows], targets: Sequence[NDArray[Any]]) -> tuple[Rows, Rows | None]:
+    """Return samples, and test samples if there are some, with these targets."""
+    made = [replace(one, y=y) for one, y in zip(both, targets, strict=True)]
+    return made[0], made[1] if len(made) > 1 else None
 
 
-def _rows(count: int) -> str:
-    return f"{count} row{'s' if count != 1 else ''}"
+_ONE_HOT = (
+    "targets of shape {} have several columns of classes: one class for each sample is needed, as one-hot "
+    "rows' .argmax(axis=1); several labels of one sample are not supported"
+)
+
+
+def _shaped(rows: Rows, where: str) -> NDArray[Any]:
+    """Return targets as an array, one for each sample. Raises UserError for several classes of one sample."""
+    given = rows.y
+    y: NDArray[Any] = given
+    if isinstance(given, Tensor):
+        y = (given.double() if given.is_floating_point() else given).numpy()
+    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind != "f" and np.shape(rows.x)[1:] != (1,):
+        y = y[:, 0]
+    if (y.ndim > 1 and y.dtype.kind not in "iuf") or (y.ndim == 2 and y.dtype.kind != "f" and _is_float(rows.x)):
+        raise UserError(f"{where}: {_ONE_HOT.format(list(y.shape))}")
+    return y
+
+
+def _is_float(x: Any) -> bool:
+    """Return whether an array holds floats; a dictionary of arrays does not."""
+    return x.is_floating_point() if isinstance(x, Tensor) else getattr(getattr(x, "dtype", None), "kind", "") == "f"
 
 
 def _of_arrays(given: Sequence[Any], name: str) -> Rows:
     """Return ``(x, y)`` or ``(x, y, clients)`` as samples; lists become arrays."""
     x, y, clients = (*given, None) if len(given) == 2 else given
-    y = np.asarray(y) if isinstance(y, list | tuple) else y
-    try:
-        x = {part: array_of(one) for part, one in x.items()} if isinstance(x, Mapping) else array_of(x)
-    except ValueError:  # lists of several lengths
-        raise UserError(f"data: {name}: its samples are of several lengths: pad or cut them to one length") from None
-    owner = None if clients is None else _owners_of(clients, name)
+    where = f"data: {name}"
+    x = {part: array_of(one, f"{where}: input '{part}'") for part, one in x.items()} if isinstance(x, Mapping) else x
+    x = x if isinstance(x, Mapping) else array_of(x, f"{where}: inputs")
+    owner = None if clients is None else names_of(clients, f"{where}: clients", plain_numbers=True)
+    y = array_of(y, f"{where}: targets")
+    if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind not in "biuf":
+        y = y[:, 0]
+    if isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind not in "biuf":
+        y, wrong = target_column(y, owner if owner is not None and len(owner) == len(y) else None, f"{where}: targets")
+        if wrong:
+            raise UserError(*wrong)
     return Rows(x, y, owner)
 
 
-def _owners_of(clients: Any, name: str) -> NDArray[Any]:
-    """Return the name of each sample's client, ``[n]``; clients numbered 0, 1, .. keep plain numbers as names."""
-    values = clients.tolist() if isinstance(clients, np.ndarray | Tensor) else list(clients)
-    # v != v: only NaN differs from itself
-    missing = [i for i, v in enumerate(values) if v is None or v != v]
-    if missing:
-        raise UserError(f"data: {name}: {len(missing)} samples have no client (the first is sample {missing[0]})")
-    values = [v if isinstance(v, Hashable) else str(v) for v in values]
-    if all(isinstance(v, int) for v in values) and set(values) == set(range(len(set(values)))):
-        return np.array([str(int(v)) for v in values], dtype=object)
-    return names_of(values, f"data: {name}")
-
-
-def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
+def _of_torch(dataset: Any, target: Column | None, name: str) -> Rows:
     """Return all items of a PyTorch data set."""
     found: list[tuple[Any, Tensor]] = []
     try:
-        for batch in DataLoader(dataset, batch_size=1024):
+        # a generator of its own: PyTorch's would be moved on
+        for batch in DataLoader(dataset, batch_size=1024, generator=torch.Generator()):
             if isinstance(batch, Mapping):
                 rest = dict(batch)
                 y = rest.pop(_needed(target, name), None)
@@ -422,6 +439,9 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
                     "with data.source.target among their keys"
                 )
             found.append((batch[0], batch[1]))
+        read = sum(len(y) for _, y in found)
+        if hasattr(dataset, "__len__") and read != len(dataset):  # an item raised StopIteration, which ends a loop
+            raise RuntimeError(f"only {read} of {len(dataset)} could be read")
         if not found:
             raise UserError(f"data: {name}: has no items")
         if isinstance(found[0][0], Mapping):
@@ -429,48 +449,72 @@ def _of_torch(dataset: Any, target: str | None, name: str) -> Rows:
         else:
             x = torch.cat([one for one, _ in found])
         return Rows(x, torch.cat([y for _, y in found]))
-    except (RuntimeError, TypeError) as wrong:
+    except UserError:
+        raise
+    except RAISED as wrong:
+        # a data set is the user's code, which may raise anything: it is asked again, to name the item
+        with gated(f"data: {name}"):
+            count = len(dataset) if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") else 0
+        for item in range(count):
+            with gated(f"data: {name}: item {item}", "mend it, or leave it out"):
+                dataset[item]
         raise UserError(f"data: {name}: its items cannot be put together: {first_line(wrong)}") from wrong
 
 
 def _of_clients(
-    given: Mapping[Any, Any], target: str | None, features: Features | None, name: str, prepare: Prepare | None
+    given: Mapping[Any, Any], target: Column | None, features: Features | None, name: str, prepare: Prepare | None
 ) -> Rows:
     """Return the samples of all clients, one after another, in the dictionary's order."""
     if not given:
         raise UserError(f"data: {name}: has no clients")
     parts: list[Rows] = []
-    names = [client_name(key, f"data: {name}") for key in given]
-    if len(set(names)) < len(names):
-        raise UserError(f"data: {name}: two clients have the same name: {max(names, key=names.count)!r}")
+    names = names_of(list(given), f"data: {name}").tolist()
     frames = all(map(is_frame, given.values()))
     # one table, so all clients' classes have the same numbers, and messages name the client of a row
     if frames:
         return _of_frames(list(given.values()), names, _needed(target, name), features, name, prepare)
     for client, own in zip(names, given.values(), strict=True):
-        _refuse_empty(len(own[0]) if isinstance(own, tuple | list) and own else own, client, name)
-        rows = _any(own, target, None, features, f"client '{client}'")
+        with gated(f"data: {name}: client '{client}'"):
+            _refuse_empty(len(own[0]) if isinstance(own, tuple | list) and own else own, client, name)
+            rows = _any(own, target, None, features, f"client '{client}'")
         parts.append(Rows(rows.x, rows.y, np.array([client] * len(rows), dtype=object), rows.num_classes))
     kinds = {tuple(p.x) if isinstance(p.x, Mapping) else () for p in parts}
     if len(kinds) > 1:
         raise UserError(
             f"data: {name}: the clients' samples have different inputs: {', '.join(map(str, sorted(kinds)))}"
         )
+    for k in parts[0].x if isinstance(parts[0].x, Mapping) else ():
+        _refuse_kinds([p.x[k] for p in parts], names, f"data: {name}", f"values of '{k}'")
+    if not isinstance(parts[0].x, Mapping):
+        _refuse_kinds([p.x for p in parts], names, f"data: {name}", "inputs")
     x = (
         {k: _stacked([p.x[k] for p in parts], names, name) for k in parts[0].x}
         if isinstance(parts[0].x, Mapping)
         else _stacked([p.x for p in parts], names, name)
     )
-    labels = [isinstance(p.y, np.ndarray) and p.y.dtype.kind in "OUST" for p in parts]
-    if any(labels) and not all(labels):
-        odd = next(i for i, own in enumerate(labels) if own != labels[0])
-        raise UserError(
-            f"data: {name}: client '{names[odd]}': its labels are {'words' if labels[odd] else 'numbers'}, those of "
-            f"'{names[0]}' are {'words' if labels[0] else 'numbers'}: make them all alike"
-        )
+    _refuse_kinds([p.y for p in parts], names, f"data: {name}", "targets")
     known = [p.num_classes for p in parts if p.num_classes is not None]
     owner = np.concatenate([p.owner for p in parts if p.owner is not None])
     return Rows(x, _stacked([p.y for p in parts], names, name), owner, max(known, default=None))
+
+
+_KINDS = {"f": "floats", "i": "whole numbers", "u": "whole numbers", "b": "truth values"}
+
+
+def _refuse_kinds(arrays: Sequence[Any], names: Sequence[str], where: str, what: str) -> None:
+    """Raise UserError if clients' arrays hold different kinds of values: put together, some would change theirs."""
+    kinds = [
+        "floats"
+        if _is_float(one)
+        else _KINDS.get(one.numpy().dtype.kind if isinstance(one, Tensor) else one.dtype.kind, "words")
+        for one in arrays
+    ]
+    odd = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
+    if odd is not None:
+        raise UserError(
+            f"{where}: client '{names[odd]}': its {what} are {kinds[odd]}, those of '{names[0]}' are {kinds[0]}: make "
+            "them all alike"
+        )
 
 
 def _refuse_empty(samples: Any, client: str, name: str) -> None:
@@ -482,7 +526,7 @@ def _refuse_empty(samples: Any, client: str, name: str) -> None:
 def _of_frames(
     frames: Sequence[Any],
     names: Sequence[str],
-    target: str,
+    target: Column,
     features: Features | None,
     name: str,
     prepare: Prepare | None,
@@ -503,7 +547,9 @@ def _of_frames(
     whole = pandas.concat(
         [f.assign(**{column: client}) for client, f in zip(names, frames, strict=True)], ignore_index=True
     )
-    return of_frame(whole, target, column, features, name, prepare)
+    rows = of_frame(whole, target, column, features, name, prepare)
+    _refuse_kinds([frame[target] for frame in frames], names, f"data: {name}: column '{target}'", "values")
+    return rows
 
 
 def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
@@ -533,7 +579,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         name: what the data are called.
     """
     where = f"data: {name}"
-    rows, given, classes = _encoded(rows, test if isinstance(test, Rows) else None, where)
+    encoded = _encoded(rows, test if isinstance(test, Rows) else None, where)
+    rows, given, classes = encoded.rows, encoded.tested, encoded.classes
     note = rows.prepare.note if rows.prepare is not None else ""
     if rows.prepare is not None:
         rows, given = _prepared(rows, given, test, seed, where)
@@ -541,27 +588,26 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     if len(samples) == 0:
         raise UserError(f"{where}: has no rows")
     names, ids = _numbered(rows.owner)
-    if rows.owner is not None:  # what has digits may be a key, in which case tells clients apart
-        words = [one for one in names if not any(letter.isdigit() for letter in one)]
-        _refuse_cases(words, rows.owner, where, "clients")
     _refuse_small(ids, names, min_samples, where)
     shape, called = tuple(samples.x.shape[1:]), names
     if names == tuple(map(str, range(len(names)))):
         called = ()  # numbers are no names
+    y = samples.y.numpy()
+    notes = [*rows.notes, *of_targets(y, classes, where)]
+    if classes is not None and ids is not None and y.ndim == 1:
+        x = samples.x.numpy() if samples.x.is_floating_point() and not samples.inputs else None
+        notes += of_clients(x, y, ids, names, encoded.labels, where)
+    known: dict[str, Any] = {"client_names": called, "note": note, "notes": tuple(notes)}
     if given is not None:
         tested = _samples(given, f"{where}, test", classes)
         owned = None if given.owner is None or not names else _ids(given.owner, names)
-        return Dataset(
-            name, samples, tested, classes, shape, client_of=ids, test_client_of=owned, client_names=called, note=note
-        )
+        return Dataset(name, samples, tested, classes, shape, client_of=ids, test_client_of=owned, **known)
     assert not isinstance(test, Rows)
     labels = samples.y.numpy() if classes is not None and samples.y.ndim == 1 else None
     kept, cut = _held_out(ids, labels, len(samples), test, seed)
     own, tested = (samples.take(torch.from_numpy(index)) for index in (kept, cut))
     mine, theirs = (None, None) if ids is None else (ids[kept], ids[cut])
-    return Dataset(
-        name, own, tested, classes, shape, client_of=mine, test_client_of=theirs, client_names=called, note=note
-    )
+    return Dataset(name, own, tested, classes, shape, client_of=mine, test_client_of=theirs, **known)
 
 
 def _prepared(rows: Rows, given: Rows | None, test: float | Rows, seed: int, where: str) -> tuple[Rows, Rows | None]:
@@ -631,7 +677,8 @@ def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: in
     counts = np.bincount(ids, minlength=len(names))
     few = np.flatnonzero(counts < least)
     lines = [
-        f"{where}: client '{names[c]}' has {_rows(counts[c])}, fewer than data.source.min_samples = {least}"
+        f"{where}: client '{names[c]}' has {counts[c]} row{'' if counts[c] == 1 else 's'}, fewer than "
+        f"data.source.min_samples = {least}"
         for c in few.tolist()
     ]
     if lines:

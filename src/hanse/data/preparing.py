@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, first_line, import_path
+from hanse.data.kinds import held, lost, objects
 
 AUTO = "auto"
 FARTHEST = 5.0
@@ -104,66 +105,37 @@ class Columns:
 
 def _column(column: Any, where: str) -> _Column | str:
     """Return how a column becomes numbers, or a line that says why it cannot."""
-    name, kind = column.name, getattr(column.dtype, "kind", "O")
-    gaps = bool(column.isna().any())
-    if not column.notna().any():
+    name, found = column.name, held(column, f"{where}: column '{column.name}'")
+    if isinstance(found, str):
+        return found
+    if found.gaps.all():
         return f"{where}: column '{name}': has no value in any row: leave it out of the features"
-    if kind in "biuf":
-        endless = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan))
-        if endless.any():
-            return (
-                f"{where}: column '{name}': infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, "
-                "or drop these rows"
-            )
-        return _Column(name, _as_numbers, True, gaps)
-    if is_dates(column):
+    gaps = bool(found.gaps.any())
+    if found.kind == "dates":
         timed = bool((_seconds(column) % 86_400 != 0).any())
         return _Column(name, lambda one: _as_dates(one, timed), True, gaps)
-    if are_numbers(column):
-        return _Column(name, _read_numbers, True, gaps)
-    if kind == "O" and (odd := words_among_numbers(column)):
-        return (
-            f"{where}: column '{name}': holds {odd}: make these gaps, as pandas.to_numeric(..., errors='coerce') does"
-        )
+    if found.kind != "words" and not found.category:
+        endless = np.isinf(found.values)
+        line = "" if found.exact else "whole numbers above 9,007,199,254,740,992 become others as floats: leave ids out"
+        if endless.any():
+            line = f"infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, or drop these rows"
+        line = line or lost(found.values, fine=False)
+        return f"{where}: column '{name}': {line}" if line else _Column(name, _as_numbers, True, gaps)
     kinds = sorted(set(column.dropna().map(str).to_list()))
     if len(kinds) > MOST_KINDS:
         return (
             f"{where}: column '{name}': {len(kinds)} different words, such as {kinds[0]!r}; at most {MOST_KINDS} "
-            f"become columns: group them, leave the column out, or for dates pandas.to_datetime(frame['{name}'])"
+            "become columns: group them, or leave the column out"
         )
     return _Column(name, lambda one: _as_kinds(one, kinds), False, False)
 
 
-def is_dates(column: Any) -> bool:
-    """Return whether a pandas column holds dates."""
-    return getattr(column.dtype, "kind", "O") == "M" or str(column.dtype).startswith("datetime64")
-
-
-def are_numbers(column: Any) -> bool:
-    """Return whether a pandas column holds numbers that are written as text, or as objects."""
-    try:
-        column.dropna().map(float)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def words_among_numbers(column: Any) -> str:
-    """Return which rows of a pandas column hold words although most hold numbers, or "" if that is not so."""
-    numbers = column.map(lambda one: isinstance(one, int | float) and not isinstance(one, bool))
-    rows = np.flatnonzero(~numbers.to_numpy(bool))
-    if not 0 < len(rows) < len(column) / 2:
-        return ""
-    return f"numbers but for {len(rows)} of {len(column)} rows (the first is row {rows[0]}: {column.iloc[rows[0]]!r})"
-
-
 def _as_numbers(column: Any) -> NDArray[np.float64]:
-    return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan)).reshape(-1, 1)
-
-
-def _read_numbers(column: Any) -> NDArray[np.float64]:
-    read = [np.nan if missing else float(one) for one, missing in zip(column, column.isna(), strict=True)]
-    return np.array(read, np.float64).reshape(-1, 1)
+    """Return a column of numbers, or of text of numbers, ``[n, 1]``; NaN for a gap."""
+    if getattr(column.dtype, "kind", "O") in "biuf":
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan)).reshape(-1, 1)
+    values = objects(column)
+    return np.array([np.nan if one is None else float(one) for one in values], np.float64).reshape(-1, 1)
 
 
 def _as_kinds(column: Any, kinds: Sequence[str]) -> NDArray[np.float64]:
@@ -284,9 +256,9 @@ def _fitted(transformer: Any, rows: Any, where: str) -> Any:
     """Return a copy of a transformer that is fitted on these rows. Raises UserError if it cannot be."""
     try:
         return copy.deepcopy(transformer).fit(rows)
-    except (ValueError, TypeError, KeyError) as wrong:
-        if isinstance(wrong, UserError):
-            raise
+    except UserError:
+        raise
+    except Exception as wrong:  # whatever the user's own transformer raises
         raise UserError(
             f"{where}: data.source.prepare: cannot be fitted on {len(rows)} rows: {first_line(wrong)}"
         ) from wrong
@@ -296,15 +268,22 @@ def _checked(transformer: Any, rows: Any, where: str) -> NDArray[np.float32]:
     """Return what a fitted transformer makes of rows, ``[n, columns]``. Raises UserError unless they are finite."""
     try:
         made = transformer.transform(rows)
-        features = np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=np.float32)
-    except (ValueError, TypeError, KeyError) as wrong:
+        made = made.toarray() if hasattr(made, "toarray") else made
+        features = made if isinstance(made, np.ma.MaskedArray) else np.asarray(made)
+    except Exception as wrong:  # whatever the user's own transformer raises
         raise UserError(f"{where}: data.source.prepare: its transform failed: {first_line(wrong)}") from wrong
+    if features.dtype.kind not in "biuf":
+        raise UserError(f"{where}: data.source.prepare: made values of type {features.dtype}: numbers are needed")
+    kept = np.isfinite(features) & ~np.ma.getmaskarray(features)
     if features.ndim != 2 or len(features) != len(rows) or not features.shape[1]:
         raise UserError(f"{where}: data.source.prepare: made {features.shape} of {len(rows)} rows: must be a row each")
-    gaps = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    gaps = np.flatnonzero(~np.asarray(kept).all(axis=1))
     if len(gaps):
         raise UserError(
             f"{where}: data.source.prepare: left no finite number in {len(gaps)} rows: add an imputer, such as "
             "SimpleImputer()"
         )
-    return features
+    for k, column in enumerate(np.asarray(features, dtype=np.float64).T):
+        if line := lost(column, whole=features.dtype.kind in "iu"):
+            raise UserError(f"{where}: data.source.prepare: column {k}: {line}")
+    return np.asarray(features, dtype=np.float32)

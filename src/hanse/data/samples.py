@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.data.kinds import LOSS, lost, objects, rows_of
 
 # whole numbers up to this one are exact in float32
 EXACT = 2**24
@@ -108,8 +109,9 @@ def join(given: Mapping[str, Any], where: str = "samples") -> tuple[Tensor, Inpu
     parts = []
     for name, x in tensors.items():
         parts.append(Input(name, tuple(x.shape[1:]), not x.is_floating_point()))
-        if parts[-1].whole and x.numel() and int(x.abs().max()) > EXACT:
-            raise UserError(f"{where} input '{name}' has whole numbers up to {int(x.abs().max())}; allowed: {EXACT}")
+        most = max(-int(x.min()), int(x.max())) if parts[-1].whole and x.numel() else 0
+        if most > EXACT:
+            raise UserError(f"{where} input '{name}' has whole numbers up to {most}; allowed: {EXACT}")
     rows = torch.cat([x.reshape(len(x), prod(x.shape[1:])).to(torch.float32) for x in tensors.values()], dim=1)
     return rows, Inputs(tuple(parts))
 
@@ -206,21 +208,97 @@ def _as_input(x: Tensor, what: str) -> Tensor:
 
 def _tensor(given: Any, what: str) -> Tensor:
     """Return an array or tensor of numbers as a tensor without gradients; refuse strings, objects and anything else."""
+    if isinstance(given, np.ma.MaskedArray):
+        given = array_of(given, what)
     if isinstance(given, Tensor) and not given.is_complex():
-        return given.detach() if given.requires_grad else given
+        plain = _plain(given, what)
+        if plain.dtype == torch.float64:
+            _refuse_loss(plain.cpu().numpy(), what)
+        return plain
     if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
         # torch knows neither longer floats than float64 nor foreign byte order: numpy converts these first
         kind = "float32" if given.dtype.kind == "f" else given.dtype.newbyteorder("=")
         if given.dtype.kind == "u" and given.dtype.itemsize > 1:
             kind = "int64"
-        with np.errstate(over="ignore"):  # what is too large for float32 is found as infinite
-            # a copy of what may not be written, such as a column of a frame: PyTorch warns of it
-            return torch.from_numpy(np.ascontiguousarray(given.astype(kind, copy=not given.flags.writeable)))
+        if given.dtype.kind == "f" and given.dtype.itemsize > 4:
+            _refuse_loss(given, what)
+        # a copy of what may not be written, such as a column of a frame: PyTorch warns of it
+        return torch.from_numpy(np.ascontiguousarray(given.astype(kind, copy=not given.flags.writeable)))
     if isinstance(given, np.ndarray):
         example = f", such as {given.flat[0]!r}" if given.size else ""
         hint = "; numpy.unique(..., return_inverse=True) numbers them" if what.endswith("labels") else ""
         raise UserError(f"{what} are an array of {given.dtype}{example}; numbers are needed{hint}")
     raise UserError(f"{what} are a {type(given).__name__}; one tensor or numpy array of numbers is needed")
+
+
+def _refuse_loss(values: np.ndarray[Any, Any], what: str) -> None:
+    """Raise UserError if float32 would lose something of longer floats: of a column ``[n, k]``, or of all together."""
+    columns = values.reshape(len(values), -1) if values.ndim == 2 else values.reshape(-1, 1)
+    if not columns.size:
+        return
+    with np.errstate(all="ignore"):
+        real = np.where(np.isfinite(columns), columns, np.nan)
+        off = np.fmax.reduce(np.abs(columns.astype(np.float32) - real), axis=0)
+        span = np.fmax.reduce(real, axis=0) - np.fmin.reduce(real, axis=0)
+        for k in np.flatnonzero((off > LOSS * span) & (span > 0) | np.isinf(off)):
+            if line := lost(columns[:, k].astype(np.float64)):
+                raise UserError(f"{what}{f' (column {k})' * (values.ndim == 2)}: {line}")
+
+
+def array_of(given: Any, what: str) -> Any:
+    """Return inputs or targets as a plain array or tensor: lists become arrays, and whole numbers of any length int64,
+    like tokens.
+
+    Bytes (uint8) stay unchanged: they may be pixels.
+
+    Args:
+        given: an array, a masked one, a tensor, a pandas column or a list.
+        what: what messages begin with.
+
+    Raises:
+        UserError: entries are masked, a whole number does not fit into int64, or a list is uneven or of several kinds.
+    """
+    if isinstance(given, Tensor):
+        return _plain(given, what).cpu()
+    if hasattr(given, "isna") and given.ndim == 1:  # a pandas column
+        return given.to_numpy() if given.dtype.kind in "biuf" and not given.isna().any() else objects(given)
+    if isinstance(given, list | tuple):
+        if len({isinstance(one, str) for one in given}) > 1 or len({isinstance(one, bool) for one in given}) > 1:
+            return objects(given)  # as an array, numbers would become text and truth values numbers
+        try:
+            masked = any(isinstance(one, np.ma.MaskedArray) for one in given)
+            made = np.ma.array(given) if masked else np.asarray(given)
+            if made.dtype.kind == "f" and made.size and not np.abs(made).max() < 2**63:
+                # numpy makes floats of whole numbers that do not fit into int64
+                long = [v for v in np.asarray(given, dtype=object).flat if isinstance(v, int) and abs(v) >= 2**63]
+                if long:
+                    raise UserError(f"{what}: the whole number {long[0]} does not fit into int64: make ids text")
+            given = made
+        except ValueError:  # lists of several lengths
+            raise UserError(f"{what} are of several lengths: pad or cut them to one length") from None
+    if isinstance(given, np.ma.MaskedArray):
+        rows = np.flatnonzero(np.ma.getmaskarray(given).reshape(len(given), -1).any(axis=1))
+        if len(rows):
+            raise UserError(f"{what}: are masked in {rows_of(rows, None)}; fill them, or drop these rows")
+        given = given.data
+    if not isinstance(given, np.ndarray):
+        return given
+    if given.dtype == np.uint64 and given.size and given.max() > np.iinfo(np.int64).max:
+        raise UserError(f"{what}: whole numbers up to {given.max()} do not fit into int64: make ids text")
+    # a tensor would share memory that may not be written to
+    given = given if given.flags.writeable else given.copy()
+    return given.astype(np.int64) if given.dtype.kind in "iu" and given.dtype != np.uint8 else given
+
+
+def _plain(given: Tensor, what: str) -> Tensor:
+    """Return a tensor on the processor, without gradients. Raises UserError for one that is not dense."""
+    if type(given).__name__ == "MaskedTensor":
+        raise UserError(f"{what}: are a masked tensor: give its values where nothing is masked, with gaps filled")
+    if given.layout != torch.strided or given.is_quantized or given.is_nested or given.is_meta:
+        raise UserError(
+            f"{what}: are a sparse, quantized, nested or meta tensor: give a dense one, as .to_dense() makes"
+        )
+    return given.detach() if given.requires_grad else given
 
 
 def first_gap(values: Tensor) -> tuple[tuple[int, ...], str] | None:

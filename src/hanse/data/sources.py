@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError, import_path
+from hanse.base.errors import UserError, gated, import_path
 from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.base.wings import Names
@@ -198,7 +198,8 @@ def imported(source: str, *, root: Path | None, seed: int, download: bool) -> An
         raise UserError(
             f"source = '{source}': cannot be called with root=, seed=, download=, or without arguments ({error})"
         ) from error
-    return loader(**known)
+    with gated(f"data.source: '{source}'"):
+        return loader(**known)
 
 
 def cache_dir() -> Path:

@@ -25,6 +25,7 @@ from hanse.data.samples import Samples
 from hanse.federation.policy import fits
 from hanse.games.tiers import mixture
 from hanse.learning.job import Engine, Problem, Scores
+from hanse.learning.local import gradients_of
 from hanse.learning.losses import classes_of
 from hanse.learning.metrics import Judged
 from hanse.learning.sequences import IGNORED
@@ -97,9 +98,7 @@ def gradient(task: Gradient, share: Share, problem: Problem) -> Derived:
         problem.layout.load(module, model)
         summed = problem.layout.unflatten(row)
         for part in share.chunks(row.device):
-            found = torch.autograd.grad(
-                summed_loss(module, part, problem), list(trained.values()), materialize_grads=True
-            )
+            found = gradients_of(summed_loss(module, part, problem), list(trained.values()))
             for name, slope in zip(trained, found, strict=True):
                 summed[name] += slope / max(1, len(share.index))
     return Derived(task.name, rows, len(share.index))

@@ -25,6 +25,7 @@ from hanse.core.port import Answered, Reply, Request, Result, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.telling import Conduct
 from hanse.data.commitment import Committed
+from hanse.data.samples import Samples
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -64,8 +65,8 @@ class Me:
 class Behaviour(Protocol):
     """Wraps a client: it may change what the client does and sends, keep it silent, or keep it away.
 
-    Override the methods that you need. The others change nothing. Every method but ``tells`` gets the client and the
-    round.
+    Override the methods that you need. The others change nothing. Every method but ``tells`` and ``overhears`` gets the
+    client and the round.
 
     Examples:
         A behaviour that makes its clients send zeros:
@@ -108,6 +109,25 @@ class Behaviour(Protocol):
                 shape, type and range of classes. Only training uses the result.
         """
         return targets
+
+    def studies(self, me: Me, round: int, sets: Mapping[str, Samples]) -> Samples | None:
+        """Return samples that the client trains on instead of its own; None: its own.
+
+        Args:
+            me: the client.
+            round: the round's number.
+            sets: in a simulation, the server's samples: "judge" for validation, "public" for tests. Only what there is.
+        """
+        return None
+
+    def overhears(self, round: int, told: Mapping[int, tuple[Request, Reply]]) -> None:
+        """Note what clients would truly answer, before any behaviour changes it; for clients that cheat together.
+
+        Args:
+            round: the round's number.
+            told: by client, the request as it understood it and its reply. On a network, only the node's own.
+        """
+        return None
 
     def claims(self, me: Me, held: Committed) -> Committed:
         """Return what the client commits to if sizes are proved, instead of ``held``, its distinct samples."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 
 import torch
@@ -19,6 +20,7 @@ from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
 from hanse.core.telling import Conduct
+from hanse.data.samples import Samples
 from hanse.federation.behaviour import SENT, Attack, Attacker, Me, OfSome, Ratio, from_centres, with_updates
 from hanse.federation.policy import ANSWERS
 
@@ -26,9 +28,18 @@ NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is reported with upda
 KINDS = get_args(Attack)
 SECOND = {
     "copied": "the second sends the first one's update",
+    "mean": "all send the mean of their updates",
     "opposed": "the first adds noise that the second takes away",
     "turns": "the two take turns",
 }
+PLAIN = {  # what is sent, in words
+    "nothing": "sends the model that came",
+    "copied": "copies another's update",
+    "echo": "echoes what it bought",
+    "last": "sends the last global step again",
+}
+SETS = {"judge": "the server's validation samples", "public": "the server's test samples"}
+ADDED = {"copied": "another's update", "noise": "noise"}
 STARTS = {"sent": "centre that it was sent", "kept": "model that it sent last"}
 Said = bool | Annotated[float, Field(allow_inf_nan=False)] | Literal["none", "all"]
 
@@ -39,13 +50,21 @@ class Deviant(OfSome):
 
     Attributes:
         clients: the ids of the clients. Several deviate in the same way, and lie about gradients together.
-        second: what all deviants but the first send. "same": what they would send by themselves. "copied": the first
-            one's update. "opposed": the first adds noise of three times its update's length, and the others send this
-            noise alone with the opposite sign. With "turns" they are there in odd rounds and the first in even ones.
+        second: what several deviants send together. "same": what they would send by themselves. "copied": the others
+            send the first one's update. "mean": all send the mean of their updates. "opposed": the first adds noise of
+            three times its update's length, and the others send this noise alone with the opposite sign. With "turns"
+            they are there in odd rounds and the first in even ones.
         sends: what they send as their update. "trained": what they trained. "nothing": the model that came. "copied":
-            the latest update of the honest client with the lowest id (this round's, if it answers before them). "echo":
-            a step as long as their update, but towards the models that they bought, as if their own samples had led
-            there. The other choices are the kinds of :class:`hanse.federation.behaviour.Attacker`.
+            this round's update of the honest client with the lowest id. "last": how the model that they are sent
+            differs from the one before. "echo": a step as long as their update, but towards the models that they
+            bought, as if their own samples had led there. The other choices are the kinds of
+            :class:`hanse.federation.behaviour.Attacker`.
+        adds: what they add to that update: "copied", so many times the same honest client's update; "noise", so many
+            times as long as what they send.
+        trains_on: the samples that deviants train on: their "own", the "judge"'s (the server's validation samples), or
+            "public" ones (the server's test samples, which nobody else trains on). They still report the number of
+            their own.
+        longer: how many times as long they train as they are asked to.
         of: whether such a kind replaces the "update" or the whole "model".
         start: from which model they continue. "own": their start by the rules. "sent": the centre that they were sent,
             which is made of what they bought (iPFL, FedAMP); if they also send "nothing" of their own, they resell
@@ -75,7 +94,10 @@ class Deviant(OfSome):
         (tensor([0., 0., 0.]), 40.0)
     """
 
-    sends: Literal["trained", "nothing", "copied", "echo"] | Attack = "trained"
+    sends: Literal["trained", "nothing", "copied", "last", "echo"] | Attack = "trained"
+    adds: Mapping[Literal["copied", "noise"], Ratio] = field(default_factory=dict)
+    trains_on: Literal["own", "judge", "public"] = "own"
+    longer: Annotated[int, Field(ge=1, le=1000)] = 1
     of: Literal["update", "model"] = "update"
     start: Literal["own", "sent", "kept"] = "own"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -85,8 +107,10 @@ class Deviant(OfSome):
     silent: bool = False
     since: Annotated[int, Field(ge=0)] = 0
     leaves: Annotated[int, Field(ge=0)] | None = None
-    second: Literal["same", "copied", "opposed", "turns"] = "same"
+    second: Literal["same", "copied", "mean", "opposed", "turns"] = "same"
     steps: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
+    starts: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
+    moved: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     kept: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     first: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     sent: dict[tuple[int, int], tuple[int, Tensor]] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -118,29 +142,45 @@ class Deviant(OfSome):
             return request
         if self.silent and any(isinstance(task, Train) for task in request.tasks):
             return None
+        if self.longer > 1:
+            whole = me.recipe.steps if me.recipe.steps is not None else me.recipe.epochs
+            tasks = (replace(t, work=self.longer * (t.work or whole)) if isinstance(t, Train) else t
+                     for t in request.tasks)  # fmt: skip
+            request = replace(request, tasks=tuple(tasks))
         if self.start == "kept" and me.id in self.kept:
             go_on = self.kept[me.id]
             tasks = (replace(t, start=go_on) if isinstance(t, Train) else t for t in request.tasks)
             return replace(request, tasks=tuple(tasks))
         return from_centres(request) if self.start == "sent" else request
 
+    def studies(self, me: Me, round: int, sets: Mapping[str, Samples]) -> Samples | None:
+        """Return the samples that the client trains on instead of its own. Raises UserError if there are none."""
+        if me.id not in self.clients or round < self.since or self.trains_on == "own":
+            return None
+        if self.trains_on not in sets:
+            raise UserError(f"deviant.trains_on: '{self.trains_on}': {SETS[self.trains_on]} are not here; try 'own'")
+        return sets[self.trains_on]
+
+    def overhears(self, round: int, told: Mapping[int, tuple[Request, Reply]]) -> None:
+        """Note the round's updates of the deviants, and of the honest client with the lowest id."""
+        if not any(isinstance(task, Train) for request, _ in told.values() for task in request.tasks):
+            return
+        self.steps.clear()
+        for client, (request, reply) in sorted(told.items()):
+            if client in self.clients or self._copied() is None:
+                with_updates(request, reply, partial(self._noted, client))
+
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with the client's deviations."""
-        copied = self.sends == "copied" or self.second == "copied"
         if me.id not in self.clients or round < self.since:
-            return with_updates(request, reply, lambda task, r: self._seen(me, task, r)) if copied else reply
+            return reply
+        if self.second in ("copied", "mean"):
+            reply = with_updates(request, reply, lambda task, r: self._shared(me, task, r))
         reply = self._update(me, round, request, reply)
         if self.start == "kept":
             with_updates(request, reply, lambda task, r: self._sent_last(me, r))
         if self.second == "opposed":
             reply = with_updates(request, reply, lambda task, r: self._opposed(me, round, task, r))
-        elif self.second == "copied":
-            if me.id == self.clients[0]:
-                with_updates(request, reply, lambda task, r: self._seen(me, task, r))
-            else:
-                reply = with_updates(
-                    request, reply, lambda task, r: self._step(task, r, self.steps.get(self.clients[0]))
-                )
         if self.gradient:
             with_updates(request, reply, lambda task, r: self._kept(me, round, task, r))
         asked = {task.name: task for task in request.tasks if isinstance(task, Ask | Gradient)}
@@ -155,26 +195,46 @@ class Deviant(OfSome):
     def _update(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with the update that is sent."""
         if self.sends in KINDS:
-            kind = cast(Attack, self.sends)
-            attacker = Attacker(self.clients, kind=kind, scale=self.scale, of=self.of)
-            return attacker.on_reply(me, round, request, reply)
+            attacker = Attacker(self.clients, kind=cast(Attack, self.sends), scale=self.scale, of=self.of)
+            reply = attacker.on_reply(me, round, request, reply)
+        elif self.sends != "trained" or self.scale != 1:
+            reply = with_updates(request, reply, lambda task, r: self._instead(me, task, r))
+        return with_updates(request, reply, lambda task, r: self._added(me, round, task, r)) if self.adds else reply
+
+    def _instead(self, me: Me, task: Train, result: Trained) -> Trained:
+        """Return the result with another step than the trained one; buffers follow it."""
+        start, width = task.start.to(result.row.device), me.num_parameters
+        if self.sends == "trained":
+            row = result.row.clone()
+            row[:width] = start[:width] + self.scale * (row[:width] - start[:width])
+            return replace(result, row=row)
         if self.sends == "echo":
-            return with_updates(request, reply, lambda task, r: self._echoed(me, task, r))
-        if self.sends == "trained" and self.scale == 1:
-            return reply
-        factor = 0.0 if self.sends == "nothing" else self.scale
-        others = [client for client in self.steps if client not in self.clients]
-        step = self.steps[min(others)] * factor if self.sends == "copied" and others else None
+            return self._echoed(me, task, result)
+        step = self._copied() if self.sends == "copied" else None
+        step = self.moved.get(me.id) if self.sends == "last" else step
+        return self._step(task, result, None if step is None else self.scale * step)
 
-        def scaled(task: Train, result: Trained) -> Trained:
-            if self.sends == "copied":
-                return self._step(task, result, step)
-            row, width = result.row.clone(), me.num_parameters
-            start = task.start.to(row.device)
-            row[:width] = start[:width] + factor * (row[:width] - start[:width])
-            return replace(result, row=row if self.sends == "trained" else start.clone())
+    def _added(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
+        """Return the result with what the client adds to its update."""
+        start, width = task.start.to(result.row.device), me.num_parameters
+        step = result.row - start
+        added, copied = torch.zeros_like(step), self._copied()
+        if copied is not None:
+            added += self.adds.get("copied", 0.0) * copied.to(step.device)
+        if share := self.adds.get("noise", 0.0):
+            added[:width] += share * step[:width].norm() * _direction(me, "added noise", round, width, me.id).to(step)
+        return replace(result, row=result.row + added)
 
-        return with_updates(request, reply, scaled)
+    def _copied(self) -> Tensor | None:
+        """Return this round's update of the honest client with the lowest id. None: nobody honest trained."""
+        return next((step for client, step in self.steps.items() if client not in self.clients), None)
+
+    def _shared(self, me: Me, task: Train, result: Trained) -> Trained:
+        """Return the result with the update that the deviants agreed on."""
+        if self.second == "mean":
+            mine = [step for client, step in self.steps.items() if client in self.clients]
+            return self._step(task, result, torch.stack(mine).mean(0) if mine else None)
+        return result if me.id == self.clients[0] else self._step(task, result, self.steps.get(self.clients[0]))
 
     def _echoed(self, me: Me, task: Train, result: Trained) -> Trained:
         """Return the result with a step to what was bought, seen from where the client first deviated."""
@@ -190,9 +250,12 @@ class Deviant(OfSome):
         self.kept[me.id] = result.row
         return result
 
-    def _seen(self, me: Me, task: Train, result: Trained) -> Trained:
-        """Remember the update, for those who copy it."""
-        self.steps[me.id] = result.row - task.start.to(result.row.device)
+    def _noted(self, client: int, task: Train, result: Trained) -> Trained:
+        """Note a client's true update, and how the model that a deviant was sent differs from the one before."""
+        self.steps[client] = result.row - task.start.to(result.row.device)
+        if client in self.clients:
+            self.moved[client] = task.start - self.starts.get(client, task.start)
+            self.starts[client] = task.start
         return result
 
     def _step(self, task: Train, result: Trained, step: Tensor | None) -> Trained:
@@ -202,17 +265,11 @@ class Deviant(OfSome):
 
     def _opposed(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
         """Return the first one's result with noise added, or another's with only the opposite noise."""
-        start, width = task.start.to(result.row.device), me.num_parameters
-        draw = stream(me.seed, "opposed", round=round).standard_normal(width, dtype="float32")
-        step = torch.zeros_like(start)
-        step[:width] = torch.from_numpy(draw).to(start.device)
-        if me.id == self.clients[0]:
-            moved = result.row - start
-            step *= 3 * moved[:width].norm() / (step.norm() + 1e-12)
-            self.steps[me.id] = step
-            return self._step(task, result, moved + step)
-        noise = self.steps.get(self.clients[0])
-        return self._step(task, result, None if noise is None else -noise)
+        width, first = me.num_parameters, self.steps.get(self.clients[0])
+        noise = torch.zeros_like(result.row)
+        if first is not None:
+            noise[:width] = 3 * first[:width].norm() * _direction(me, "opposed", round, width).to(noise)
+        return replace(result, row=result.row + noise) if me.id == self.clients[0] else self._step(task, result, -noise)
 
     def _kept(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
         """Keep the update, for gradients requested later in the round."""
@@ -276,14 +333,12 @@ def said_of(deviant: Deviant) -> str:
     found = []
     if deviant.sends != "trained":
         found.append(
-            "sends the model that came"
-            if deviant.sends == "nothing"
-            else "copies another's update"
-            if deviant.sends == "copied"
-            else "echoes what it bought"
-            if deviant.sends == "echo"
-            else f"sends {SENT[deviant.sends].format(f'its {deviant.of}')}"
+            PLAIN.get(deviant.sends) or f"sends {SENT[cast(Attack, deviant.sends)].format(f'its {deviant.of}')}"
         )
+    if deviant.trains_on != "own":
+        found.append(f"trains on {SETS[deviant.trains_on]}")
+    found += [f"trains {deviant.longer} times as long"] if deviant.longer > 1 else []
+    found += [f"adds {times:g} times {ADDED[what]}" for what, times in sorted(deviant.adds.items())]
     found += [f"goes on from the {STARTS[deviant.start]}"] if deviant.start in STARTS else []
     found += [f"update times {deviant.scale:g}"] if deviant.scale != 1 else []
     found += [f"{key} times {factor:g}" for key, factor in sorted(deviant.times.items())]
@@ -294,6 +349,13 @@ def said_of(deviant: Deviant) -> str:
     found += [f"from round {deviant.since} on"] if deviant.since else []
     found += [f"leaves in round {deviant.leaves}"] if deviant.leaves is not None else []
     return ", ".join(found) or "nothing"
+
+
+def _direction(me: Me, purpose: str, round: int, width: int, client: int | None = None) -> Tensor:
+    """Return a random direction ``[width]``, of length 1; without a client, all deviants draw the same."""
+    keys = {} if client is None else {"client": client}
+    drawn = torch.from_numpy(stream(me.seed, purpose, round=round, **keys).standard_normal(width, dtype="float32"))
+    return torch.nn.functional.normalize(drawn, dim=0)
 
 
 def _shown(value: bool | float | str) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hanse.base.errors import RAISED, UserError, gated, out_of_memory
 from hanse.core import port
 from hanse.core.recipe import Recipe
 from hanse.data.commitment import Committed, commit
@@ -97,9 +99,12 @@ class LocalFederation:
         answering = [(r, me) for r, me in heard if r is not None]
         asked = [r for r, _ in answering]
         ready = {**self._train(round, asked), **self._score(round, asked)}
+        truly = [self._reply(round, request, ready) for request in asked]
+        told = {r.client: (r, reply) for r, reply in zip(asked, truly, strict=True)} if self.behaviours else {}
+        for behaviour in self.behaviours:
+            _call(behaviour, "overhears", NoneType, round, told)
         replies = []
-        for request, me in answering:
-            reply = self._reply(round, request, ready)
+        for (request, me), reply in zip(answering, truly, strict=True):
             for behaviour in self.behaviours:
                 reply = _call(behaviour, "on_reply", port.Reply, me, round, request, reply)
             replies.append(self._timed(me, round, request, reply))
@@ -188,11 +193,24 @@ class LocalFederation:
         own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
         for samples, some in self._augmented(lots):
             for lr, equal in self._rates(round, {s: seats[s][1] for s in some}).items():
-                done = self.engine.train(samples, [some[s] for s in equal], self.recipe, lr)
+                done = self._trained(round, samples, [some[s] for s in equal], lr)
                 for k, s in enumerate(equal):
                     (client, task), (held, job) = seats[s], own[s]
-                    trained[client, task.seat] = self._update(task.seat, done, k, held, job)
+                    count = float(len(jobs[s].index))
+                    trained[client, task.seat] = self._update(task.seat, done, k, count, held, job)
         return trained
+
+    def _trained(self, round: int, samples: Samples, jobs: Sequence[SeatJob], lr: float) -> TrainedRows:
+        """Return what the engine trains. If the user's module or loss raises, say at whose training it does so."""
+        try:
+            return self.engine.train(samples, jobs, self.recipe, lr)
+        except RAISED as wrong:
+            if isinstance(wrong, UserError) or out_of_memory(wrong):
+                raise
+            for job in jobs:  # one after another, until one fails
+                with gated(f"round {round}: client {self._who(job.key[2])}: the model cannot be trained"):
+                    self.engine.train(samples, [job], self.recipe, lr)
+            raise
 
     def _job(self, round: int, client: int, task: port.Train, index: Tensor) -> SeatJob:
         """Return the training of one seat as the engine takes it."""
@@ -201,16 +219,21 @@ class LocalFederation:
             index, task.start, key, task.centre, task.mu, task.tilt, task.work, task.payload, task.before, name=name
         )
 
-    def _update(self, seat: int, done: TrainedRows, k: int, held: Samples, job: SeatJob) -> port.Trained | str:
+    def _update(
+        self, seat: int, done: TrainedRows, k: int, count: float, held: Samples, job: SeatJob
+    ) -> port.Trained | str:
         """Return a seat's update, or the reason that the user's own training loop gives for having none.
 
         Args:
             done: the seats that were trained together.
             k: its position among them.
+            count: how many samples it has.
             held: the samples that it trained on.
         """
-        loss, steps, count = float(done.loss[k]), int(done.steps[k]), float(len(job.index))
+        loss, steps = float(done.loss[k]), int(done.steps[k])
         if not done.said:
+            if math.isnan(loss):
+                return "ended with NaN or infinite numbers: train.lr may be too high, or the model returns NaN"
             return port.Trained(seat, done.rows[k], count, loss, steps, self._extras(held, job))
         said = done.said[k]
         if said.refused is not None:
@@ -246,36 +269,42 @@ class LocalFederation:
     def _lots(self, round: int, pool: Samples, jobs: Sequence[SeatJob]) -> list[tuple[Samples, dict[int, SeatJob]]]:
         """Return what is trained in one call of the engine: samples, and the jobs on them by position.
 
-        Clients to which a behaviour shows other targets get copies of their samples; others' are not copied.
+        Clients to which a behaviour shows other targets or samples get their own copies; others' are not copied.
         """
-        seen = {s: y for s, job in enumerate(jobs) if (y := self._seen(round, job, pool)) is not None}
+        seen = {s: found for s, job in enumerate(jobs) if (found := self._seen(round, job, pool)) is not None}
         as_they_are = {s: job for s, job in enumerate(jobs) if s not in seen}
         if not seen:
             return [(pool, as_they_are)]
-        taken = torch.cat([jobs[s].index for s in seen]).to(pool.x.device)
-        changed = Samples(pool.x.index_select(0, taken), torch.cat(list(seen.values())))
+        changed = Samples.joined(list(seen.values()))
         own, first = dict[int, SeatJob](), 0
-        for s, y in seen.items():
-            place = torch.arange(first, first + len(y), device=jobs[s].index.device)
-            own[s], first = replace(jobs[s], index=place), first + len(y)
+        for s, found in seen.items():
+            place = torch.arange(first, first + len(found), device=jobs[s].index.device)
+            own[s], first = replace(jobs[s], index=place), first + len(found)
         return [(pool, as_they_are), (changed, own)] if as_they_are else [(changed, own)]
 
-    def _seen(self, round: int, job: SeatJob, pool: Samples) -> Tensor | None:
-        """Return the targets ``[n, ...]`` that behaviours show a job's client; None if they are the true ones.
+    def _seen(self, round: int, job: SeatJob, pool: Samples) -> Samples | None:
+        """Return the samples that behaviours make a job's client train on; None if they are its true ones.
 
         Raises:
             ValueError: what a behaviour shows cannot be targets of these samples.
         """
-        showing = [b for b in self.behaviours if type(b).sees is not Behaviour.sees]
-        if not showing or not len(job.index):
+        me = self._me(job.key[2])
+        if not len(job.index):
             return None
-        true = pool.y.index_select(0, job.index.to(pool.y.device))
+        for behaviour in self.behaviours:
+            if (found := _call(behaviour, "studies", Samples | None, me, round, server_sets(self.data))) is not None:
+                return found.to(pool.x.device)  # type: ignore[no-any-return]
+        showing = [b for b in self.behaviours if type(b).sees is not Behaviour.sees]
+        if not showing:
+            return None
+        index = job.index.to(pool.x.device)
+        true = pool.y.index_select(0, index.to(pool.y.device))
         seen = true.clone()
         for behaviour in showing:
-            seen = _call(behaviour, "sees", Tensor, self._me(job.key[2]), round, seen)
+            seen = _call(behaviour, "sees", Tensor, me, round, seen)
             if (wrong := _no_targets(seen, true, self.data.num_classes)) is not None:
                 raise ValueError(f"behaviour {type(behaviour).__name__}: its sees returned {wrong}")
-        return None if torch.equal(seen, true) else seen
+        return None if torch.equal(seen, true) else Samples(pool.x.index_select(0, index), seen, pool.inputs)
 
     def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
         """Return what the client's half of a mechanism reports with the update, if the task has a payload."""
@@ -348,11 +377,17 @@ class LocalFederation:
         share = Share(pool, index).limited(task.limit, self.seed, round, client)
         if isinstance(task, port.Nearest):
             return nearest(task, share, self.engine)
-        if isinstance(task, port.Gradient):
-            return gradient(task, share, self.problem)
-        if self.data.num_classes is None:
+        if self.data.num_classes is None and not isinstance(task, port.Gradient):
             raise _NoAnswerError("confusion counts were asked for, but the targets are not classes")
-        return confusion(task, share, self.problem, self.data.num_classes)
+        with gated(f"round {round}: client {self._who(client)}: the model fails on its samples"):
+            if isinstance(task, port.Gradient):
+                return gradient(task, share, self.problem)
+            return confusion(task, share, self.problem, self.data.num_classes or 0)
+
+    def _who(self, client: int) -> str:
+        """Return a client's number, and its name if it has one."""
+        name = self._clients[client].name
+        return str(client) if name == f"client {client}" else f"{client} ({name})"
 
     def _tag_key(self, client: int) -> bytes:
         """Return the key of a client's sample tags."""
@@ -365,6 +400,12 @@ class LocalFederation:
         for behaviour in self.behaviours:
             held = _call(behaviour, "claims", Committed, self._me(client), held)
         return held
+
+
+def server_sets(data: FederatedData) -> dict[str, Samples]:
+    """Return the server's samples that a behaviour may let clients train on (``Behaviour.studies``), by name."""
+    sets = {"judge": data.server_validation, "public": data.server_test}
+    return {name: samples for name, samples in sets.items() if samples is not None and len(samples)}
 
 
 def _is_test(request: port.Request) -> bool:

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,17 @@ from flwr.clientapp import ClientApp
 
 from hanse.base.errors import UserError, import_path, path_of
 from hanse.base.factories import call
+from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.masker import Trusted
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.federation.privacy import Privacy
+from hanse.flower.agreed import Binding, asked_of
+from hanse.flower.agreement import counted, digest_of
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
+from hanse.flower.node_log import NodeLog, left
 from hanse.flower.operator_key import home_of, pinned_key
 from hanse.flower.parent_process import end_with_parent
 from hanse.flower.signing import check
@@ -97,31 +102,30 @@ def client_app(
     home, things, data_of = home_of(folder), dict(_listed(own)), _once(load_data)
     rule = None if private is None else call(Privacy, private, "client_app: private")
 
+    log = NodeLog(home)
+
     @app.query("hanse")
     def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
         """Answer one message of the server: who it is, a request, or a letter with receipts alone."""
-        reply, beside = Message("null"), dict[str, Any]()
+        reply, beside, done = Message("null"), dict[str, Any](), dict[str, Any]()
         try:
             request, values = from_records(message.content)
             pinned = pinned_key() if operator is None else operator
-            check(request, values, message, context, pinned, home)
+            signed = check(request, values, message, context, pinned, log)
+            done["nonce"] = str(values["nonce"])
+            bound = Binding.find(home, values.get("agreement"), pinned)
             if values["kind"] == "hello":
                 said = hello(data_of(context), loop) | {"order": int(context.node_config.get("partition-id", 1 << 30))}
                 said["name"] = said["name"][:NAME]
-                return FlowerMessage(to_records(reply, hello=json.dumps(said)), reply_to=message)
-            beside["round"] = int(values["round"])
-            beside |= _of_the_books(values, pinned, home, witnesses)
-            if "waits" in beside:
-                return FlowerMessage(to_records(reply, **beside), reply_to=message)
-            # one thread, so that a sum is added up in the same order on every machine
-            with intra_op(1):
-                job = Assignment.from_json(str(values["job"]))
-                known = trusted or Trusted.named_in(home)
-                node = Node(data_of(context), job, home, policy, behaviours, loop, things, known, rule)
-                if values.get("letter"):
-                    node.keep_receipts(str(values["letter"]), pinned)
-                if values["kind"] != "letter":
-                    reply = node.answer(beside["round"], request)
+                if bound is not None:
+                    said |= {"agreed": bound.cosignature, "witness": Witness(home).public.hex()}
+                beside["hello"] = json.dumps(said)
+            elif bound is None:
+                named = str(values.get("agreement"))[:16] or "anything"
+                raise WireError(f"its owner has not agreed to {named}: 'hanse network join --agree FILE'")
+            else:
+                bound = replace(bound, statement=signed, signature=values["signature"])
+                reply = respond(request, values, context, bound, pinned, beside, done)
         except UnprovenError as lacking:
             # the server has not heard what this node has seen; it asks again with the proof
             beside["saw"] = lacking.count
@@ -131,9 +135,71 @@ def client_app(
         except (WireError, UserError) as wrong:
             beside["refused"] = str(wrong)
             logging.getLogger(__name__).warning("a message was refused: %s", wrong)
+        if "nonce" in done:  # a message of somebody else is not written down, or it could fill the log
+            try:
+                log.add(done.pop("nonce"), **done, left=left(reply, beside), refused=beside.get("refused"))
+            except WireError as wrong:  # what cannot be written down does not leave
+                reply, beside = Message("null"), {"refused": str(wrong)}
         return FlowerMessage(to_records(reply, **beside), reply_to=message)
 
+    def respond(
+        request: Message,
+        values: Mapping[str, Any],
+        context: Context,
+        bound: Binding,
+        pinned: bytes,
+        beside: dict[str, Any],
+        done: dict[str, Any],
+    ) -> Message:
+        """Return the answer to a request or a letter under an agreement. Add the plain values to ``beside``, and what
+        was asked to ``done``.
+        """
+        if type(values.get("round")) is not int:
+            raise WireError("its round is not a whole number")
+        round, letter, job = values["round"], values["kind"] == "letter", Assignment.from_json(str(values["job"]))
+        beside["round"] = round
+        beside |= _of_the_books(values, pinned, home, witnesses)
+        head = str(values.get("head", ""))
+        asked = asked_of(round, job.to_json(), head, time.time(), letter=letter)
+        bound.check(asked)
+        agreed = bound.agreement.imported
+        if wrong := [path for path in things if path in agreed and agreed[path] != digest_of(things[path])]:
+            raise WireError(f"{wrong[0]}: the file in which it is defined is not the one that was agreed")
+        if "waits" in beside:
+            return Message("null")
+
+        def permit(found: Request) -> None:
+            """Count what is asked, before anything is done for it."""
+            done["questions"], done["samples"] = counted(found.tasks), _over(found.tasks, node.data)
+            bound.count(asked, found)
+
+        # one thread, so that a sum is added up in the same order on every machine
+        with intra_op(1):
+            known = trusted or Trusted.named_in(home)
+            node = Node(data_of(context), job, home, policy, behaviours, loop, things, known, rule)
+            if values.get("letter"):
+                node.keep_receipts(str(values["letter"]), pinned, bound.agreement.hash)
+            return Message("null") if letter else node.answer(round, request, permit)
+
     return app
+
+
+def _over(tasks: Sequence[Task], data: ClientData) -> dict[str, int]:
+    """Return over how many samples of each share tasks are done."""
+    found: dict[str, int] = {}
+    for task in tasks:
+        trains = isinstance(task, Train) or (isinstance(task, Mask) and task.train is not None)
+        shares = ["train"] if trains else ["test"] if isinstance(task, Test) else []
+        if isinstance(task, OnModels) or (isinstance(task, Ask) and task.models is not None):
+            shares = [task.share]
+        elif isinstance(task, Test) and task.mixture is not None:
+            shares.append(task.mixture.share)
+        for share in shares:
+            samples = getattr(data, share, None)
+            most = getattr(task, "limit", None)
+            number = 0 if samples is None else len(samples)
+            found[share] = max(found.get(share, 0), number if most is None else min(number, most))
+    return found
 
 
 def _once(load_data: LoadData) -> LoadData:
@@ -180,21 +246,19 @@ def _of_the_books(
     cosigned it, if it waits for more than half of them.
 
     Raises:
-        UnprovenError, WireError: as :func:`_witnessed`; or there should be a head, and none is shown.
+        UnprovenError, WireError: as :func:`_witnessed`.
     """
     said, head, file = dict[str, Any](), str(values.get("head", "")), witnesses or os.environ.get(WITNESSES)
     if head:
         said["cosigned"] = _witnessed(head, int(values["since"]), str(values["proof"]), operator, home)
     if not file or values["kind"] != "request":
         return said
-    if head:
-        keys = read_witnesses(Path(file))
-        lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]
-        found = len(cosigned(Head.read(head), lines, keys))
-        return said if 2 * found > len(keys) else said | {"waits": found}
-    if int(values["round"]) > 1:  # the tests of round 0, which bear the next number, come before its head
-        raise WireError("shows no head of the books, of which more than half of the witnesses must have cosigned one")
-    return said
+    if not head:  # whether one is due, the agreement says
+        return said
+    keys = read_witnesses(Path(file))
+    lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]
+    found = len(cosigned(Head.read(head), lines, keys))
+    return said if 2 * found > len(keys) else said | {"waits": found}
 
 
 def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -133,6 +133,7 @@ class FlowerFederation:
         letters: receipts that participants have not acknowledged; they travel with the next request to each of them.
         shown: the heads of the books that go with each request, and their cosignatures.
         check: a function that returns why a participant's samples do not fit the experiment, or None if they do.
+        agreement: the hash of the agreement that every request names.
         asked: ids of the clients asked in the last exchange, ascending.
         newcomers: nodes that are online but not members yet.
         online: the nodes that were online at the last look, by key.
@@ -163,6 +164,7 @@ class FlowerFederation:
     letters: Letters = field(default_factory=Letters)
     shown: Shown = field(default_factory=Shown)
     check: Check = lambda said: None
+    agreement: str = ""
     asked: list[int] = field(default_factory=list, init=False)
     newcomers: Newcomers = field(init=False)
     online: dict[str, Any] = field(default_factory=dict, init=False)
@@ -177,7 +179,7 @@ class FlowerFederation:
     )  # refusals of open training, to be returned by the next exchange
 
     def __post_init__(self) -> None:
-        self.newcomers = Newcomers(self.grid, self.key)
+        self.newcomers = Newcomers(self.grid, self.key, self.agreement)
 
     # ---- who is here
 
@@ -312,7 +314,7 @@ class FlowerFederation:
         letters = self.letters.waiting.get(one.client, [])
         one.letters = len(letters)
         kind = "letter" if one.request is None else "request"
-        values = {"kind": kind, "round": one.round, "job": job.to_json()}
+        values = {"kind": kind, "round": one.round, "job": job.to_json(), "agreement": self.agreement}
         if letters:
             values["letter"] = "\n".join(letters)
         one.shown = self.shown.to(one.client)

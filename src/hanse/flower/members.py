@@ -24,7 +24,7 @@ from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError
 from hanse.base.files import FEDERATION, MEMBERS, json_lines, write_whole
-from hanse.core.declared import LARGEST_COUNT, Count, Declared, UnsoundError
+from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest, UnsoundError
 from hanse.core.port import ClientInfo
 
 LONGEST = 64_000  # the most characters of a hello, as JSON
@@ -75,6 +75,8 @@ class Hello:
         order: the partition that the node was started with; newcomers get their ids in ascending order of this number.
         inputs: the layout of a sample's inputs, if there are several.
         loop: the kind of the newcomer's own training loop. None: it trains as the experiment says.
+        agreed: the newcomer's signature under the agreement (a witness's cosignature). "": its owner has not agreed.
+        witness: the public key of that signature, 64 hexadecimal digits.
 
     Examples:
         >>> Hello(num_samples=120, input_shape=(8,), num_classes=2, name="clinic").num_samples
@@ -91,6 +93,8 @@ class Hello:
     order: Count = 1 << 30
     inputs: Annotated[tuple[SaidInput, ...], Field(max_length=100)] = ()
     loop: Kind | None = None
+    agreed: Annotated[str, Field(max_length=500)] = ""
+    witness: Digest | Literal[""] = ""
 
     @staticmethod
     def of(said: object) -> Hello:
@@ -137,6 +141,8 @@ class Member:
     text: bool = False
     inputs: tuple[SaidInput, ...] = ()
     loop: str | None = None
+    agreed: str = ""
+    witness: str = ""
 
     @property
     def info(self) -> ClientInfo:
@@ -259,7 +265,7 @@ class Members:
 _HELLO = Declared[Hello](Hello)
 _REGISTER = Declared[list[Member]](list[Member])
 SAMPLES = (  # what is kept of a hello
-    "num_samples", "input_shape", "num_classes", "tests", "profile", "text", "loop", "inputs",
+    "num_samples", "input_shape", "num_classes", "tests", "profile", "text", "loop", "inputs", "agreed", "witness",
 )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ class Newcomers:
     Attributes:
         grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
         key: the operator's key, which signs the questions.
+        agreement: the hash of the agreement that they must have signed.
         clock: a function that returns the time in seconds; tests replace it.
 
     Examples:
@@ -77,6 +78,7 @@ class Newcomers:
 
     grid: Grid
     key: Ed25519PrivateKey
+    agreement: str = ""
     clock: Callable[[], float] = time.monotonic
     _asked: dict[str, _Asked] = field(default_factory=dict, init=False)
     _here: frozenset[str] = field(default_factory=frozenset, init=False)
@@ -161,7 +163,8 @@ class Newcomers:
         """Put the question to these nodes."""
         if not due:
             return
-        questions = {int(one.node.node_id): to_records(Message("null"), kind="hello") for one in due}
+        said = {"kind": "hello", "agreement": self.agreement}
+        questions = {int(one.node.node_id): to_records(Message("null"), **said) for one in due}
         ids = sent(self.grid, self.key, questions, HELLO_S, "hello")
         for one in due:
             one.message, one.due = ids.get(int(one.node.node_id)), now + HELLO_S

@@ -27,11 +27,14 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hanse.core.part import Mechanism
 from hanse.data.federated import FederatedData, RemoteData
-from hanse.federation.node import Assignment, ClientData
+from hanse.federation.node import ClientData
+from hanse.flower.agreed import agree
 from hanse.flower.client import client_app, paths_of
 from hanse.flower.link import FlowerFederation
-from hanse.flower.members import Member, Members
+from hanse.flower.members import Members
+from hanse.flower.server import assignments
 from hanse.runs.config import Experiment
+from hanse.runs.privacy import noised, private_of
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.round import LoopState, Played, Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
@@ -167,7 +170,7 @@ def rehearse_network(
 
     Args:
         mechanism: as for :func:`hanse.runs.rehearsal.rehearse`.
-        folder: the folder in which the nodes keep private models and receipts. It is made.
+        folder: the folder in which each node has a folder of its own, ``node0``, ``node1`` and so on. It is made.
         sections: further sections of the experiment, as for :func:`hanse.runs.rehearsal.rehearse`.
 
     Raises:
@@ -184,29 +187,23 @@ def rehearse_network(
         "client 2 'client 2'"
     """
     experiment = small_experiment(mechanism, **sections)
+    experiment = noised(experiment, private_of(experiment))
     blueprint = build(experiment)
     here = blueprint.data
     key = Ed25519PrivateKey.generate()
     pinned, own = key.public_key().public_bytes_raw(), paths_of(experiment)
+    homes = [Path(folder) / f"node{i}" for i in range(here.num_clients)]
+    agreement = agree(experiment, key, "rehearsal", "rehearsal", homes)
     grid = InProcessGrid(
         {
-            100 + i: client_app(
-                partial(_own, here, i), policy=blueprint.policy, folder=Path(folder), own=own, operator=pinned
-            )
-            for i in range(here.num_clients)
+            100 + i: client_app(partial(_own, here, i), policy=blueprint.policy, folder=home, own=own, operator=pinned)
+            for i, home in enumerate(homes)
         }
     )
-    model = {"name": experiment.model.name, **experiment.model.options}
-
-    def job(member: Member, num_clients: int) -> Assignment:
-        """Return what a member's node must know of the run."""
-        train, metrics = experiment.train.model_dump(), experiment.eval.metrics or ()
-        private = experiment.federation.private
-        return Assignment(
-            "rehearsal", member.id, num_clients, experiment.run.seed, model, train, metrics=metrics, private=private
-        )
-
-    federation = FlowerFederation(grid, Members(), job, key, deadline_s=60.0, capacity=here.num_clients)
+    job, capacity = assignments(experiment, "rehearsal"), here.num_clients
+    federation = FlowerFederation(
+        grid, Members(), job, key, deadline_s=60.0, capacity=capacity, agreement=agreement.hash
+    )
     federation.present(0)
     sizes = [member.num_samples for member in federation.members.fitting()]
     sets = (here.server_validation, here.server_test)

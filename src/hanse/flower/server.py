@@ -12,9 +12,9 @@ The operator's key signs every message to a node. The environment variable ``HAN
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -24,12 +24,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hanse.base.errors import MachineError, UserError
-from hanse.base.files import FEDERATION, MEMBERS, write_whole
+from hanse.base.files import FEDERATION, MEMBERS, read_text, write_whole
 from hanse.base.lock import Hold
 from hanse.core.part import Mechanism
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Input, Inputs, Samples
 from hanse.federation.node import Assignment
+from hanse.flower.agreement import Agreement, canonical, sources
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
 from hanse.flower.message import LARGEST
@@ -42,6 +43,7 @@ from hanse.flower.witnesses import Shown
 from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
+from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
 from hanse.runs.privacy import noised, private_of
@@ -50,6 +52,8 @@ from hanse.runs.refusals import loop_lacks
 OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
 
 REPLACED_S = 30.0  # seconds that a server which is being replaced has to let go of the run directory
+
+AGREEMENT = "HANSE_AGREEMENT"  # the environment variable that names the agreement's file
 
 LoadServerData = Callable[[], tuple[Samples | None, Samples | None]]  # the server's own validation and test set
 
@@ -64,6 +68,7 @@ def server_app(
     patience_s: float = 600.0,
     largest: int = LARGEST,
     other_data: bool = False,
+    agreement: str | Path | None = None,
 ) -> ServerApp:
     """Return a Flower server app that plays an experiment into a run directory, or continues the run there.
 
@@ -78,6 +83,8 @@ def server_app(
         patience_s: seconds to wait for the participants before the run fails.
         largest: the most bytes of a reply; larger replies are refused unread.
         other_data: whether a run may continue although the server's sets have changed.
+        agreement: the file with the agreement that the members' owners have signed. Default: the file that the
+            environment variable ``HANSE_AGREEMENT`` names, which ``hanse network up`` sets.
 
     Returns:
         The app, for ``app = server_app(...)`` in the module that ``pyproject.toml`` names as ``serverapp``.
@@ -91,8 +98,8 @@ def server_app(
         speak()
         loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
         play(
-            grid, loaded, Path(out), members, load_server_data, observers,
-            patience_s=patience_s, largest=largest, other_data=other_data,
+            grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s, largest=largest,
+            other_data=other_data, agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
         )  # fmt: skip
 
     return app
@@ -112,6 +119,7 @@ def play(
     other_data: bool = False,
     hold: Hold | None = None,
     key: Ed25519PrivateKey | None = None,
+    agreement: Agreement,
 ) -> Run:
     """Wait for the members, play the remaining rounds, and return the finished run.
 
@@ -130,33 +138,41 @@ def play(
         other_data: as for :func:`server_app`.
         hold: the lock of ``out``, if the caller has it already.
         key: the operator's key, which signs what is sent. None: the key that ``HANSE_OPERATOR_KEY`` names.
+        agreement: what the members' owners have agreed to. Nodes of others are kept out.
 
     Raises:
-        UserError: too few participants come, another process plays into ``out``, there is no key to sign with, or the
-            experiment cannot be played on a network.
+        UserError: the experiment or hanse is not what was agreed, or it has ended; too few participants come,
+            another process plays into ``out``, there is no key to sign with, or the experiment cannot be played on a
+            network.
     """
     if experiment.behaviour:
         raise UserError("behaviour: clients on a network behave as they do; give behaviours to client_app in a trial")
     if members > experiment.data.clients:
         raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
     signs = signing_key() if key is None else key
+    experiment = noised(experiment, private_of(experiment))  # participants are told it
+    _agreed(agreement, experiment, signs)
     out.mkdir(parents=True, exist_ok=True)
     with hold or Hold(out) as hold:
         hold.take(REPLACED_S)
-        run = _name_of(out / FEDERATION)
+        run = named(out / FEDERATION, agreement.run)
         room, half = experiment.data.clients, experiment.federation.half_precision
-        experiment = noised(experiment, private_of(experiment))  # participants are told it
-        job = _assignments(experiment, run)
+        job = assignments(experiment, run)
         register = Members.read(out / MEMBERS if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
 
         letters = Letters.read(out / "letters.json")
         own = [samples for samples in (validation, test) if samples is not None]
-        check = _fits(own, experiment.mechanism.built)
+        fits = _fits(own, experiment.mechanism.built)
+
+        def check(said: Hello | Member) -> str | None:
+            """Return why a participant cannot take part, or None."""
+            return agreement.lacks(said) or fits(said)
+
         federation = FlowerFederation(
             grid, register, job, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
             largest=largest, half=half, orders=partial(Orders.read, out), letters=letters, check=check,
-            shown=Shown(out),
+            shown=Shown(out), agreement=agreement.hash,
         )  # fmt: skip
         narrator = Narrator(federation, out)
         with narrator.watching():
@@ -172,11 +188,12 @@ def play(
             data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text, inputs)
             watching = [*observers, Teller(letters, federation.deliver, out), narrator]
             return run_remote(
-                experiment, data, federation, hold=hold, observers=watching, other_data=other_data, key=signs
-            )
+                experiment, data, federation, hold=hold, observers=watching, other_data=other_data, key=signs,
+                agreement=agreement.hash,
+            )  # fmt: skip
 
 
-def _assignments(experiment: Experiment, run: str) -> Callable[[Member, int], Assignment]:
+def assignments(experiment: Experiment, run: str) -> Callable[[Member, int], Assignment]:
     """Return a function that makes a member's assignment: what its node must know of the run."""
     seed, model = experiment.run.seed, experiment.model
 
@@ -286,14 +303,63 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
         time.sleep(0.5)
 
 
-def _name_of(path: Path) -> str:
-    """Return the run's name, which names its folder at the participants. It is made once and kept in ``path``.
+def used(path: str | Path | None, out: Path) -> Agreement:
+    """Return the agreement in a file, and note in ``FILE.run`` that the run in ``out`` goes by it.
 
     Raises:
+        UserError: there is none, it is damaged, or it was used for another run.
+    """
+    if not path or not Path(path).exists():
+        said = f"{AGREEMENT}: {path}: is not there" if path else f"{AGREEMENT}: is not set: there is no agreement"
+        raise UserError(f"{said}; 'hanse network up' writes one for experiment.toml")
+    file = Path(path)
+    try:
+        agreement, _ = Agreement.read(read_text(file))
+    except ValueError as wrong:
+        raise UserError(f"{file}: is damaged: {wrong}; 'hanse network up' writes it anew") from None
+    mark, here = file.with_suffix(".run"), str(out.absolute())
+    there = mark.read_text().strip() if mark.exists() else here
+    if there != here:
+        raise UserError(f"{file}: was used for the run in {there}; 'hanse network up' writes another")
+    write_whole(mark, here + "\n", durable=True)
+    return agreement
+
+
+def _agreed(agreement: Agreement, experiment: Experiment, key: Ed25519PrivateKey) -> None:
+    """Raise UserError unless this operator may play an experiment with this hanse under an agreement."""
+    said, lines = canonical(experiment), list[str]()
+    for name, section in said.items():
+        there = agreement.experiment.get(name, {})
+        different = [key for key in {**section, **there} if section.get(key) != there.get(key)]
+        lines += [f"{name}.{key}: {section.get(key)!r}: {there.get(key)!r} was agreed" for key in different]
+    if sources(said) != dict(agreement.imported):
+        lines.append("what the experiment names by import path was changed since it was agreed")
+    if agreement.operator != key.public_key().public_bytes_raw().hex():
+        lines.append("the agreement is another operator's")
+    if time.strftime("%Y-%m-%d", time.gmtime()) > agreement.expires:
+        lines.append(f"the agreement ended on {agreement.expires}")
+    if code_hash() not in agreement.releases.values():
+        lines.append("this release of hanse is not among those that were agreed")
+    if lines:
+        raise UserError(*lines, "'hanse network up' writes a new agreement, which each member's owner must be given")
+
+
+def named(path: Path, run: str) -> str:
+    """Return the run's name, which names its folder at the participants, and write it into ``path``.
+
+    Raises:
+        UserError: the run there has another name, so it goes by another agreement.
         MachineError: the file is damaged.
     """
     if not path.exists():
-        write_whole(path, json.dumps({"run": uuid.uuid4().hex}) + "\n", durable=True)
+        write_whole(path, json.dumps({"run": run}) + "\n", durable=True)
+    if (there := run_name(path)) != run:
+        raise UserError(f"{path.parent}: is the run '{there}', and the agreement is about '{run}'")
+    return run
+
+
+def run_name(path: Path) -> str:
+    """Return the name of a run, from its ``federation.json``. Raises MachineError if the file is damaged."""
     try:
         return str(json.loads(path.read_text())["run"])
     except (ValueError, KeyError, TypeError):

@@ -6,19 +6,16 @@ type of message, and everything in the request: its kind and round, the assignme
 header, and the content hashes of its arrays. A node first passes each message to :func:`check`. This accepts what the
 pinned key has signed for this node in this run, and accepts it only once.
 
-The nonces that a node has seen are kept in ``requests.txt`` in the participant's folder, since each message may meet a
+The nonces that a node has seen stand in its own log (:mod:`hanse.flower.node_log`), since each message may meet a
 fresh process. Nonces are random, so messages may come in any order, and a server restarted from an old copy of its
 files does not look like a replay.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -26,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 
-from hanse.base.files import ASKED, private_folder
 from hanse.federation.codec import Message, WireError, hash_of
+from hanse.flower.node_log import NodeLog
 from hanse.ledger.note import fingerprint
 
 
@@ -56,9 +53,9 @@ def sign(message: FlowerMessage, key: Ed25519PrivateKey) -> FlowerMessage:
 
 
 def check(
-    request: Message, values: Mapping[str, Any], message: FlowerMessage, context: Context, operator: bytes, home: Path
-) -> None:
-    """Raise WireError unless the operator has signed this request for this node and run, and the request is new.
+    request: Message, values: Mapping[str, Any], message: FlowerMessage, context: Context, operator: bytes, log: NodeLog
+) -> str:
+    """Return what the operator has signed: this request, for this node and run. The request must be new.
 
     Args:
         request: the message as :func:`hanse.flower.message.from_records` reads it.
@@ -66,7 +63,7 @@ def check(
         message: Flower's message.
         context: Flower's context of the node.
         operator: the public key that is pinned, 32 bytes.
-        home: the participant's folder.
+        log: the participant's log, in which the request is written down.
 
     Raises:
         WireError: the request is not valid. One line says why. The node must then ignore the whole message.
@@ -84,28 +81,7 @@ def check(
         ) from None
     if wrong := [name for name, array in request.arrays.items() if hash_of(array) != name]:
         raise WireError(f"an array of the request is not what was signed: {wrong[0][:40]}")
-    if not _new(str(values["nonce"]), home):
+    told = {name: values[name] for name in ("kind", "round", "agreement") if name in values}
+    if not log.took(str(values["nonce"]), by=fingerprint(operator), **told):
         raise WireError("the request was taken before: a replay")
-
-
-def _new(nonce: str, home: Path) -> bool:
-    """Note a nonce, and say whether it is new. Of two processes that ask at once, one is told so."""
-    path = home / ASKED  # a nonce on each line
-    if not home.exists():
-        private_folder(home)
-    try:
-        path.touch(0o600)
-        with path.open("r+b") as file:
-            now = os.fstat(file.fileno())
-            # whoever can write it can take a nonce out, and the request would be acted upon again
-            if now.st_mode & 0o022 or now.st_uid != os.geteuid():
-                raise WireError(f"{path}: others may write it, so no request is acted upon: chmod 600")
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if nonce.encode() in file.read():
-                return False
-            file.write(f"\n{nonce}".encode())  # on a line of its own, even if a crash cut the last one short
-            file.flush()
-            os.fsync(file.fileno())
-            return True
-    except OSError as wrong:
-        raise WireError(f"{path}: the request cannot be noted, so it is not acted upon: {wrong}") from None
+    return said.decode()

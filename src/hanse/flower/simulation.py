@@ -10,25 +10,28 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation.run_simulation import _run_simulation  # flwr run's; the public run_simulation will be removed
 from flwr.supercore.telemetry import EventType
 
 from hanse.base.errors import UserError
+from hanse.base.files import FEDERATION
 from hanse.base.lock import Hold
 from hanse.data import FederatedData, build
 from hanse.federation.node import ClientData
 from hanse.federation.profiles import build_profiles
+from hanse.flower.agreed import agree
 from hanse.flower.client import client_app, paths_of
-from hanse.flower.server import play
+from hanse.flower.server import play, run_name
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run
 from hanse.runs.refusals import refuse_on_a_network
@@ -89,6 +92,9 @@ def _simulated(
     key = Ed25519PrivateKey.generate()  # thrown away with the run, as its virtual nodes are
     if overwrite and path.exists():
         clear(path)
+    run = run_name(path / FEDERATION) if (path / FEDERATION).exists() else uuid.uuid4().hex
+    homes = path.resolve() / PARTICIPANTS
+    agreement = agree(experiment, key, run, "a simulation", [homes / f"node{i}" for i in range(clients)])
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
@@ -97,7 +103,7 @@ def _simulated(
             finished.append(
                 play(
                     grid, experiment, path, clients, lambda: sets, observers, patience_s=PATIENCE_S,
-                    remember=False, other_data=other_data, hold=hold, key=key,
+                    remember=False, other_data=other_data, hold=hold, key=key, agreement=agreement,
                 )
             )  # fmt: skip
         except BaseException as wrong:
@@ -109,7 +115,7 @@ def _simulated(
         "init_args": {"num_cpus": os.cpu_count() or 1, "include_dashboard": False},
     }
     try:
-        app = _app(experiment, path.resolve() / PARTICIPANTS, key.public_key().public_bytes_raw())
+        app = _app(experiment, homes, key.public_key().public_bytes_raw())
         _run_simulation(
             clients,
             EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
@@ -141,9 +147,19 @@ def _app(experiment: Experiment, folder: Path, operator: bytes) -> ClientApp:
         mine = ClientData.of(held, i)
         return replace(mine, profile=found[i]) if found else mine
 
-    policy = build_blueprint(experiment).policy
-    own = paths_of(experiment)
-    return client_app(load_data, policy=policy, folder=folder, train=experiment.train.loop, own=own, operator=operator)
+    policy, own, loop = build_blueprint(experiment).policy, paths_of(experiment), experiment.train.loop
+    apps, app = dict[int, ClientApp](), ClientApp()
+
+    @app.query("hanse")
+    def answer(message: Message, context: Context) -> Message:
+        """Answer as the node whose turn it is; each has a folder of its own."""
+        i = int(context.node_config["partition-id"])
+        if i not in apps:
+            home = folder / f"node{i}"
+            apps[i] = client_app(load_data, policy=policy, folder=home, train=loop, own=own, operator=operator)
+        return apps[i](message, context)
+
+    return app
 
 
 @functools.lru_cache(maxsize=1)

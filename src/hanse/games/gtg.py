@@ -31,6 +31,7 @@ from hanse.games.coalitions import (
     positive_or_zero,
     whole_number,
 )
+from hanse.games.jackknife import t_factor
 from hanse.games.sampling import Estimate, Walks, walk
 
 Stop = Literal["every", "mean"]
@@ -46,8 +47,10 @@ _TOLERANCE = 0.01
 class GTGEstimate(Estimate):
     """A GTG-Shapley estimate: an :class:`Estimate`, together with how the sampling ended.
 
-    ``standard_errors`` are the standard errors of the mean over sweeps, which are independent. They are NaN with fewer
-    than two sweeps, and for the biased ``sweep_literal``.
+    ``standard_errors`` are those of the mean over sweeps, from how much the k-th permutations of the sweeps differ: all
+    permutations are drawn independently. So that 1.96 of them to either side are a 95 % interval also after a few
+    sweeps, they are multiplied by Student's factor. They are NaN with fewer than two sweeps, and for the biased
+    ``sweep_literal``. They know nothing of what truncation changes, about ``eps`` a value.
 
     Attributes:
         truncated_between: the round changed too little (``|v(N) - v({})| < eps``), so nothing was sampled and all
@@ -174,6 +177,8 @@ class _Averages:
         self.sweeps, self.converged = 0, False
         self._total, self._literal = np.zeros(n), np.zeros(n)
         self._stored = [np.zeros(n)]
+        # marginals less those of the first sweep, by place in the sweep and player: their sums, and those of squares
+        self._first, self._sums, self._squares = np.zeros((3, n, n))
         self._means: list[Floats] = []
 
     def add(self, marginals: Floats) -> None:
@@ -189,6 +194,9 @@ class _Averages:
                 count = (done - 1) * self.n + permutation
                 self._stored.append(self._literal if self.running == "sweep_literal" else self._total / count)
             self._means.append(one_sweep.mean(axis=0))
+            self._first = one_sweep if done == 1 else self._first
+            apart = one_sweep - self._first
+            self._sums, self._squares = self._sums + apart, self._squares + apart**2
         self._stored = self._stored[-_LAST:]  # the rule needs no more
         last = np.array(self._stored)
         last = last.mean(axis=1, keepdims=True) if self.stop == "mean" else last
@@ -199,7 +207,11 @@ class _Averages:
         means = np.array(self._means)
         errors = np.full(self.n, np.nan)
         if self.sweeps > 1 and self.running != "sweep_literal":
-            errors = means.std(axis=0, ddof=1) / math.sqrt(self.sweeps)
+            # The permutations that begin with player k are a stratum. With few sweeps the mean of their variances is
+            # known far better than the variance of the few sweeps' means.
+            variances = (self._squares - self._sums**2 / self.sweeps) / (self.sweeps - 1)
+            errors = np.sqrt(np.maximum(variances, 0.0).sum(axis=0) / self.sweeps) / self.n
+            errors *= t_factor(self.sweeps - 1)
         return (means.mean(axis=0) if self.running == "sweep_mean" else self._stored[-1]), errors
 
 

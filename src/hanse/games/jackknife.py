@@ -37,8 +37,18 @@ def interval_errors(without_block: Floats) -> Floats:
     With B blocks the factor comes from Student's t with B - 1 degrees of freedom. For 20 blocks, this makes the
     interval 2.09 plain errors to either side.
     """
+    blocks = without_block.shape[-1]
+    return (t_factor(blocks - 1) if blocks > 1 else 1.0) * jackknife_errors(without_block)
+
+
+def t_factor(freedom: float) -> float:
+    """Return what a standard error with so many degrees of freedom is multiplied by, so that 1.96 of the product to
+    either side are a 95 % interval by Student's t.
+
+    Examples:
+        >>> round(t_factor(1), 1), round(t_factor(19), 2)
+        (6.5, 1.07)
+    """
     from scipy.special import stdtrit  # late: it takes longer to import than a short run
 
-    blocks = without_block.shape[-1]
-    wide = float(stdtrit(blocks - 1, 0.975)) / SURE if blocks > 1 else 1.0
-    return wide * jackknife_errors(without_block)
+    return float(stdtrit(freedom, 0.975)) / SURE

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,15 +20,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.base.files import write_whole
+from hanse.base.files import read_text, write_whole
 from hanse.base.streams import stream
-from hanse.base.toml import dumps
+from hanse.base.toml import dumps, flat
 from hanse.core.entry import MINT, TOKEN, client
 from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
 from hanse.federation.deviant import KINDS, Deviant, fields_of, said_of
+from hanse.federation.local import server_sets
 from hanse.games.market import utilities_of
+from hanse.games.market_posted import APART
 from hanse.lab.job import Job, Step, attempt, seeded
 from hanse.lab.kept import Results, Store
 from hanse.lab.player import PlayedJobs, play_all
@@ -37,12 +41,13 @@ from hanse.runs.observers import Told, untold
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
+RULES = Path(__file__).with_name("cheats.toml")
 FACTORS = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
 SEARCHED = 3  # seeds that the search plays its best deviations with
 LEAST = 0.01  # of what honesty brings: a smaller gain is not called one
 MEASURES = ("utility", "balance", "nothing")
 _BATCH, _KEEPS, _HEARD = 8, 6, 3
-_SECOND = ("copied", "opposed", "turns")
+_SECOND = ("copied", "opposed", "turns", "mean")
 Deviation = Mapping[str, Any]
 """What a deviant does, by knob: ``{"sends": "nothing", "times.declare.cost": 0.5}``."""
 
@@ -90,7 +95,7 @@ class Try:
     def contributes(self) -> bool:
         """Whether the client still sends something trained, by itself or by clients that it copies or bought from."""
         trained = self.deviation.get("sends", "trained") in ("trained", "copied", "echo")
-        return trained and not self.deviation.get("silent")
+        return (trained or "adds.copied" in self.deviation) and not self.deviation.get("silent")
 
     def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
         """Return the mean gain over these seeds and its 95 % interval (Student's t)."""
@@ -192,7 +197,8 @@ class _Listening:
 
 
 def space_of(experiment: Experiment) -> list[Knob]:
-    """Return a client's possible deviations, from the questions that clients are asked in the first rounds.
+    """Return a client's possible deviations, from the questions that it is asked in the first rounds, and from the
+    samples that the server holds.
 
     Raises:
         UserError: the experiment does not fit together.
@@ -208,22 +214,25 @@ def space_of(experiment: Experiment) -> list[Knob]:
             found.setdefault(knob.key, knob)
         if isinstance(task, Train) and task.centre is not None and task.mu and torch.equal(task.start, task.centre):
             found["start"] = Knob("start", ("kept",))  # everybody goes on from what it was sent
-    rounds = experiment.run.rounds
-    times = [Knob("since", (rounds // 2,)), Knob("leaves", (rounds // 2, rounds - 1))] if found and rounds > 3 else []
-    return [*found.values(), *times]
+    if sets := tuple(server_sets(setup.data)) if "sends" in found else ():
+        found["trains_on"] = Knob("trains_on", sets)
+    rounds, middle = experiment.run.rounds, experiment.run.rounds // 2
+    times = {"since": sorted({1, middle} - {0}), "leaves": sorted({1, middle, rounds - 1} - {0})}
+    return [*found.values(), *(Knob(key, tuple(at)) for key, at in times.items() if found and rounds > 1)]
 
 
 def _knobs_of(task: Any, result: Any) -> list[Knob]:
     """Return the ways to falsify one result."""
     if isinstance(result, Trained):
         knobs = [
-            Knob("sends", ("nothing", "copied", *KINDS, *([] if task.centre is None else ["echo"]))),
+            Knob("sends", ("nothing", "copied", "last", *KINDS, *([] if task.centre is None else ["echo"]))),
             Knob("of", ("model",)),
             *([] if task.centre is None else [Knob("start", ("sent",))]),
-            Knob("scale", (0.1, 3.0, 10.0), factor=True),
+            Knob("scale", (0.1, 3.0, 10.0, 50.0), factor=True),
         ]
         knobs += [Knob("times.samples", FACTORS, factor=True), Knob("times.steps", (0.0, 10.0))]
-        knobs += [Knob("silent", (True,))]
+        knobs += [Knob("silent", (True,)), Knob("longer", (5,))]
+        knobs += [Knob("adds.copied", (1.0, 2.0), factor=True), Knob("adds.noise", (0.01, 0.1, 1.0), factor=True)]
         return knobs + ([] if result.loss is None else [Knob("times.loss", (0.0, 0.5, 2.0, 10.0), factor=True)])
     if isinstance(result, Scored):
         return [
@@ -290,10 +299,8 @@ def search(
         UserError: there is no such client, a number is out of range, the experiment is not valid, or nobody is paid.
     """
     experiment = Experiment(**sections)
-    _check(experiment, clients, tries, seeds, seed, minutes)
-    key = clients[1] if second_key else None
-    store = _Kept(folder / ("jobs" if key is None else "jobs-second-key"), experiment.data.clients)
-    game = _Game(sections, clients, store, workers, work or partial(play_with_outcome, second_key=key), second_key)
+    members = _check(experiment, clients, tries, seeds, seed, minutes)
+    game = _game(sections, clients, members, folder, workers, work, second_key)
     game.counted(told, SEARCHED + tries + 2 * _KEEPS * (SEARCHED - 1) + 3 * seeds if minutes is None else None)
     searched = list(range(seed, seed + SEARCHED))
     fresh = fresh_seeds(seed, seeds)
@@ -352,19 +359,14 @@ def replay(
     if not isinstance(given, Mapping) or not given.get("clients"):
         raise UserError("behaviour.deviant.clients: are missing: there is no deviation to replay")
     clients, honest = [*given["clients"]], {**sections, "behaviour": behaviour}
-    experiment = Experiment(**sections)
-    _check(Experiment(**honest), clients, 1, seeds, seed, None)
+    members = _check(Experiment(**honest), clients, 1, seeds, seed, None)
     if second_key and len(clients) != 2:
         raise UserError(f"--second-key: {len(clients)} clients deviate in this file: must be 2")
-    deviation = {key: value for key, value in given.items() if key not in ("clients", "times", "says")}
-    for outer in ("times", "says"):
-        deviation |= {f"{outer}.{inner}": value for inner, value in given.get(outer, {}).items()}
-    key = clients[1] if second_key else None
-    store = _Kept(folder / ("jobs" if key is None else "jobs-second-key"), experiment.data.clients)
-    game = _Game(honest, clients, store, workers, work or partial(play_with_outcome, second_key=key), second_key)
+    game = _game(honest, clients, members, folder, workers, work, second_key)
     game.counted(told, 2 * seeds)
     fresh = fresh_seeds(seed, seeds)
     game.honest(fresh)
+    deviation = {key: value for key, value in flat(given) if key != "clients"}
     [best] = game.played_all([Try(deviation)], fresh)
     if best.failed is not None:
         raise UserError(f"{best.said}: could not be played: {best.failed}")
@@ -378,9 +380,10 @@ def fresh_seeds(seed: int, seeds: int) -> list[int]:
 
 def _check(
     experiment: Experiment, clients: Sequence[int], tries: int, seeds: int, seed: int, minutes: float | None
-) -> None:
-    """Raise UserError for a client that is not there, or a number out of range."""
-    last = experiment.data.clients - 1
+) -> int:
+    """Return how many clients there are. Raises UserError for one that is not there, or a number out of range."""
+    members = build(experiment).data.num_clients  # a table of owners may have fewer than data.clients
+    last = members - 1
     of = "" if len(clients) == 1 else f" of {clients[0]} and {clients[-1]}, who cheat together"
     lines = [f"--client {c}: there is no such client{of}; allowed: 0..{last}" for c in clients if not 0 <= c <= last]
     lines += [f"--seed {seed}: must be at least 0"] if seed < 0 else []
@@ -392,6 +395,23 @@ def _check(
         lines.append("behaviour.deviant: the search puts its own in this place; leave it out of the file")
     if lines:
         raise UserError(*lines)
+    return members
+
+
+def _game(
+    sections: Mapping[str, Any],
+    clients: Sequence[int],
+    members: int,
+    folder: Path,
+    workers: int,
+    work: Callable[[Job, Step], dict[str, Any]] | None,
+    second_key: bool,
+) -> _Game:
+    """Return what plays an experiment's deviations and keeps them in a folder."""
+    key = clients[1] if second_key else None
+    store = KeptOutcomes(Store(folder / ("jobs" if key is None else "jobs-second-key")), members, clients)
+    plays = work or partial(play_with_outcome, watched=tuple(clients), second_key=key)
+    return _Game(sections, clients, store, workers, plays, second_key)
 
 
 def _tried(
@@ -497,9 +517,7 @@ class _Game:
 
     Attributes:
         second_key: whether the second of the clients is another key of the first.
-        granted: by seed, what an honest client gets from the mint, in tokens; 0 if utility is measured.
-        outcomes: by seed, what each client ends with if all are honest, ``[N]`` in tokens.
-        measure: "utility" or "balance".
+        outcomes: by seed, what each client ends with if all are honest.
         figure: what is shown with the number of runs.
     """
 
@@ -509,9 +527,7 @@ class _Game:
     workers: int
     work: Callable[[Job, Step], dict[str, Any]]
     second_key: bool = False
-    granted: dict[int, float] = field(default_factory=dict)
-    outcomes: dict[int, np.ndarray] = field(default_factory=dict)
-    measure: str = ""
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
     figure: str = ""
     _told: Told = untold
     _played: int = 0
@@ -523,12 +539,13 @@ class _Game:
 
     @property
     def scale(self) -> float:
-        """The yardstick for gains, in tokens, from honest runs with all seeds: the deviants' mean absolute utility; for
-        balances, the mean distance of all clients' balances from their grant, that is, what the mechanism moves.
-        """
-        if self.measure == "balance":
-            return float(np.mean([np.abs(all_ - self.granted[s]).mean() for s, all_ in self.outcomes.items()]))
-        return float(np.mean([np.abs(all_[self.people]).mean() for all_ in self.outcomes.values()]))
+        """The yardstick for gains; see :func:`scale_of`."""
+        return scale_of(list(self.outcomes.values()), self.people)
+
+    @property
+    def measure(self) -> str:
+        """What is compared: "utility" or "balance"."""
+        return next(iter(self.outcomes.values())).measure
 
     @property
     def people(self) -> list[int]:
@@ -542,10 +559,8 @@ class _Game:
         for s, job in jobs.items():
             if job.key in done.failures:
                 raise UserError(f"the honest run with seed {s} failed: {done.failures[job.key]}")
-            kept = done.results[job.key]
-            self.measure, self.outcomes[s] = kept["measure"], np.array(kept["outcome"])
-            self.granted[s] = float(kept["granted"])
-            if self.measure == "nothing":
+            self.outcomes[s] = Outcome.of(done.results[job.key])
+            if self.outcomes[s].measure == "nothing":
                 name = self.sections["mechanism"]["name"]
                 raise UserError(
                     f"mechanism.name: '{name}': pays nobody in this experiment, so nobody can gain by cheating"
@@ -558,37 +573,26 @@ class _Game:
         found = []
         for one, of in zip(batch, jobs, strict=True):
             failed = next((done.failures[job.key] for job in of if job.key in done.failures), None)
-            earned = (
-                {} if failed else {s: np.array(done.results[j.key]["outcome"]) for s, j in zip(seeds, of, strict=True)}
-            )
-            gains = {s: self._gain(s, o) for s, o in earned.items()}
-            others = {s: np.delete(o, list(self.clients)) for s, o in earned.items()}
+            if failed is not None:
+                found.append(replace(one, failed=failed))
+                continue
+            ended = {s: Outcome.of(done.results[job.key]) for s, job in zip(seeds, of, strict=True)}
+            gains = {s: gained(o, self.outcomes[s], self.clients, self.second_key) for s, o in ended.items()}
+            rest = {s: np.delete(o.held, list(self.clients)) for s, o in ended.items()}
             ahead = {
-                s: gains[s] + float(self.outcomes[s][self.people].mean() - rest.mean())
-                for s, rest in others.items()
-                if len(rest)
+                s: gains[s] + float(self.outcomes[s].held[self.people].mean() - np.nanmean(others))
+                for s, others in rest.items()
+                if np.isfinite(others).any()
             }
-            found.append(replace(one, gains={**one.gains, **gains}, ahead={**one.ahead, **ahead}, failed=failed))
+            found.append(replace(one, gains={**one.gains, **gains}, ahead={**one.ahead, **ahead}))
         return found
 
-    def _gain(self, seed: int, outcome: np.ndarray) -> float:
-        """Return how much more the deviants have than if honest: the mean over them; for two keys the sum, less the
-        second's grant.
-        """
-        apart = (outcome - self.outcomes[seed])[list(self.clients)]
-        return float(apart.sum()) - self.granted[seed] if self.second_key else float(apart.mean())
-
     def sections_of(self, deviation: Deviation) -> dict[str, Any]:
-        """Return the experiment in which the clients deviate like this, or are honest; then a second key never
-        joins."""
-        if self.second_key and not deviation:
-            return with_deviation(self.sections, {"leaves": 0}, self.clients[1:])
-        base = {"second": "copied"} if self.second_key else {}
-        return with_deviation(self.sections, {**base, **deviation} if deviation else {}, self.clients)
+        """Return the experiment in which the clients deviate like this, or are honest."""
+        return played_sections(self.sections, deviation, self.clients, self.second_key)
 
     def _job(self, deviation: Deviation, seed: int) -> Job:
-        words = said_of(Deviant(**table_of(deviation, []))) if deviation else "honest"
-        return seeded(self.sections_of(deviation), seed, f"{words}, seed={seed}")
+        return job_of(self.sections_of(deviation), seed, deviation)
 
     def _all(self, jobs: Any) -> Any:
         found = play_all(list(jobs), self.store, self.work, workers=self.workers, label="attack", ended=self._count)
@@ -600,44 +604,121 @@ class _Game:
         self._told(self._played, self._most and max(self._most, self._played), self.figure)
 
 
-class _Kept:
-    """The results of a search: those of a sweep that have every client's outcome."""
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
-    def __init__(self, folder: Path, clients: int) -> None:
-        self.inner, self.clients = Store(folder), clients
+
+class KeptOutcomes:
+    """The results of a search: those that have the outcome of every client.
+
+    Attributes:
+        inner: where they are kept.
+        members: how many clients there are.
+        watched: the clients whose purchases are needed (see :func:`play_with_outcome`).
+    """
+
+    def __init__(self, inner: Results, members: int, watched: Sequence[int]) -> None:
+        self.inner, self.members, self.watched = inner, members, {str(c) for c in watched}
 
     def read(self, job: Job) -> dict[str, Any] | None:
         """Return a finished result with outcomes; None if it must be played."""
-        found = self.inner.read(job)
-        outcome = (found or {}).get("outcome")
+        found = self.inner.read(job) or {}
+        outcome, trades = found.get("outcome"), found.get("trades_of")
         sound = (
-            _is_number((found or {}).get("granted"))
+            found.get("measure") in MEASURES
+            and _is_number(found.get("granted"))
             and isinstance(outcome, list)
-            and len(outcome) == self.clients
-            and all(_is_number(o) for o in outcome)
+            and len(outcome) == self.members
+            and all(o is None or _is_number(o) for o in outcome)
+            # a result of before these were kept is played again: its distances are those that cheats feign
+            and (found["measure"] != "utility" or isinstance(trades, dict))
+            and (not trades or self.watched <= trades.keys())
         )
-        return found if sound and found is not None and found.get("measure") in MEASURES else None
+        return found if sound else None
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
         """Keep a result. Raises MachineError if it cannot be written."""
         self.inner.write(job, result)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+@dataclass(frozen=True)
+class Outcome:
+    """What the clients of a run ended with.
+
+    Attributes:
+        measure: "utility", "balance" or "nothing"; see :func:`play_with_outcome`.
+        held: ``[N]`` in tokens. NaN: the client never joined, so it has no account.
+        granted: what the mint gave each client that joined, in tokens; 0 for utilities.
+        trades: by client, for each round ``[2, N]``: lambda n_j/n_i of what it imported from each other client, and
+            their distances from it. No numbers: it was not at a market.
+    """
+
+    measure: str
+    held: NDArray[np.float64]
+    granted: float
+    trades: Mapping[int, Sequence[NDArray[np.float64]]]
+
+    @staticmethod
+    def of(kept: Mapping[str, Any]) -> Outcome:
+        """Return the outcome in a result of :func:`play_with_outcome`."""
+        trades = {int(c): [np.array(row, float) for row in rows] for c, rows in kept.get("trades_of", {}).items()}
+        return Outcome(kept["measure"], np.array(kept["outcome"], float), float(kept["granted"]), trades)
 
 
-def play_with_outcome(job: Job, step: Step, second_key: int | None = None) -> dict[str, Any]:
+def gained(found: Outcome, honest: Outcome, clients: Sequence[int], second_key: bool = False) -> float:
+    """Return how much more the deviants have than if honest: the mean over them; for two keys the sum, less the
+    second's grant.
+
+    A market's utility takes off how far the models lie that a client buys. For deviants, these are the distances of
+    the round in the honest run: what a cheat sends does not change what its samples are. Where that run has none, they
+    are the cheat's.
+    """
+    apart = (np.nan_to_num(found.held) - np.nan_to_num(honest.held))[list(clients)]
+    for place, c in enumerate(clients):
+        for ours, true in zip(found.trades.get(c, ()), honest.trades.get(c, ()), strict=False):
+            if ours.size and true.size:
+                apart[place] += float((ours[0] * np.nan_to_num(ours[1] - true[1])).sum())
+    return float(apart.sum()) - found.granted if second_key else float(apart.mean())
+
+
+def scale_of(honest: Sequence[Outcome], people: Sequence[int]) -> float:
+    """Return the yardstick for gains, in tokens: the people's mean absolute utility in honest runs; for balances, the
+    mean distance of all members' balances from their grant, that is, what the mechanism moves.
+    """
+    if honest[0].measure == "balance":
+        return float(np.mean([np.nanmean(np.abs(one.held - one.granted)) for one in honest]))
+    return float(np.mean([np.abs(one.held[list(people)]).mean() for one in honest]))
+
+
+def played_sections(
+    sections: Mapping[str, Any], deviation: Deviation, clients: Sequence[int], second_key: bool = False
+) -> dict[str, Any]:
+    """Return an experiment in which the clients deviate like this, or are honest; then a second key never joins."""
+    if second_key and not deviation:
+        return with_deviation(sections, {"leaves": 0}, clients[1:])
+    base = {"second": "copied"} if second_key else {}
+    return with_deviation(sections, {**base, **deviation} if deviation else {}, clients)
+
+
+def job_of(sections: Mapping[str, Any], seed: int, deviation: Deviation) -> Job:
+    """Return the run of an experiment with one seed, under the name of what its deviants do."""
+    return seeded(sections, seed, f"{Try(deviation).said if deviation else 'honest'}, seed={seed}")
+
+
+def play_with_outcome(
+    job: Job, step: Step, watched: Sequence[int] = (), second_key: int | None = None
+) -> dict[str, Any]:
     """Play a job and return the result of :func:`hanse.lab.job.attempt`, together with each client's outcome.
 
     ``outcome`` is a list of tokens per client, and ``measure`` says what they mean. It is "utility" if the mechanism
     records that: by true numbers instead of declared ones, less the loss of eq. (8) of iPFL from distant models.
-    Otherwise it is "balance", of the client's account, or "nothing" if no client was ever paid. ``granted`` are the
-    tokens that the mint granted each client; 0 for utilities. ``second_key`` is a client that is another's second key.
+    Otherwise it is "balance", of the client's account (None: it never joined), or "nothing" if no client was ever paid.
+    ``granted`` are the tokens that the mint granted each client; 0 for utilities. ``trades_of`` has what
+    :class:`Outcome` says of the ``watched`` clients. ``second_key`` is a client that is another's second key.
     """
     from hanse.runs.experiment import run
 
-    last, kept = _Watched(job.experiment.data.clients, second_key), dict[str, Any]()
+    last, kept = _Watched(watched, second_key), dict[str, Any]()
 
     def go(observers: Sequence[Any]) -> Any:
         result = run(job.experiment, observers=[*observers, last])
@@ -652,29 +733,45 @@ class _Watched:
 
     Attributes:
         states: the parts' states, by slot.
+        members: how many clients there are.
         traded: iPFL's eq. (1) minus lambda n_j/n_i d_ij of all imports that were delivered, ``[N]`` in tokens. A second
             key's model contains nothing new: it counts as having no samples, and its imports add nothing to its
             owner's.
+        trades: by watched client, each round's purchases and distances, as :class:`Outcome` describes them.
     """
 
-    def __init__(self, clients: int, second_key: int | None = None) -> None:
+    def __init__(self, watched: Sequence[int] = (), second_key: int | None = None) -> None:
         self.states: Mapping[str, Any] = {}
-        self.traded, self._key = np.zeros(clients), second_key
+        self.members, self.traded, self._key = 0, np.zeros(0), second_key
+        self.trades: dict[int, list[list[list[float | None]]]] = {client: [] for client in watched}
 
     def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
         """Keep the states, and add the round's market."""
         self.states = played.state.states
+        if not self.members:
+            self.members = played.view.context.num_clients
+            self.traded = np.zeros(self.members)
         arrays = {} if played.view.settlement is None else played.view.settlement.arrays
         if "market_distance" not in arrays:
+            for rounds in self.trades.values():
+                rounds.append([])
             return
         paid, clients = arrays["market_paid"][:, None], arrays["market_client"]
         graph, money = arrays["market_graph"] * paid, arrays["market_units"] * paid / TOKEN
         truth = [arrays[f"market_true_{name}"] for name in ("size", "cost", "eagerness")]
         sizes, costs, eagerness = truth[0] * (clients != self._key), truth[1], truth[2] * (clients != self._key)
         eagerness = np.where(sizes > 0, eagerness, 0.0)  # papers.md I13
-        apart = float(arrays["market_lam"]) * sizes[None, :] / np.maximum(sizes, 1)[:, None] * arrays["market_distance"]
-        far = np.where((graph != 0) & (sizes[:, None] > 0), graph * apart, 0.0).sum(axis=1)
+        # who may not trade, since nothing is alike, counts as at a right angle
+        distance = np.where(arrays["market_distance"] >= APART, 1.0, arrays["market_distance"])
+        weight = float(arrays["market_lam"]) * sizes[None, :] / np.maximum(sizes, 1)[:, None]
+        weight = np.where((graph != 0) & (sizes[:, None] > 0), graph * weight, 0.0)
+        far = (weight * distance).sum(axis=1)
         np.add.at(self.traded, clients, utilities_of(graph, money, sizes, costs, eagerness) - far)
+        for c, rounds in self.trades.items():
+            imports, apart = np.zeros(self.members), np.full(self.members, np.nan)
+            for i in np.flatnonzero(clients == c):
+                imports[clients], apart[clients] = weight[i], distance[i]
+            rounds.append([[*imports.tolist()], [None if math.isnan(d) else d for d in apart.tolist()]])
 
 
 def _outcome(result: Any, last: _Watched) -> dict[str, Any]:
@@ -682,12 +779,14 @@ def _outcome(result: Any, last: _Watched) -> dict[str, Any]:
     utility = next((state["utility"] for state in last.states.values() if "utility" in state), None)
     if utility is not None:
         priced = isinstance(result.experiment.mechanism.built.settle, IPFL)
-        return {"measure": "utility", "outcome": (last.traded if priced else utility).tolist(), "granted": 0.0}
-    pays, clients = "settle" in result.experiment.mechanism.built.slots(), len(last.traded)
-    held = [result.book.balance(client(c)) / TOKEN for c in range(clients)]
-    there = max(1, sum(f"client/{c}" in result.book.balances for c in range(clients)))
-    granted = -result.book.balance(MINT) / TOKEN / there
-    return {"measure": "balance" if pays else "nothing", "outcome": held, "granted": granted}
+        held = (last.traded if priced else utility).tolist()
+        trades = {str(c): rounds for c, rounds in last.trades.items()} if priced else {}
+        return {"measure": "utility", "outcome": held, "granted": 0.0, "trades_of": trades}
+    pays, accounts = "settle" in result.experiment.mechanism.built.slots(), result.book.balances
+    there = [f"client/{c}" in accounts for c in range(last.members)]
+    balances = [result.book.balance(client(c)) / TOKEN if joined else None for c, joined in enumerate(there)]
+    granted = -result.book.balance(MINT) / TOKEN / max(1, sum(there))
+    return {"measure": "balance" if pays else "nothing", "outcome": balances, "granted": granted}
 
 
 def small(mechanism: str) -> dict[str, Any]:
@@ -696,16 +795,4 @@ def small(mechanism: str) -> dict[str, Any]:
     Args:
         mechanism: the name of the mechanism.
     """
-    return {
-        "data": {"source": "digits", "clients": 8, "client_test": 0.1, "client_validation": 0.1},
-        "model": {"name": "logistic"},
-        "mechanism": {"name": mechanism},
-        "train": {"steps": 20, "batch_size": 16, "lr": 0.1},
-        "clients": {
-            "grant": 100.0,
-            "profiles": {"name": "roles", "roles": ["trader"] * 8, "eagerness": [5e4, 5e4], "cost": [0.2, 0.4]},
-        },
-        "engine": {"threads": 1},
-        "eval": {"every": 8},
-        "run": {"rounds": 8},
-    }
+    return {**tomllib.loads(read_text(RULES, 1 << 20))["experiment"], "mechanism": {"name": mechanism}}

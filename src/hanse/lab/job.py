@@ -20,10 +20,11 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
@@ -42,8 +43,8 @@ class Job:
     """One run, described but not yet played.
 
     Attributes:
-        key: a hash of ``sections`` (:func:`key_of`, or of a study's :class:`Keys`). Two jobs with the same key are the
-            same run, so a finished result is found by its key and shared by every table that needs it.
+        key: a hash of ``sections`` (see :func:`key_of`). Two jobs with the same key are the same run, so a finished
+            result is found by its key and shared by every table that needs it.
         label: what distinguishes this run from the others, as in "train.lr=0.1, seed=0".
         sections: the experiment as nested plain values, in the form of an experiment's file and with the seeds.
             Other settings have their defaults.
@@ -88,56 +89,53 @@ class Job:
         return int(self.sections.get("run", {}).get("rounds", RunSection().rounds))
 
 
-def key_of(sections: Mapping[str, Any]) -> str:
+def key_of(sections: Mapping[str, Any], ids: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the key of an experiment: 20 hexadecimal digits that do not depend on the order of its settings.
 
     Only written settings count: naming a default gives a different key than omitting it.
 
     Args:
         sections: the experiment as nested plain values that JSON can hold.
+        ids: the ids of parts by their import paths of today. A part's id is the path that it had when the first result
+            was kept, so a study's results are still found when a part of its own has moved or has another name.
+
+    Examples:
+        >>> before = key_of({"mechanism": {"settle": "study.parts:Bill"}})
+        >>> key_of({"mechanism": {"settle": "study.bills:Bill"}}, {"study.bills:Bill": "study.parts:Bill"}) == before
+        True
     """
-    text = json.dumps(sections, sort_keys=True)
+    text = json.dumps(named(_as_first_written(sections), ids), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-@dataclass(frozen=True, eq=False)
-class Keys:
-    """How the keys of a study's runs are made, so that its results stay found when something gets another name.
+def named(value: Any, ids: Mapping[str, str]) -> Any:
+    """Return a value, or nested plain values, with the id of each part that has one in the place of its import path."""
+    if isinstance(value, Mapping):
+        return {name: named(item, ids) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [named(item, ids) for item in value]
+    return ids.get(value, value) if isinstance(value, str) else value
 
-    A study that keeps results over years (the papers) has one; a sweep's keys are those of :func:`key_of`.
 
-    Attributes:
-        ids: the ids of parts by their import paths of today. A part's id is the path that it had when its first result
-            was kept.
-        as_first_written: makes an experiment into the one that would have been written for it when the first results
-            were kept: where a default has changed since, it leaves out the value that was the default, and names that
-            of today. None: no default has changed.
+def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an experiment as it was written when PI-FL had the paper's settings as its defaults.
 
-    Examples:
-        >>> keys = Keys({"new.place:Market": "old:Market"})
-        >>> keys.of({"mechanism": {"name": "new.place:Market"}}) == key_of({"mechanism": {"name": "old:Market"}})
-        True
+    Results of that time are kept by the keys under which they were planned. So ``judges = "all"`` of first-order values
+    at clients and ``invited = "earn"`` are left out, and the defaults of today, which would look the same, are named.
     """
-
-    ids: Mapping[str, str] = field(default_factory=dict)
-    as_first_written: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-
-    def named(self, value: Any) -> Any:
-        """Return a value, or nested values, with each part's id in the place of its path."""
-        if isinstance(value, Mapping):
-            return {name: self.named(item) for name, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.named(item) for item in value]
-        return self.ids.get(value, value) if isinstance(value, str) else value
-
-    def of(self, sections: Mapping[str, Any]) -> str:
-        """Return the key of an experiment, given as nested plain values."""
-        written = sections if self.as_first_written is None else self.as_first_written(sections)
-        return key_of(self.named(written))
-
-
-PLAIN = Keys()
-"""The keys of :func:`key_of`."""
+    mechanism = sections.get("mechanism")
+    table = dict(mechanism) if isinstance(mechanism, Mapping) else {"name": mechanism}
+    pifl, said = table.get("name") == "pifl", table.get("value", {})
+    if pifl and (invited := table.pop("invited", "unpaid")) != "earn":
+        table["invited"] = invited
+    value = dict(said) if isinstance(said, Mapping) else {"name": said}
+    if value.get("name", "first_order_clients" if pifl else "") == "first_order_clients":
+        judges = value.pop("judges", "auto")
+        value |= {} if judges == "all" else {"judges": judges}
+        table = {key: option for key, option in table.items() if key != "value"} | ({"value": value} if value else {})
+    elif not pifl:
+        return sections
+    return {**sections, "mechanism": table}
 
 
 def seeded(
@@ -145,7 +143,7 @@ def seeded(
     seed: int | None,
     label: str,
     of: Sequence[str] = ("data", "run"),
-    keys: Keys = PLAIN,
+    ids: Mapping[str, str] = MappingProxyType({}),
 ) -> Job:
     """Return the run of an experiment with one seed.
 
@@ -154,14 +152,14 @@ def seeded(
         seed: the seed for the sections in ``of``. None: the experiment keeps its own seeds.
         label: the job's label.
         of: the sections whose seed is set: "data" for the split into clients, "run" for everything else.
-        keys: how the job's key is made.
+        ids: ids of parts, for the key (:func:`key_of`).
     """
     given = dict(sections)
     for name in () if seed is None else of:
         below = given.get(name, {})
         if isinstance(below, Mapping):  # anything else is a mistake, which the experiment's check will report
             given[name] = {**below, "seed": seed}
-    return Job(keys.of(given), label, given)
+    return Job(key_of(given, ids), label, given)
 
 
 class _Rounds:
@@ -291,6 +289,8 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[s
         result = run([_Rounds(step)])
         if result.interrupted:
             return found | {"status": "interrupted"}
+        if result.nothing:
+            return found | {"status": "failed", "error": result.nothing, "traceback": ""}
         found |= {"experiment": job.experiment.sections(), **_kept(result.metrics)}
         tests = [_accuracies(result, rounds - 1) for rounds in found["tested"]]
         found["curves"] |= _by_client(tests)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hanse.base.errors import UserError, first_line
+from hanse.base.errors import RAISED, UserError, first_line, gated
 from hanse.base.streams import stream, torch_seed
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
@@ -29,7 +29,7 @@ from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.forward import read_convolutions
 from hanse.learning.generators import untouched
 from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
-from hanse.learning.local import Precision, in_channels_last, loss_of
+from hanse.learning.local import Precision, gradients_of, in_channels_last, loss_of
 from hanse.learning.scoring import outcomes_of
 
 
@@ -77,8 +77,8 @@ class Plain:
     def outputs(self, x: Tensor) -> Tensor:
         """Return the module's outputs on inputs ``x [n, ...]``.
 
-        If the module returns a tensor, it is converted to float32. Anything else is returned unchanged, for the caller
-        to reject.
+        If the module returns a tensor of real numbers, it is converted to float32. Anything else is returned unchanged,
+        for the caller to reject.
         """
         around: AbstractContextManager[None] = nullcontext()
         if self.precision == "bf16":
@@ -88,7 +88,7 @@ class Plain:
             x = x.contiguous(memory_format=torch.channels_last)
         with around:
             output: Tensor = self.module(x)
-        return output.float() if isinstance(output, Tensor) else output
+        return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
 
     def losses(self, row: Tensor, samples: Samples, precision: Precision) -> Tensor:
         """Return a row's loss on each sample, float64 ``[n]``, in evaluation mode.
@@ -121,7 +121,7 @@ class Plain:
         """
         self.problem.layout.load(self.module, row.to(self.device))
         trained = [p for p in self.module.train().parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(self.loss(samples), trained, materialize_grads=True)
+        gradients = gradients_of(self.loss(samples), trained)
         steepest = max(float(g.abs().max()) for g in gradients if g.numel())
         return 0.1 / max(1.0, steepest) if math.isfinite(steepest) else 0.1
 
@@ -144,7 +144,7 @@ class Plain:
         for batch in batch_plan(len(job.index), recipe, job.key).tolist():
             positions = torch.tensor([p for p in batch if p >= 0])
             loss = self.loss(samples.take(job.index[positions]))
-            gradients = torch.autograd.grad(loss, list(trained.values()), materialize_grads=True)
+            gradients = gradients_of(loss, list(trained.values()))
             with torch.no_grad():
                 for (name, p), gradient in zip(trained.items(), gradients, strict=True):
                     pulled = recipe.weight_decay * p + job.mu * (p - still[name]) + constant[name]
@@ -182,7 +182,7 @@ def why_unfit(
             with torch.no_grad():
                 plain.module.eval()
                 output = plain.outputs(few.x)
-        except Exception as error:  # a user's module may raise anything, and that is the reason
+        except RAISED as error:  # a user's module may raise anything, and that is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
             return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
         wrong = _wrong_one(output, len(few)) if problem.one_output else _wrong_form(output, few, num_classes)
@@ -190,19 +190,46 @@ def why_unfit(
         if wrong is not None or len(few) < smallest_batch(problem):
             return wrong
         try:
+            row, before = problem.layout.flatten(plain.module), _beside(plain.module)
             plain.module.train()
-            torch.autograd.grad(
-                plain.loss(few), [p for p in plain.module.parameters() if p.requires_grad], materialize_grads=True
-            )
-        except Exception as error:
+            gradients_of(plain.loss(few), [p for p in plain.module.parameters() if p.requires_grad])
+            changed = [name for name, kept in _beside(plain.module).items() if before.get(name) != kept]
+            problem.layout.load(plain.module.eval(), row)
+            with torch.no_grad():
+                after = plain.outputs(few.x)
+        except RAISED as error:
             return f"takes samples of shape {shape}, but cannot train on them ({first_line(error)})"
+    if changed and bool(torch.isfinite(output).all()) and not torch.allclose(after, output, rtol=1e-4, atol=1e-6):
+        return (
+            f"keeps {', '.join(map(repr, changed[:3]))} beside its parameters: training changes it, and its outputs "
+            "depend on it; only parameters and float buffers are sent: register_buffer makes a tensor one"
+        )
     return None
+
+
+def _beside(module: nn.Module) -> dict[str, str]:
+    """Return what a module keeps beside the tensors of its row (attributes, integer buffers), by name.
+
+    A tensor stands for itself by its identity and the number of times that PyTorch wrote into it.
+    """
+    usual = vars(nn.Module()).keys()
+    kept = [
+        (f"{place}.{name}" if place else name, value)
+        for place, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in usual
+    ]
+    kept += [(name, buffer) for name, buffer in module.named_buffers() if not buffer.is_floating_point()]
+    return {n: f"{id(v)} {v._version}" if isinstance(v, Tensor) else repr(v)[:10_000] for n, v in kept}
 
 
 def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | None:
     """Return what is wrong with the shape of a module's output on ``few`` samples, or None."""
     if not isinstance(output, Tensor):
         return f"returns a {type(output).__name__}; one tensor of outputs is needed"
+    if not output.is_floating_point():
+        kind = str(output.dtype).removeprefix("torch.")
+        return f"gives outputs of type {kind}; a loss takes real numbers: output.real or output.float(), perhaps"
     got, n = list(output.shape), len(few)
     if num_classes is None:
         wanted = few.y[0].numel()
@@ -276,7 +303,7 @@ def settle(
         return choice, problem, engine, []
     try:
         wrong = disagreement(engine, problem, row, samples, device)
-    except Exception as error:  # if it is the module's own fault, the comparison below raises it again
+    except RAISED as error:  # if it is the module's own fault, the comparison below raises it again
         wrong = f"fails on the model ({first_line(error)})"
     if wrong is None:
         return choice, problem, engine, []
@@ -284,7 +311,8 @@ def settle(
     warning = f"warning: engine.train: {choice.engine!r} {wrong}; each model is trained and scored by the module itself"
     choice, problem = replace(choice, engine="sequential", graphs=False), replace(problem, plain=True)
     engine = make_engine(choice, problem, device, precision)
-    left = disagreement(engine, problem, row, samples, device)
+    with gated("model.name: the model, tried before round 0"):
+        left = disagreement(engine, problem, row, samples, device)
     if left is None:
         return choice, problem, engine, [warning]
     if left == _SCORES:

@@ -22,12 +22,15 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Floats, Ints, mix
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
+from hanse.games.jackknife import t_factor
 from hanse.games.mixture import Game
 from hanse.learning.coalitions import WORST, Rule, members_of, mixtures
 from hanse.learning.figures import Figures, accuracy_of, loss_of, worth_of
 from hanse.learning.job import ModelOutputs, Scores, SeatJob, TrainedRows
 
 Evaluate = Callable[[Tensor], Figures]
+_PROBES = 32  # random worths
+_LOOKS = 4  # coalitions that are evaluated again where the first differs
 Model = TypeVar("Model")
 
 
@@ -84,7 +87,8 @@ class FunctionCoalitions(Generic[Model]):
     """The game of some updates whose coalitions' models a function scores.
 
     It can be used like :class:`hanse.learning.coalitions.Coalitions`, but has no values computed without a block of
-    samples.
+    samples. In their place it has random worths, by which :meth:`errors` finds how much it matters that the function
+    does not say the same of a model twice.
 
     Args:
         worth: a function that returns the worth of a model; higher is better.
@@ -111,6 +115,7 @@ class FunctionCoalitions(Generic[Model]):
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
         self.evaluated, self.keep_outputs = 0, False
         self.floor, self.below_floor = -math.inf, 0  # what guessing gives is not known of a user's function
+        self._first: dict[tuple[int, ...], float] = {}
 
     @property
     def players(self) -> int:
@@ -119,8 +124,25 @@ class FunctionCoalitions(Generic[Model]):
 
     @property
     def without_block(self) -> Floats:
-        """NaN, ``[evaluated, 1]``: nothing is known of values with a block of the samples left out."""
-        return np.full((self.evaluated, 1), math.nan)
+        """Random worths ``[evaluated, B]`` of size 1, for :meth:`errors`: there are no blocks of samples."""
+        return np.random.default_rng(0).normal(size=(self.evaluated, _PROBES))
+
+    def errors(self, of_random: Floats) -> Floats:
+        """Return the standard errors ``[n]`` of values because the function says something else each time.
+
+        The function is asked about the largest coalition once more and, if it says something else, about up to four
+        coalitions more. The result is 0 where it says the same.
+
+        Args:
+            of_random: ``[n, B]``, the values of the random worths.
+        """
+        apart = list[float]()
+        for members in [max(self._first, key=len), *list(self._first)[:_LOOKS]]:
+            apart.append(self._worth_of(np.array(members, np.int64)) - self._first[members])
+            if not any(apart):
+                return np.zeros(len(of_random))
+        size = math.sqrt(sum(one**2 for one in apart) / (2 * len(apart)))
+        return np.asarray(t_factor(len(apart)) * size * np.sqrt(np.mean(of_random**2, axis=1)))
 
     def __call__(self, coalition: frozenset[int]) -> float:
         """Return the utility of one coalition, the more the better."""
@@ -144,6 +166,14 @@ class FunctionCoalitions(Generic[Model]):
     def _one(self, members: Ints) -> float:
         """Return the utility of some players; the base, whose worth many coalitions may share, is scored only once."""
         self.evaluated += 1
+        if not len(members):
+            return self._worth_of(members)
+        key = tuple(members.tolist())
+        if key not in self._first:
+            self._first[key] = self._worth_of(members)
+        return self._first[key]
+
+    def _worth_of(self, members: Ints) -> float:
         model = self._make(members) if len(members) else None
         if model is not None:
             return self._worth(model)

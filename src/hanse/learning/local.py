@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
@@ -176,6 +176,12 @@ def loss_of(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(output.reshape(y.shape), y)
 
 
+def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of a loss at each parameter, dense also where PyTorch's is sparse (``nn.Embedding``)."""
+    found = torch.autograd.grad(loss, list(parameters), materialize_grads=True)
+    return [one if one.layout == torch.strided else one.to_dense() for one in found]
+
+
 def _generators(device: torch.device) -> Tensor:
     """Return the states of the generators that a module may draw from: the processor's, and its own card's."""
     own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
@@ -289,7 +295,7 @@ class Trainer:
             loss = loss_of(self.problem, output.to(self.dtype), y)
             # a payload's term is trained on but not reported: losses stay comparable with those of other mechanisms
             aim = loss if term is None else loss + term(output.to(self.dtype), y)
-            gradients = list(torch.autograd.grad(aim, parameters, materialize_grads=True))
+            gradients = gradients_of(aim, parameters)
             with torch.no_grad():
                 if decay:
                     torch._foreach_add_(gradients, parameters, alpha=decay)

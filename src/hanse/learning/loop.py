@@ -50,6 +50,8 @@ WITH_PENALTY = "fit(model, data, round, penalty)"
 FORMS = f"fit(model, data, round) or {WITH_PENALTY}"
 LOOP = "its training loop"
 """What the reason of a seat that was refused for its loop begins with."""
+NO_STEP = "made no step"
+"""What the reason goes on with if a loop changed nothing."""
 Batch = tuple[Tensor, Tensor]
 
 
@@ -450,7 +452,13 @@ class LoopEngine(ScoringEngine):
             with torch.enable_grad(), _restored(self._process):  # a loop's settings must not outlast it
                 returned = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
             row = _row_of(module, problem, job.start)
-            return _seat_of(row, returned, self._counts.steps, len(data))
+            seat = _seat_of(row, returned, self._counts.steps, len(data))
+            if seat.steps or not torch.equal(row, job.start.to(row)):
+                return seat
+            return _refused(
+                f"{LOOP} {NO_STEP} on its {len(data)} samples: are its batches empty, as those of a larger batch_size "
+                "with drop_last are?"
+            )
         except LoopError as wrong:
             return _refused(f"{LOOP} {wrong}")
         except (

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from hanse.base.errors import UserError, first_line, named
+from hanse.base.errors import RAISED, UserError, first_line, named
 from hanse.base.factories import Rate, Weight, call
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
@@ -297,7 +297,7 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
             raise UserError(f"{WHERE}: '{name}': a sample's loss must not depend on the other samples of its batch")
     except UserError:
         raise
-    except Exception as error:  # a user's function may raise anything, and that is the reason
+    except RAISED as error:  # a user's function may raise anything, and that is the reason
         hint = ""
         if num_classes == 2 and not objective.one_output:
             hint = "; outputs = 1 if it takes one output for two classes"

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hanse.base.errors import UserError, first_line, named
+from hanse.base.errors import RAISED, UserError, first_line, named
 from hanse.base.streams import stream
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import sample_blocks
@@ -310,7 +310,7 @@ class Metric:
         else:
             try:
                 value = float(self.function(judged.y, judged.predicted))
-            except Exception as wrong:  # a user's function may raise anything on samples that it cannot judge
+            except RAISED as wrong:  # a user's function may raise anything on samples that it cannot judge
                 return math.nan, first_line(wrong)[:200]
         return (value, "") if math.isfinite(value) else (math.nan, f"{self.reading.title} is not finite")
 

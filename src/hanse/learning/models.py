@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hanse.base.errors import UserError, import_path, nearest
+from hanse.base.errors import UserError, gated, import_path, nearest
 from hanse.base.streams import torch_seed
 from hanse.base.wings import Names
 from hanse.core.table import Layout
@@ -314,12 +314,8 @@ def build_module(
             factory = name if not isinstance(name, str) else MODELS.get(name) or import_path(name, "model.name", MODELS)
             _check_options(where, factory, options)
             shape = inputs.shapes if isinstance(input_shape, Inputs) else tuple(input_shape)
-            try:
+            with gated(f"{where}: could not be made", _no_arguments(factory)):
                 module = factory(shape, num_classes, **options)
-            except UserError:
-                raise
-            except TypeError as error:
-                raise UserError(f"{where}: could not be made: {error}{_no_arguments(factory)}") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"{where}: returned a {type(module).__name__}, not a torch.nn.Module")
     return ByName(module, inputs) if inputs else module
@@ -338,25 +334,28 @@ def _no_arguments(factory: Factory) -> str:
         inspect.signature(factory).bind()
     except (TypeError, ValueError):
         return ""
-    return "; it is called as a function (input_shape, num_classes, **options): give one, or the module itself"
+    return "it is called as a function (input_shape, num_classes, **options): give one, or the module itself"
 
 
 def _copied(module: nn.Module, number: int, options: Mapping[str, Any]) -> nn.Module:
     """Return a copy of a module that was given as an object; for a ``number`` above 0 it draws its weights anew."""
     if options:
         raise UserError(f"model.{next(iter(options))}: a module that is given as an object has no options")
-    made = copy.deepcopy(module)
+    where = f"model: {type(module).__name__}"
+    with gated(f"{where}: cannot be copied, which every client's training does", "give a factory, which makes it"):
+        made = copy.deepcopy(module)
     if number:
         for part in made.modules():
             own = [name for name, p in part.named_parameters(recurse=False) if p.requires_grad]
             if own and not callable(getattr(part, "reset_parameters", None)):
                 raise UserError(
-                    f"model: {type(module).__name__}: the mechanism starts with several different models, and "
+                    f"{where}: the mechanism starts with several different models, and "
                     f"{type(part).__name__} cannot draw its '{own[0]}' anew (it has no reset_parameters): give a "
                     "factory (input_shape, num_classes) instead of the module"
                 )
             if own:
-                part.reset_parameters()  # type: ignore[operator]
+                with gated(f"{where}: cannot draw new weights ({type(part).__name__}.reset_parameters)"):
+                    part.reset_parameters()  # type: ignore[operator]
     return made
 
 
@@ -394,13 +393,19 @@ def _overlapping(module: nn.Module) -> tuple[str, str] | None:
 
 
 def _unlike_parameters(module: nn.Module) -> str | None:
-    """Return which parameter could not be trained as it is, and why, or None.
+    """Return which parameter or buffer could not be in a row as it is, and why, or None.
 
     A row holds real numbers, and the hooks of a parameter would not be run.
     """
+    tensors = [(f"parameter {name!r}", p) for name, p in module.named_parameters()]
+    for name, tensor in [*tensors, *((f"buffer {name!r}", b) for name, b in module.named_buffers())]:
+        if nn.parameter.is_lazy(tensor):
+            return f"{name} has no shape yet (a lazy layer): run the module once on a sample before"
+        if tensor.is_complex():
+            return f"{name} is complex; a model's row holds real numbers: keep two real tensors"
+        if tensor.is_meta:
+            return f"{name} lies on the device 'meta', without numbers: module.to_empty, and draw its weights"
     for name, parameter in module.named_parameters():
-        if parameter.is_complex():
-            return f"parameter {name!r} is complex; a model's row holds real numbers: keep two real parameters"
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             return (
                 f"parameter {name!r} has a gradient hook, which would not be run: mask in forward, or freeze parameters"
@@ -459,6 +464,8 @@ def build_problem(
     outputs = 1 if objective is not None and objective.one_output else num_classes
     module = build_module(name, input_shape, outputs, seed, number=number, **options)
     where = _called(name)
+    if (why := _unlike_parameters(module)) is not None:
+        raise UserError(f"{where}: {why}")
     try:
         layout = layout_of(module, send)
     except ValueError as error:
@@ -470,8 +477,6 @@ def build_problem(
             f"{where}: {pair[0]!r} and {pair[1]!r} are two parameters in the same memory; to tie them, "
             "make them one object, as in b.weight = a.weight"
         )
-    if (why := _unlike_parameters(module)) is not None:
-        raise UserError(f"{where}: {why}")
     loss: Literal["cross_entropy", "mse"] = "mse" if num_classes is None else "cross_entropy"
     problem = Problem(module, layout, loss, getattr(module, "judge", None), objective=objective)
     return problem, layout.flatten(module)

@@ -31,6 +31,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hanse.base.errors import gated
 from hanse.data.samples import Samples
 from hanse.learning.cards import Resident
 from hanse.learning.forward import forward, read_convolutions, through
@@ -329,7 +330,7 @@ class Scorer:
         reduce, pool = reduce or _as_they_are, self._pool.of(pool)
         if isinstance(models, Tensor):
             models = self._as_models(models)
-        with torch.no_grad():
+        with gated("the model: fails on held-out samples"), torch.no_grad():
             if index is None or isinstance(index, Tensor):
                 # a lone row of convolutions is run as the module, a lone mixture is not: its bits must not depend
                 # on how many are asked for at once

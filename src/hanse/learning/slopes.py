@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hanse.base.errors import first_line
+from hanse.base.errors import UserError, first_line, gated
 from hanse.data.samples import Samples
 from hanse.learning.forward import forward
 from hanse.learning.job import Problem
-from hanse.learning.local import in_channels_last
+from hanse.learning.local import gradients_of, in_channels_last
 from hanse.learning.scoring import tally
 from hanse.learning.sequences import sequence_losses
 
@@ -34,18 +34,19 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class Slopes:
     """The mean loss gradient of a model on each of B blocks of samples, in evaluation mode.
 
-    Attributes:
-        problem: the model and its loss.
-        samples: the samples. If all blocks are processed at once, a copy in the blocks' order is kept.
-        blocks: the positions of each block's samples, none of them empty.
+        Attributes:
+            problem: the model and its loss.
+            samples: the samples. If all blocks are processed at once, a copy in the blocks' order is kept.
+            blocks: the positions of each block's samples, none of them empty.
 
-    Examples:
-        >>> from hanse.core.table import Layout
-        >>> module = nn.Linear(1, 1, bias=False)
-        >>> samples = Samples(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]))
-        >>> slopes = Slopes(Problem(module, Layout.of(module), "mse"), samples, torch.arange(2).split(1))
-        >>> slopes(torch.zeros(1)).flatten().tolist()  # of (w - 3)^2 and (2 w - 4)^2 at w = 0
-        [-6.0, -16.0]
+        Examples:
+            >>> from hanse.base.errors import gated
+    from hanse.core.table import Layout
+            >>> module = nn.Linear(1, 1, bias=False)
+            >>> samples = Samples(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]))
+            >>> slopes = Slopes(Problem(module, Layout.of(module), "mse"), samples, torch.arange(2).split(1))
+            >>> slopes(torch.zeros(1)).flatten().tolist()  # of (w - 3)^2 and (2 w - 4)^2 at w = 0
+            [-6.0, -16.0]
     """
 
     problem: Problem
@@ -55,6 +56,11 @@ class Slopes:
     @torch.enable_grad()
     def __call__(self, row: Tensor) -> Tensor:
         """Return the gradients at ``row [P]``, ``[B, P]``."""
+        with gated("the model: has no gradient on held-out samples"):
+            return self._gradients(row)
+
+    def _gradients(self, row: Tensor) -> Tensor:
+        """Return what a call does."""
         layout = self.problem.layout
         rows = row.new_zeros(len(self.blocks), len(row))
         if len(self.blocks) > 1 and self.problem.stack is not None:
@@ -69,7 +75,7 @@ class Slopes:
                 if self._images and part.x.ndim == 4:
                     part = replace(part, x=part.x.contiguous(memory_format=torch.channels_last))
                 loss = summed_loss(module, part, self.problem)
-                gradients = torch.autograd.grad(loss, list(moved.values()), materialize_grads=True)
+                gradients = gradients_of(loss, list(moved.values()))
                 for name, slope in zip(moved, gradients, strict=True):
                     summed[name][b] += slope / len(block)
         return rows
@@ -129,8 +135,10 @@ def why_no_slope(problem: Problem, samples: Samples) -> str | None:
     few = torch.arange(min(64, len(samples)))
     try:
         slope = Slopes(problem, samples, [few])(problem.layout.flatten(problem.module))
-    except RuntimeError as wrong:  # PyTorch's word for a forward pass that it cannot follow back
-        return f"that of the model has none in evaluation mode ({first_line(wrong)})"
+    except UserError as wrong:  # mostly a forward pass that PyTorch cannot follow back
+        if wrong.__cause__ is None:
+            raise
+        return f"that of the model has none in evaluation mode ({first_line(wrong.__cause__)})"
     return None if bool(slope.any()) else "that of the model is 0 in evaluation mode"
 
 

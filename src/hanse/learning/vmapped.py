@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from hanse.base.errors import first_line
+from hanse.base.errors import RAISED, first_line
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
@@ -189,7 +189,7 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
         recipe = Recipe(steps=1, batch_size=2, lr=0.1)
         jobs = [SeatJob(torch.arange(len(y)), row, (0, 0, seat, 0)) for seat in range(2)]
         got = VmappedEngine(problem).train(Samples(x, y), jobs, recipe, 0.1).rows
-    except Exception as error:  # a user's module may raise anything under vmap, and that is the reason
+    except RAISED as error:  # a user's module may raise anything under vmap, and that is the reason
         return f"torch.func cannot batch it ({first_line(error)})"
     plain = replace(problem, plain=True)
     expected = SequentialEngine(plain).train(Samples(x, y), jobs, recipe, 0.1).rows

@@ -1,18 +1,21 @@
 """Payment by value: clients that train pay each other, by how far the values of their updates lie from the mean.
 
 This rule is hanse's own. Payments are linear in the values, so a member loses by an update what it gains by the
-opposite one. Two keys that send d + z and -z therefore get together what d alone brings. If a stake limits the round,
-they get at most what d would bring without that limit. A member that sends nothing pays the mean, and nobody is paid
-before it has delivered. The stake limits gains as well as losses. If the stake limited only losses, a cheat could send
-updates thirty times too large, good in one round and harmful in the next. It could then gain all others' stakes and
-lose only one.
+opposite one. A member that sends nothing pays the mean, and nobody is paid before it has delivered.
+
+A stake for each round limits what a member can gain or lose, and the limit is on its *sum over the rounds*
+(:class:`Paid`). If it were on each round alone, a member whose update costs the others fifty stakes in one round and
+brings five in the next would lose one stake and gain one. What the limit cuts is therefore kept, and counts in later
+rounds; what was gained before can be lost again. So of members that train in the same rounds, one with a higher sum of
+values never has less. The limit holds for gains as well as losses. Two keys that send d + z and -z get together what d
+alone brings, as long as nobody is at a limit.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -44,12 +47,13 @@ class ByValue(SettlePart):
     At the start of a round each present client that can afford it puts ``stake`` tokens into escrow. Once the updates
     are valued, the stakes are returned. A unit of utility has a price, ``rate`` tokens. Each client that was asked to
     train gets it for every unit by which its updates were worth more than the mean, and pays it for every unit below
-    the mean. If anybody would gain or lose more than a stake, all amounts of the round shrink by the same factor. An
+    the mean. Over all rounds nobody gains or loses more than a stake for each round in which it was asked, and nobody
+    pays more than it has. What a client cannot pay is missing to all the others alike; it owes it in later rounds. An
     update that was refused or did not arrive is worth 0. A client without a stake in escrow trains unpaid.
 
     Attributes:
         rate: tokens per unit of utility, such as a fall of the validation loss by 1.
-        stake: the most tokens that anybody can gain or lose in a round.
+        stake: the most tokens that anybody can gain or lose over the run for each round in which it trains.
         pays_when: "always", or "sure". "sure" pays only what the 95 % interval of a member's value above the mean
             supports, over all rounds so far. The rest is carried over, and stays unpaid if it never becomes sure.
             Values whose error from the draw of samples is not recorded are never sure.
@@ -69,12 +73,13 @@ class ByValue(SettlePart):
     pays_when: Literal["always", "sure"] = "always"
 
     def init(self, context: Context) -> State:
-        """Return the initial state, in which nothing is carried over. A rule that always pays keeps no state."""
-        return {} if self.pays_when == "always" else Carried.nothing(context.num_clients).state()
+        """Return the initial state, in which nobody was paid and nothing is carried over."""
+        carried = {} if self.pays_when == "always" else Carried.nothing(context.num_clients).state()
+        return {**Paid.nothing(context.num_clients).state(), **carried}
 
     def figures(self, state: State) -> dict[str, Floats]:
         """Return the tokens that are carried over, ``[N]``."""
-        return {"by_value_carried": state["due"] * self.rate} if state else {}
+        return {"by_value_carried": state["due"] * self.rate} if "due" in state else {}
 
     @property
     def units(self) -> int:
@@ -98,7 +103,9 @@ class ByValue(SettlePart):
             return Settlement(), state
         asked = np.zeros(0, np.int64) if view.seats is None else view.seats.client
         players = np.intersect1d(asked, staked_here.clients)
-        units, state = self.amounts(players, *_seats(view), state)
+        floor = view.book.floor
+        held = np.array([view.book.balance(account(c)) - floor + self.units for c in players.tolist()], np.int64)
+        units, state = self.amounts(players, held, *_seats(view), state)
         paid = dict(zip(players.tolist(), units, strict=True))
         total = sum(units for units in paid.values() if units > 0) / TOKEN
         arrays: dict[str, NDArray[np.int64]] = {
@@ -108,21 +115,35 @@ class ByValue(SettlePart):
         done = given_back(staked_here.clients.tolist(), paid, self.units)
         return Settlement(transactions=(done,), metrics={"by_value/paid": total}, arrays=arrays), state
 
-    def amounts(self, players: Ints, clients: Ints, arrays: Mapping[str, Any], state: State) -> tuple[list[int], State]:
+    def amounts(
+        self, players: Ints, held: Ints, clients: Ints, arrays: Mapping[str, Any], state: State
+    ) -> tuple[list[int], State]:
         """Return what each of the ``players [m]`` gets, in units, and the next state.
 
         Args:
             players: the clients that were asked to train and have a stake, ascending.
+            held: ``[m]``, the units that each of them has, its stake included.
             clients: ``[S]``, the clients of the seats that were valued.
             arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
             state: the part's state.
         """
-        valued = Valued.of(players, clients, arrays)
+        valued, scale = Valued.of(players, clients, arrays), self.rate * TOKEN
+        paid = Paid.of(state).asked(players)
+        low, high = paid.limits(players, held, self.units)
         if self.pays_when == "always" or not len(players):
-            return transfers(valued.worth, self.rate, self.units), state
-        exact, carried = sure_transfers(Carried.of(state), players, valued, self.rate * TOKEN, self.units)
-        units = rounded(exact.tolist(), self.units)
-        return units, carried.paid(players, np.array(units) / (self.rate * TOKEN)).state()
+            wanted = paid.over[players] + scale * (valued.worth - valued.worth.mean()) if len(players) else valued.worth
+            exact, left = wanted, np.zeros(len(players))
+            if bool((wanted < low).any() | (wanted > high).any()) or paid.over[players].any():
+                # one huge value moves the mean so far that the others' differences would be lost in rounding
+                wanted = paid.over[players] + scale * (valued.worth - np.median(valued.worth))
+                exact, shift = within(wanted, low, high)
+                left = wanted - shift - exact
+            units = rounded(exact.tolist())
+            return units, {**state, **paid.after(players, units, left).state()}
+        exact, carried = sure_transfers(Carried.of(state), players, valued, scale, low, high)
+        units = rounded(exact.tolist())
+        carried = carried.paid(players, np.array(units) / scale)
+        return units, {**paid.after(players, units, np.zeros(len(players))).state(), **carried.state()}
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what stakes and payments are called in reports."""
@@ -130,7 +151,7 @@ class ByValue(SettlePart):
         sure = _SURE if self.pays_when == "sure" else ""
         return Telling(
             f"It puts up {stake} a round and gets back the stake with what its update was worth: more if that was more "
-            f"than the mean, less if less.{sure}",
+            f"than the mean, less if less, and over the rounds at most {stake} a round more or less.{sure}",
             "Those who train pay one another by how far their updates' worth is from the mean.",
             "Payment by value",
             (),
@@ -141,14 +162,16 @@ class ByValue(SettlePart):
         """Return what a client that considers joining can lose."""
         most = min(joining.at_stake, self.units * joining.rounds)
         return Terms(
-            (f"In each round in which it is asked to train it can lose at most {say(self.units)} tokens.",),
+            (
+                f"For each round in which it is asked to train it can lose at most {say(self.units)} tokens. What it "
+                "gained in earlier rounds can be lost again.",
+            ),
             (
                 f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's, "
-                "at most as many a round as it can lose.",
+                "over the run at most as much as it can lose.",
             ),
             ("How much its updates will be worth compared with others'.",),
             most,
-            self.units,
         )
 
 
@@ -180,31 +203,100 @@ def given_back(clients: Sequence[int], paid: Mapping[int, int], units: int) -> T
     return Transaction("by value", "value", tuple(back), "stakes, and what updates were worth")
 
 
-def transfers(worth: Floats, rate: float, most: int) -> list[int]:
-    """Return what each of m members gets, in units; the amounts sum to 0 and are from ``-most`` to ``most``.
+@dataclass(frozen=True)
+class Paid:
+    """What each client was paid by value so far.
+
+    Attributes:
+        units: ``[N]`` int64, what it was paid over all rounds; below 0 if it paid.
+        rounds: ``[N]`` int64, in how many rounds it was asked to train and had a stake.
+        over: ``[N]``, the units by which the limit changed what it was paid: below 0 if it owes.
+    """
+
+    units: Ints
+    rounds: Ints
+    over: Floats
+
+    @staticmethod
+    def nothing(clients: int) -> Paid:
+        """Return the state in which nobody was paid."""
+        return Paid(np.zeros(clients, np.int64), np.zeros(clients, np.int64), np.zeros(clients))
+
+    @staticmethod
+    def of(state: State) -> Paid:
+        """Return what a part's state says."""
+        return Paid(state["paid"], state["rounds"], state["over"])
+
+    def state(self) -> State:
+        """Return it as a part's state."""
+        return {"paid": self.units, "rounds": self.rounds, "over": self.over}
+
+    def asked(self, players: Ints) -> Paid:
+        """Return a copy, with room for new clients, in which the ``players [m]`` were asked once more."""
+        more = max(0, int(players.max(initial=-1)) + 1 - len(self.units))
+        rounds = np.pad(self.rounds, (0, more))
+        rounds[players] += 1
+        return Paid(np.pad(self.units, (0, more)), rounds, np.pad(self.over, (0, more)))
+
+    def limits(self, players: Ints, held: Ints, stake: int) -> tuple[Floats, Floats]:
+        """Return the least and the most that each of the ``players [m]`` may be paid now, in units.
+
+        Args:
+            players: the clients.
+            held: ``[m]``, the units that each of them has.
+            stake: the units that it can gain or lose for each round.
+        """
+        so_far, most = self.units[players], self.rounds[players] * stake
+        return np.minimum(0, np.maximum(-most - so_far, -held)).astype(float), (most - so_far).astype(float)
+
+    def after(self, players: Ints, units: Sequence[int], left: Floats) -> Paid:
+        """Return it after ``units [m]`` were paid to the ``players [m]``, and the limit left ``left [m]`` unpaid."""
+        paid, over = self.units.copy(), self.over.copy()
+        paid[players] += np.array(units, np.int64)
+        over[players] = left
+        return replace(self, units=paid, over=over)
+
+
+def within(wanted: Floats, low: Floats, high: Floats) -> tuple[Floats, float]:
+    """Return the amounts of sum 0 that lie within limits and are otherwise ``wanted [m]`` less one number for all.
 
     Args:
-        worth: ``[m]``, what each member's updates were worth.
-        rate: tokens per unit of worth.
-        most: the most units that anybody can gain or lose.
+        wanted: ``[m]``, what each should get.
+        low: ``[m]``, the least that each can get, at most 0.
+        high: ``[m]``, the most that each can get, at least 0.
+
+    Returns:
+        The amounts ``[m]``, and that number.
 
     Examples:
-        >>> transfers(np.array([0.3, 0.1, 0.2]), rate=10.0, most=2_000_000)
-        [1000000, -1000000, 0]
-        >>> transfers(np.array([0.3, -0.6, 0.0]), rate=10.0, most=2_000_000)  # all shrink alike
-        [1600000, -2000000, 400000]
+        >>> within(np.array([0.3, -0.6, 0.3]), np.full(3, -0.4), np.full(3, 0.4))[0].round(3).tolist()
+        [0.2, -0.4, 0.2]
     """
-    if len(worth) == 0:
-        return []
-    apart = worth - worth.mean()
-    largest = float(np.abs(apart).max())
-    scale = rate * TOKEN if largest * rate * TOKEN <= most else most / largest
-    return rounded([amount * scale for amount in apart.tolist()], most)
+    span, total = float(high.max() - low.min()), 0.0
+    # the second time without what huge numbers lose in rounding: how far beyond a limit somebody is no longer matters
+    for _ in range(2):
+        ends = np.sort(np.concatenate([wanted - low, wanted - high]))
+        first, last = 0, len(ends) - 1  # the sum of the amounts falls as the number rises, and passes 0 in between
+        while last - first > 1:
+            middle = (first + last) // 2
+            above = np.clip(wanted - ends[middle], low, high).sum() > 0
+            first, last = (middle, last) if above else (first, middle)
+        about = wanted - (ends[first] + ends[last]) / 2
+        free = (about > low) & (about < high)
+        limited = float(np.where(about <= low, low, high)[~free].sum())
+        shift = float((wanted[free].sum() + limited) / free.sum()) if free.any() else float(ends[first])
+        wanted, total = np.clip(wanted - shift, low - span, high + span), total + shift
+    return np.clip(wanted, low, high), total
 
 
-def rounded(amounts: Sequence[float], most: int) -> list[int]:
-    """Round amounts of sum 0 to whole units of sum 0, none larger than ``most`` in size, by the largest remainder."""
-    exact = [min(most, max(-most, round(amount, 3))) for amount in amounts]
+def rounded(amounts: Sequence[float]) -> list[int]:
+    """Round amounts of sum 0 to whole units of sum 0, each up or down, by the largest remainder.
+
+    Examples:
+        >>> rounded([1.5, -0.5, -1.0])
+        [2, -1, -1]
+    """
+    exact = [round(amount, 3) for amount in amounts]
     units = [math.floor(amount) for amount in exact]
     order = sorted(range(len(units)), key=lambda i: (units[i] - exact[i], i))
     for i in order[: -sum(units)]:  # what rounding left goes to the largest remainders

@@ -120,28 +120,30 @@ class Carried:
         return Carried(due, without, self.variance)
 
 
-def matched(sure: Floats, most: float) -> Floats:
-    """Return how much of the sure dues is paid, ``[m]``: amounts sum to 0, and nobody gets or pays more than ``most``.
+def matched(sure: Floats, low: Floats, high: Floats) -> Floats:
+    """Return how much of the sure dues is paid, ``[m]``, within limits ``low`` and ``high``; the amounts sum to 0.
 
     The sure sums to be received and to be paid need not be equal. All amounts on the larger side then shrink by the
     same factor.
 
     Examples:
-        >>> matched(np.array([0.3, 0.1, -0.2]), most=1.0).round(3).tolist()
+        >>> matched(np.array([0.3, 0.1, -0.2]), np.full(3, -1), np.full(3, 1)).round(3).tolist()
         [0.15, 0.05, -0.2]
-        >>> matched(np.array([0.3, 0.0, 0.0]), most=1.0).tolist()  # nobody surely owes it
+        >>> matched(np.array([0.3, 0.0, 0.0]), np.full(3, -1), np.full(3, 1)).tolist()  # nobody surely owes it
         [0.0, 0.0, 0.0]
-        >>> matched(np.array([0.9, -0.5, -0.5]), most=0.4).tolist()
+        >>> matched(np.array([0.9, -0.5, -0.5]), np.full(3, -1), np.full(3, 0.4)).tolist()
         [0.4, -0.2, -0.2]
     """
-    gets, pays = np.clip(sure, 0.0, most), np.clip(-sure, 0.0, most)
+    gets, pays = np.clip(sure, 0.0, high), np.clip(-sure, 0.0, -low)
     amount = min(gets.sum(), pays.sum())
     if not amount > 0:
         return np.zeros(len(sure))
     return np.asarray(gets * (amount / gets.sum()) - pays * (amount / pays.sum()))
 
 
-def sure_transfers(before: Carried, players: Ints, valued: Valued, scale: float, most: int) -> tuple[Floats, Carried]:
+def sure_transfers(
+    before: Carried, players: Ints, valued: Valued, scale: float, low: Floats, high: Floats
+) -> tuple[Floats, Carried]:
     """Return the units that ``players [m]`` get, not yet rounded, and what was carried over before this payment.
 
     Args:
@@ -149,7 +151,8 @@ def sure_transfers(before: Carried, players: Ints, valued: Valued, scale: float,
         players: the clients that were asked to train and have a stake, ascending.
         valued: what the players were worth.
         scale: how many units a unit of utility is worth.
-        most: the most units that anybody can get or pay.
+        low: ``[m]``, the least units that each can get, at most 0.
+        high: ``[m]``, the most units that each can get, at least 0.
     """
     after = before.with_round(players, valued)
-    return matched(after.sure(players), most / scale) * scale, after
+    return matched(after.sure(players), low / scale, high / scale) * scale, after

@@ -21,7 +21,7 @@ from hanse.mechanisms.fedsoft import FedSoft
 from hanse.mechanisms.ifca import IFCA
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, Tokens
-from hanse.mechanisms.registry import is_rule
+from hanse.mechanisms.registry import is_rule, word_of
 from hanse.mechanisms.select import PowerOfChoice
 from hanse.mechanisms.server_steps import QFedAvg
 from hanse.mechanisms.set_aware import SetAware
@@ -84,7 +84,7 @@ def refuse_private(mechanism: Mechanism) -> list[str]:
             asked = "label counts" if isinstance(part, FedGen) else asked
             if asked is not None and not isinstance(part, NOISED):
                 lines.append(
-                    f"mechanism.{slot}: {type(part).__name__} asks clients for {asked}: made of samples, and "
+                    f"mechanism.{slot}: {word_of(part, slot)} asks clients for {asked}: made of samples, and "
                     "no update that could be noised"
                 )
     return list(dict.fromkeys(lines))
@@ -102,7 +102,7 @@ def demands_of(mechanism: Mechanism) -> list[Demand]:
 def _of_training(mechanism: Mechanism) -> Iterator[Demand]:
     """Yield what the mechanism asks of training itself."""
     train = mechanism.train
-    where = f"mechanism.train: {type(train).__name__}"
+    where = f"mechanism.train: {word_of(train, 'train')}"
     pulls = "penalty" in in_slots(train.needs, ["train"])
     if pulls:
         yield Demand(f"{where} pulls or tilts what clients train: {INSTEAD}")
@@ -113,12 +113,12 @@ def _of_training(mechanism: Mechanism) -> Iterator[Demand]:
     for slot, part in mechanism.slots().items():
         # such parts go by steps of SGD or by the learning rate, which a plain train function does not report
         if "sgd" in in_slots(part.needs, [slot]) and not (slot == "train" and pulls):
-            yield Demand(f"mechanism.{slot}: {type(part).__name__} reads how many steps of SGD clients took: {INSTEAD}")
+            yield Demand(f"mechanism.{slot}: {word_of(part, slot)} reads how many steps of SGD clients took: {INSTEAD}")
 
 
 def _of_part(slot: str, part: Part) -> Iterator[Demand]:
     """Yield what the part in a slot asks."""
-    where, kind = f"mechanism.{slot}: {type(part).__name__}", type(part)
+    where, kind = f"mechanism.{slot}: {word_of(part, slot)}", type(part)
     if kind in AT_CLIENTS:
         yield Demand(f"{where} asks clients for {AT_CLIENTS[kind]}: {INSTEAD}{OTHERWISE if slot == 'value' else ''}")
     elif kind in AT_SERVER:

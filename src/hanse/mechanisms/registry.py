@@ -136,6 +136,16 @@ PARTS: dict[str, dict[str, Callable[..., Any]]] = {
 }
 SLOTS = tuple(PARTS)
 
+
+def word_of(part: object, slot: str) -> str:
+    """Return what an experiment's file calls a part, in quotes; one that has no name there is called by its class."""
+    for parts in (PARTS[slot], *PARTS.values()):
+        for name, make in parts.items():
+            if make is type(part):
+                return f"'{name}'"
+    return type(part).__name__
+
+
 # what each need is, in words that end a line "... needs"
 REASONS = {
     "bids": "an auction that clients bid at (mechanism.settle = 'tokens' or 'server_tokens')",
@@ -415,7 +425,7 @@ class Unmet:
 
     Attributes:
         slot: the slot.
-        part: the name of the part's class.
+        part: what the experiment's file calls the part.
         reason: what the part needs, in words that complete the sentence "The part needs ...".
     """
 
@@ -443,7 +453,7 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
     slots = mechanism.slots()
     there = (given | CHECKED_APART).union(*(in_slots(part.gives, [slot]) for slot, part in slots.items()))
     found = [
-        Unmet(slot, type(part).__name__, _missing(need, slots))
+        Unmet(slot, word_of(part, slot), _missing(need, slots))
         for slot, part in slots.items()
         for need in sorted(in_slots(part.needs, [slot]) - there)
     ]
@@ -455,14 +465,14 @@ def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
             named -= in_slots(part.reads, [slot])
             rows = "', '".join(sorted(named))
             found.append(
-                Unmet(slot, type(part).__name__, f"rows '{rows}' to fill ({_parts_with('train', min(named))})")
+                Unmet(slot, word_of(part, slot), f"rows '{rows}' to fill ({_parts_with('train', min(named))})")
             )
         for name in sorted(in_slots(part.reads, [slot]) - laid):
-            found.append(Unmet(slot, type(part).__name__, f"rows '{name}' ({_parts_with('train', name)})"))
+            found.append(Unmet(slot, word_of(part, slot), f"rows '{name}' ({_parts_with('train', name)})"))
     filled = frozenset[str]().union(*(in_slots(p.fills, mechanism.standing(p)) for p in writers(mechanism).values()))
     for name in sorted((in_slots(mechanism.train.reads, ["train"]) & laid) - filled):
         reason = f"rows '{name}' that are made anew ({_parts_with('weigh', name)})"
-        found.append(Unmet("train", type(mechanism.train).__name__, reason))
+        found.append(Unmet("train", word_of(mechanism.train, "train"), reason))
     # a part in several slots says everything several times: keep the first of each
     return list({(lack.part, lack.reason): lack for lack in reversed(found)}.values())[::-1]
 
@@ -475,13 +485,16 @@ def _not_taken(mechanism: Mechanism) -> list[Unmet]:
     gives = in_slots(value.gives, ["value"])
     if "again" in gives or ("parted" in gives and getattr(weigh, "parted", False)):
         return []
-    rule, of_game = type(weigh).__name__, " of game 'average'" if getattr(value, "game", "average") != "average" else ""
+    rule, of_game = (
+        word_of(weigh, "weigh"),
+        " of game 'average'" if getattr(value, "game", "average") != "average" else "",
+    )
     reason = (
-        f"a weighted average of the updates; {rule} in mechanism.weigh is applied again to the updates of each "
-        "coalition, and its row is no such mean "
+        f"a weighted average of the updates (a part without it says gives = {{'again'}}); {rule} in mechanism.weigh is "
+        "applied again to the updates of each coalition, and its row is no such mean "
         f"('exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf'{of_game} go with it)"
     )
-    return [Unmet("value", type(value).__name__, reason)]
+    return [Unmet("value", word_of(value, "value"), reason)]
 
 
 def refuse_late(mechanism: Mechanism) -> list[str]:
@@ -500,7 +513,7 @@ def refuse_late(mechanism: Mechanism) -> list[str]:
         if (pays or makes or draws) and "late" not in in_slots(part.gives, standing):
             why = "makes rows from this round's" if makes else "weighs by the probabilities of this round's draw"
             why = "pays for updates in the round in which they were ordered" if pays else why
-            found.append(f"mechanism.{slot}: {type(part).__name__} {why}, and does not say that it takes late ones")
+            found.append(f"mechanism.{slot}: {word_of(part, slot)} {why}, and does not say that it takes late ones")
     return found
 
 
@@ -515,7 +528,7 @@ def refuse_sums(mechanism: Mechanism) -> list[str]:
             gives: dict[str, Any] = {name: getattr(make, "gives", frozenset()) for name, make in PARTS[slot].items()}
             fitting = sorted(name for name, given in gives.items() if "sums" in in_slots(given, [slot]))
             found.append(
-                f"mechanism.{slot}: {type(part).__name__} needs single updates, or does not say that sums of groups "
+                f"mechanism.{slot}: {word_of(part, slot)} needs single updates, or does not say that sums of groups "
                 f"are enough; allowed: {', '.join(fitting)}"
             )
     return found
@@ -531,7 +544,7 @@ def unfit(mechanism: Mechanism, size: Size) -> list[str]:
                 raise UserError(
                     f"mechanism.{slot}: {type(one).__name__}: its unfit returned {said!r}: must be a list of lines"
                 )
-            found += said
+            found += (line.replace(f": {type(one).__name__}", f": {word_of(one, slot)}", 1) for line in said)
     return found
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from hanse.base.errors import PartError, UserError, nearest
 from hanse.base.factories import Positive, Rate, Weight
 from hanse.core.judge import Coalitions
-from hanse.core.part import Aggregated, Context, Size, State, ValuePart, Values, View
+from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
@@ -36,6 +36,7 @@ from hanse.games import group_sums, mixture, path, shapley
 from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
+from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WEIGHED, WORSE, WORST
 from hanse.learning.metrics import METRICS
 from hanse.mechanisms.value_noise import Curved, left_out, length, noise_of, together
@@ -86,6 +87,19 @@ def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
     none = np.full(game.players, np.nan)
     found = [none if np.isnan(worth).any() else solve(worth) for worth in game.without_block.T]
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
+
+
+def steadied(solved: Solved, game: Coalitions) -> Solved:
+    """Return the solution with the errors of a user's function that does not say the same of a model twice.
+
+    hanse's own judge says the same, and is not asked twice.
+    """
+    if not isinstance(game, FunctionCoalitions):
+        return solved
+    m = len(solved.values)
+    errors = np.hypot(0.0 if solved.errors is None else solved.errors, game.errors(solved.without_block))
+    known = None if solved.errors is None and not errors.any() else errors
+    return replace(solved, errors=known, without_block=np.full((m, 1), np.nan))
 
 
 SHAPLEY = Measure(
@@ -215,14 +229,17 @@ class GameValue(ValuePart):
         per_seat = np.zeros(len(updates))
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
-        without, estimated = list[Floats](), False
+        without, estimated = dict[int, Floats](), False
         S, pairs, noise = len(updates), None, noise_of(updates)
         beside: dict[int, Floats] = {}
-        for row, group in updates.seats.groups().items():
+        for row, seats in updates.seats.groups().items():
+            group = _counted(view, seats, self.game)
+            if not len(group):
+                continue
             game = _game(view, row, group, self.utility, self.game)
-            solved = self.solve(game, len(group), view)
+            solved = steadied(self.solve(game, len(group), view), game)
             per_seat[group] = solved.values
-            without.append(solved.without_block)
+            without |= dict(zip(group.tolist(), solved.without_block, strict=True))
             if solved.errors is not None:
                 errors[group], estimated = solved.errors, True
             if noise[group].any():
@@ -243,13 +260,23 @@ class GameValue(ValuePart):
                 metrics[WORSE] = metrics.get(WORSE, 0.0) + game.below_floor
             for name, amount in solved.metrics.items():
                 metrics[name] = metrics.get(name, 0.0) + amount
-            if game.again is None and not _only_these(view.mixed, row, group, len(updates), self.game):
+            if game.again is None and not _only_these(view.mixed, row, seats, len(updates), self.game):
                 metrics["value/not_averages"] = metrics.get("value/not_averages", 0.0) + 1.0
         metrics["value/sum"] = float(per_seat.sum())
-        groups = np.concatenate(list(updates.seats.groups().values()))
-        without_block = np.concatenate(without)[np.argsort(groups)]  # in the order of the seats
+        none = np.zeros(max(map(len, without.values()), default=0))
+        without_block = np.stack([without.get(seat, none) for seat in range(S)])
         known, (together, unsure) = errors if estimated else None, pairs or (None, None)
         return Values(per_seat, known, _known(exact), metrics, without_block, together, unsure, beside), state
+
+
+def _counted(view: View, seats: Ints, kind: mixture.Game) -> Ints:
+    """Return those of the ``seats [m]`` that are players of a row's game.
+
+    An update of weight 0 is none, and in a game of averages one of a weight below 0 neither: no coalition's model has
+    anything of it, so it is worth 0.
+    """
+    weights = view.weights[seats]
+    return seats[~((weights <= 0) if kind == "average" else (weights == 0))]
 
 
 def _game(view: View, row: int, group: Ints, utility: str, kind: mixture.Game) -> Coalitions:
@@ -715,6 +742,10 @@ class FirstOrderAtClients(ValuePart):
             return Telling(measures=PLACE)
         return Telling(warning=SELF_JUDGED, measures=FIRST_ORDER)
 
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {"Gradient": Most(1, 1)}
+
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients of each group for the gradient of the group's mean update.
 
@@ -744,7 +775,10 @@ class FirstOrderAtClients(ValuePart):
         """
         updates, width = view.trained, view.context.layout.num_parameters
         per_seat, heard, unjudged = np.zeros(len(updates)), 0, 0
-        for row, group in updates.seats.groups().items():
+        for row, seats in updates.seats.groups().items():
+            group = _counted(view, seats, "average")
+            if not len(group):
+                continue
             clients = updates.seats.client[group]
             gradients = self._gradients(view, row, np.unique(clients).tolist(), width)
             heard += len(gradients)

@@ -8,11 +8,13 @@ Averaged are the fitted coefficients of linear models (``coef_``, ``intercept_``
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, first_line
 
 Parameters = dict[str, np.ndarray]
 
@@ -46,10 +48,7 @@ def parameters_of(model: Any, where: str) -> Parameters:
         kind = type(model).__name__
         fitted = any(name.endswith("_") and not name.startswith("_") for name in vars(model))
         could = fitted or not any(hasattr(model, name) for name in ("partial_fit", "warm_start"))
-        reason = (
-            "has no coef_ or coefs_ to average; give parameters=(get, put), or ask what data are worth by training "
-            "anew: hanse.shapley(worth, names)"
-        )
+        reason = f"has no coef_ or coefs_ to average: {_ANEW}"
         raise UserError(f"{where}: a {kind}: {reason if could else 'is not fitted: call fit or partial_fit first'}")
     parameters: Parameters = {}
     for name in names:
@@ -75,6 +74,46 @@ def check_alike(model: Any, first: Any, where: str, as_first: str) -> None:
         if not np.array_equal(mine, other):  # type: ignore[arg-type]
             hint = "; fit with partial_fit(x, y, classes=...) on the classes of all" if name == "classes_" else ""
             raise UserError(f"{where}: its {name} are {_short(mine)}: must be {_short(other)}, as {as_first} has{hint}")
+
+
+def check_own(model: Any, copied: Callable[[], Any], where: str, what: str) -> None:
+    """Raise UserError if the first model with the parameters of another predicts otherwise than that other itself.
+
+    It would if ``predict`` read more than these parameters, as that of PLSRegression reads the columns' means. Both are
+    asked about a few made-up rows. Models that cannot be asked so are believed.
+
+    Args:
+        model: the model that the parameters are from.
+        copied: makes the first model with these parameters.
+        where: the model's name in messages.
+        what: what the parameters are, in messages.
+    """
+    ask = next((name for name in ("decision_function", "predict_proba", "predict") if hasattr(model, name)), None)
+    width = getattr(model, "n_features_in_", None)
+    if ask is None or not isinstance(width, int):
+        return
+    kind = type(model).__name__
+    try:
+        made = copied()
+    except AttributeError as wrong:
+        raise UserError(f"{where}: a {kind}: its parameters cannot be set ({first_line(wrong)}): {_ANEW}") from None
+    rows = np.random.default_rng(0).normal(size=(8, width))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that rows have no names
+        try:
+            own, other = (np.asarray(getattr(one, ask)(rows)) for one in (model, made))
+        except Exception:  # it takes something else than rows of numbers
+            return
+    numbers = own.dtype.kind in "fiu" and other.dtype.kind in "fiu" and own.shape == other.shape
+    near = 1e-4 * float(np.abs(own).max(initial=0.0)) if numbers else 0.0
+    if not (np.allclose(own, other, rtol=1e-4, atol=near, equal_nan=True) if numbers else np.array_equal(own, other)):
+        raise UserError(f"{where}: a {kind}: predicts from more than {what}, so their average is no model: {_ANEW}")
+
+
+_ANEW = (
+    "give parameters=(get, put) for all that it predicts from, or ask what data are worth by training anew: "
+    "hanse.shapley(worth, names)"
+)
 
 
 def _short(values: Any) -> str:

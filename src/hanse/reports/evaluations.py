@@ -94,6 +94,17 @@ class Evaluations:
         self.samples = samples
         return answer
 
+    def again(self, coalition: Coalition) -> Answer | None:
+        """Return a second answer for a coalition that was evaluated; None if its worth was given as a number.
+
+        The cache keeps it beside the first one. It is not counted in ``evaluated``.
+        """
+        [(called, worth)] = self._ask([coalition])
+        counts = self.evaluated, self.seconds
+        answer = self._same(self._answer(lambda: f"{called()} again", worth)) if callable(worth) else None
+        self.evaluated, self.seconds = counts
+        return answer
+
     def _answer(self, called: Callable[[], str], worth: Callable[[], Answer]) -> Answer:
         key = called() if self._cache is not None else ""
         if self._cache is not None and key in self._cache:

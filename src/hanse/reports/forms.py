@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
-from hanse.core.table import Floats
+from hanse.core.table import Floats, Ints
 from hanse.data.frames import client_name, is_frame
-from hanse.reports.estimators import check_alike, is_estimator, parameters_of, with_parameters
+from hanse.reports.estimators import check_alike, check_own, is_estimator, parameters_of, with_parameters
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,12 @@ class Given:
     get: Callable[[Any, str], Any]
     put: Callable[[Any], Any]
 
+    def some(self, at: Ints) -> Given:
+        """Return the updates at positions ``at [m]`` alone."""
+        keys = None if self.keys is None else tuple(self.keys[i] for i in at)
+        names, updates = tuple(self.names[i] for i in at), [self.updates[i] for i in at]
+        return replace(self, names=names, keys=keys, updates=updates, rows=self.rows[torch.from_numpy(at)])
+
 
 def given_updates(updates: Any, parameters: Parameters | None) -> Given:
     """Read the user's updates.
@@ -263,28 +269,34 @@ def _pair(
             said = write(made, arrays)
             return made if said is None else said
 
-        return lambda model, _: read(model), put
+        def taken(model: Any, at: str) -> Any:
+            arrays = read(model)
+            # unless a function writes into what it is given, which is the user's
+            check_own(model, lambda: put(copy.deepcopy(arrays)), at, "what parameters=(get, put) carries over")
+            return arrays
+
+        return taken, put
     if not is_estimator(first):
         return lambda model, _: model, lambda arrays: arrays
 
     def get(model: Any, at: str) -> Any:
         check_alike(model, first, at, where[0])
-        return parameters_of(model, at)
+        arrays = parameters_of(model, at)
+        check_own(model, lambda: with_parameters(first, arrays), at, "its coefficients and intercepts")
+        return arrays
 
     return get, lambda arrays: with_parameters(first, arrays)
 
 
-def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Given, *, average: bool = False) -> Floats:
+def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Given) -> Floats:
     """Return the weights ``[n]`` as float64, ones if there are none given.
 
     Args:
         weights: numbers, in the order of the updates or by name.
         given: the updates.
-        average: whether coalitions are averages, in which an update of weight 0 counts only where it is alone.
 
     Raises:
-        UserError: the weights are not n finite numbers of at least 0, are all 0, or have other names than the updates;
-            or one of an average is 0.
+        UserError: the weights are not n finite numbers of at least 0, are all 0, or have other names than the updates.
     """
     n = len(given.rows)
     if weights is None:
@@ -311,12 +323,6 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
     ):
         raise UserError(
             f"weights: {weights_given.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum"
-        )
-    if average and not weights_given.all():
-        none = given.names[int(np.argmin(weights_given))]
-        raise UserError(
-            f"weights: '{none}' has 0: it is never part of an average, so it has no value in one; allowed: above 0; "
-            "leave it out, or take game = 'increment', in which it is worth 0"
         )
     return weights_given
 

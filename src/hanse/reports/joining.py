@@ -25,7 +25,8 @@ from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
 from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
-from hanse.data.frames import is_frame, possible_clients
+from hanse.data.frames import Features, is_frame, possible_clients
+from hanse.data.kinds import Column
 from hanse.data.own import as_dataset
 from hanse.data.preparing import Statistics
 from hanse.data.spec import DataSpec
@@ -43,6 +44,7 @@ from hanse.runs.chance import NEAR_ALL
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.observers import Told, mostly_refused
 from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.setup import Own, build
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,12 +88,14 @@ class Joining(Shown):
         reading: the metric's name and how it is shown.
         splits: the number of splits of the data over which gains are averaged.
         played: sentences on the settings used, since other settings give other gains.
+        notes: warnings and notes of the runs, such as data that may be meant otherwise than they were read.
     """
 
     gains: tuple[Gain, ...]
     reading: Reading
     splits: int = 1
     played: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -146,7 +150,7 @@ class Joining(Shown):
         if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
             each.append(f"Alone, clients reach {self.reading.show(alone)} on the mean: almost nothing is left to gain.")
         each.append(f"Gains are on each client's own test rows, with 95 % intervals for the draw of these rows{over}.")
-        return [first, *each, *self.played]
+        return [first, *self.notes, *each, *self.played]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return a row for each client: its metric alone, and its gain by each mechanism with the interval."""
@@ -209,9 +213,9 @@ def _as_arguments(line: str) -> str:
 def who_gains(
     data: Any,
     *,
-    target: str | None = None,
-    client: str | None = None,
-    features: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+    target: Column | None = None,
+    client: Column | None = None,
+    features: Features | None = None,
     model: nn.Module | Factory | str | Mapping[str, Any] | None = None,
     mechanisms: Sequence[Any] | Mapping[str, Any] = (ALONE, "fedavg", "ditto"),
     metric: str | None = None,
@@ -300,19 +304,28 @@ def who_gains(
         dict(alone or {}),
     )
     results: list[list[Gain]] = []
-    told: tuple[str, ...] = ()
+    notes = list[str]()
+    settings = [_of_split(read, test, rounds, seed + split) for split in range(splits)]
+    plan.check(settings[0])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
-        for split in range(splits):
-            settings = {
-                "data": {"source": read.table(), "client_test": test, "seed": seed + split},
-                "run": {"rounds": rounds, "seed": seed + split},
-            }
-            gains, told = plan.played(settings, folder if splits == 1 else folder / f"split-{split}", counted)
+        for split, own in enumerate(settings):
+            gains, said, told = plan.played(own, folder if splits == 1 else folder / f"split-{split}", counted)
             results.append(gains)
+            notes += said
     reading = main_of([named]) if named is not None else LOSS
-    return Joining(tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told)
+    return Joining(
+        tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told, (*dict.fromkeys(notes),)
+    )
+
+
+def _of_split(read: _Source, test: float, rounds: int, seed: int) -> dict[str, Any]:
+    """Return the sections of all experiments on one split of the data."""
+    return {
+        "data": {"source": read.table(), "client_test": test, "seed": seed},
+        "run": {"rounds": rounds, "seed": seed},
+    }
 
 
 def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
@@ -326,9 +339,8 @@ def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
 def _check_kinds(columns: Mapping[str, Any], settings: Mapping[str, Any], out: Any) -> None:
     """Raise UserError for a column that is not named by a text, settings that are no dictionary, or no path."""
     for name, column in columns.items():
-        if not isinstance(column, str | None):
-            made = "; frame.rename(columns=str) makes texts of all names" if isinstance(column, int) else ""
-            raise UserError(f"{name}: {column!r:.80}: must be the name of one column, a text{made}")
+        if not isinstance(column, str | int | None):
+            raise UserError(f"{name}: {column!r:.80}: must be the name of one column, a text or a whole number")
     for name, given in settings.items():
         if not isinstance(given, Mapping | None):
             raise UserError(f"{name}: {given!r:.80}: must be a dictionary of settings of [train], as {{'lr': 0.05}}")
@@ -336,7 +348,7 @@ def _check_kinds(columns: Mapping[str, Any], settings: Mapping[str, Any], out: A
         raise UserError(f"out: {out!r:.80}: must be the path of a folder, or None")
 
 
-def _owned(read: _Source, target: str | None, client: str | None, seed: int) -> Dataset:
+def _owned(read: _Source, target: Column | None, client: Column | None, seed: int) -> Dataset:
     """Return the data set. Raises UserError if it does not say which client a row belongs to."""
     if client is None and is_frame(read.data):
         columns = ", ".join(repr(c) for c in possible_clients(read.data, target)) or "no column that repeats"
@@ -454,7 +466,7 @@ class _Rounds:
         self.told(self.played, self.of, self.label)
 
 
-_Split = tuple[list[Gain], tuple[str, ...]]
+_Split = tuple[list[Gain], list[str], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -475,29 +487,46 @@ class _Plan:
     mechanisms: Mapping[str, Any]
     alone: Mapping[str, Any]
 
+    def _experiment(self, label: str, settings: Mapping[str, Any]) -> Experiment:
+        """Return the experiment of the mechanism that is called so."""
+        train = {**self.sections["train"], **(self.alone if label == ALONE else {})}
+        return Experiment(mechanism=self.mechanisms[label], **{**self.sections, **settings, "train": train})
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise UserError if any of the mechanisms cannot be played, before the first one is."""
+        data, lines = self.source.at(settings["data"]["seed"]), dict[str, list[str]]()
+        for label in self.mechanisms:
+            try:
+                build(self._experiment(label, settings), own=Own(data, self.model))
+            except UserError as wrong:
+                for line in wrong.lines:
+                    lines.setdefault(line, []).append(label)
+        if lines:  # what is wrong with all is not said of each
+            every = len(self.mechanisms)
+            raise UserError(*(x if len(of) == every else f"{', '.join(of)}: {x}" for x, of in lines.items()))
+
     def played(self, settings: Mapping[str, Any], folder: Path, counted: _Rounds) -> _Split:
         """Play every mechanism on one split, each in a directory of its own below ``folder``.
 
         Returns:
-            The gains, and the sentences on how they were played.
+            The gains, warnings and notes, and the sentences on how they were played.
         """
         found: list[Gain] = []
         told, warned = tuple[str, ...](), list[str]()
         data = self.source.at(settings["data"]["seed"])
-        for k, (label, mechanism) in enumerate(self.mechanisms.items()):
-            train = {**self.sections["train"], **(self.alone if label == ALONE else {})}
-            experiment = Experiment(mechanism=mechanism, **{**self.sections, **settings, "train": train})
+        for k, label in enumerate(self.mechanisms):
+            experiment = self._experiment(label, settings)
             place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
             counted.label = label
             run = running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
-            warned += [_as_arguments(line) for line in run.said if line.startswith("warning: ")]
+            warned += [_as_arguments(line) for line in run.said if line.startswith(("warning: ", "note: data: "))]
             if lost := mostly_refused(run.clients, run.names):
                 warned.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")
             if label != ALONE:
                 joined, alone = load_run(place), load_run(folder / ALONE)
                 found += gains_of(joined, alone, label)
                 told = settings_of(joined, alone)
-        return found, (*dict.fromkeys(warned), *told)
+        return found, warned, told
 
 
 def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:

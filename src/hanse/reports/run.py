@@ -9,6 +9,7 @@ same functions.
 from __future__ import annotations
 
 import html
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, wraps
@@ -225,7 +226,7 @@ class Run(PlainRun, Shown):
         stopped = ["It was stopped before its last round."] if self.interrupted else []
         values = self._valued
         sentences = list(replace(values, doubts=()).sentences()) if values is not None else []
-        warned = [line for line in self.said if line.startswith("warning: ")]
+        warned = [line for line in self.said if line.startswith(("warning: ", "note: data: "))]
         warned += [f"warning: {line}" for line in mostly_refused(self.clients, self.names)]
         full = [line for line in [nothing_left(self.metrics)] if line and sentences]
         return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]
@@ -466,7 +467,10 @@ def _answers(play: Callable[P, PlainRun]) -> Callable[P, Run]:
     def answering(*args: P.args, **kwargs: P.kwargs) -> Run:
         given = {f"given_{key}": kwargs.get(key) for key in ("data", "model")}
         with in_python():
-            return _answering(play(*args, **kwargs), **given)
+            found = _answering(play(*args, **kwargs), **given)
+        if found.nothing:
+            warnings.warn(found.nothing, stacklevel=2)
+        return found
 
     return answering
 

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.base.errors import UserError, first_line, nearest
-from hanse.core.table import Floats
+from hanse.base.errors import UserError, gated, nearest
+from hanse.core.table import Floats, Ints
 from hanse.games import mixture, path
 from hanse.games import shapley as games
 from hanse.games.gram import inner_products
-from hanse.games.jackknife import interval_errors
+from hanse.games.jackknife import SURE, interval_errors, t_factor
 from hanse.games.mixture import BUDGET
 from hanse.learning.threads import intra_op
 from hanse.reports.evaluations import (
@@ -62,9 +62,9 @@ class Valuation(Worths):
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact, or the coalitions
-            that were tried do not vary. NaN: not known. They do not say what another training, with other seeds, would
-            give.
+        standard_errors: ``[n]``, from ``sampling``, ``drawn`` and ``unsteady`` together. 0: the values are exact, or
+            the coalitions that were tried do not vary. NaN: not known. They do not say what another training, with
+            other seeds, would give.
         names: ``[n]``, how the contributors are called: the keys of the dictionary, or 0, 1, ...
         method: the method used.
         evaluated: how many different coalitions were used.
@@ -73,7 +73,8 @@ class Valuation(Worths):
         residual: for path values, the change of the worth minus the sum of the values. It has the error of the
             integral, and any other change (buffers without a gradient, or a ``gradient`` that is not that of
             ``evaluate``). Else 0.
-        calls: how often ``evaluate`` was called. This is less than ``evaluated`` if a cache had the rest.
+        calls: how many of these ``evaluate`` was called for. This is less than ``evaluated`` if a cache had the rest.
+            One call more looks whether ``evaluate`` says the same twice.
         seconds: how long it took.
         hints: sentences on what the values mean, if that is easily missed.
         sampling: ``[n]``, the standard errors due to coalitions that were not evaluated. 0: all relevant ones were
@@ -81,6 +82,9 @@ class Valuation(Worths):
         drawn: ``[n]``, the standard errors due to the draw of the test samples. NaN unless ``evaluate`` returns one
             number for each sample.
         samples: how many test samples there are. 0: not known.
+        unsteady: ``[n]``, the standard errors because ``evaluate`` does not say the same of the same model twice; 0 if
+            it did. NaN: it was not asked twice ("path").
+        weightless: how many have the weight 0. These are worth 0, and are in no coalition.
     """
 
     method: str
@@ -94,6 +98,8 @@ class Valuation(Worths):
     sampling: Floats = field(default_factory=lambda: np.zeros(0))
     drawn: Floats = field(default_factory=lambda: np.zeros(0))
     samples: int = 0
+    unsteady: Floats = field(default_factory=lambda: np.zeros(0))
+    weightless: int = 0
 
     def notes(self) -> Sequence[str]:
         """Return how the values were computed, and what they sum to."""
@@ -111,14 +117,17 @@ class Valuation(Worths):
         """Return in a sentence which errors the intervals are for, or why there are none."""
         missed = "orders that were not drawn" if self.method in _BY_ORDERS else "coalitions that were not tried"
         found = [missed] if (self.sampling > 0).any() else []
+        found += ["what your function says anew each time"] if (self.unsteady > 0).any() else []
         if self.samples:
-            return f"Intervals: 95 %, for {' and '.join([*found, f'the draw of the {self.samples:,} test samples'])}."
+            drawn = f"the draw of the {self.samples:,} test samples"
+            return f"Intervals: 95 %, for {' and '.join([*found, drawn])}. {_SHARED_ERRORS}"
         if self.method == "path":
             return "No intervals: path values sample nothing, and what other test samples would give is not known."
         other = "what other test samples would give is not known, unless your function returns one number for each"
         if found:
-            return f"Intervals: 95 %, for {found[0]}; {other}."
-        if self.method in _EXACT or (self.method == "mixture" and self.evaluated >= 2 ** len(self.values)):
+            return f"Intervals: 95 %, for {' and '.join(found)}; {other}. {_SHARED_ERRORS}"
+        players = len(self.values) - self.weightless
+        if self.method in _EXACT or (self.method == "mixture" and self.evaluated >= 2**players):
             return f"Exact: all coalitions that count were tried, so there is no estimation error to show; {other}."
         if np.isnan(self.sampling).any():
             return f"No intervals: the error due to {missed} is not known; {other}."
@@ -157,7 +166,7 @@ def value(
             number for each test sample, of which the mean is taken. With the array, intervals also cover the draw of
             the test samples.
         weights: ``[n]``, or by name: each update's weight in the average, such as its number of samples. None: equal
-            weights. In the "average" game they must be above 0: an update of weight 0 is in no average of several.
+            weights. An update of weight 0 is worth 0.
         method: "mixture" (the Shapley value from few evaluations, 10 per update), "exact" (from all 2^n averages),
             "gtg" or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n averages). See
             ``docs/mechanisms/values.md``. "path" follows ``gradient`` along the step from ``start`` to the average.
@@ -219,17 +228,28 @@ def value(
     before = start_of(start, given)
     if game == "increment" and not isinstance(before, Tensor):
         raise UserError("start: game = 'increment' needs the model before, from which the updates' steps are taken")
-    average = method != "path" and game != "increment"
-    played = _Coalitions(given, weights_of(weights, given, average=average), evaluate, before, game or "average")
+    shares = weights_of(weights, given)
+    counted = np.flatnonzero(shares)
+    players = given if len(counted) == len(shares) else given.some(counted)
+    played = _Coalitions(players, shares[counted], evaluate, before, game or "average")
     if gradient is not None:
         if seconds is not None:
             raise UserError(f"seconds: {seconds}: has no effect: method = 'path' makes three gradients in any case")
-        return _along(gradient, given, played, progress)
-    plan = _Plan(
-        method, len(given.names), budget, permutations, seed, played.weights, played.grams, game or "average"
-    )  # fmt: skip
-    found = _valued(plan, given.names, played.asked, (seconds, progress, cache))
+        return _among(_along(gradient, players, played, progress), given.names, counted)
+    plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, game or "average")
+    found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache)), given.names, counted)
     return found if start is not None else replace(found, hints=(_without_start(found), *found.hints))
+
+
+def _among(found: Valuation, names: tuple[str, ...], counted: Ints) -> Valuation:
+    """Return values of all ``names``, of which those at ``counted [m]`` played; the others are worth 0."""
+    if len(counted) == len(names):
+        return found
+    fields = ("values", "standard_errors", "sampling", "drawn", "unsteady")
+    whole: dict[str, Any] = {name: np.zeros(len(names)) for name in fields}
+    for name, array in whole.items():
+        array[counted] = getattr(found, name)
+    return replace(found, names=names, weightless=len(names) - len(counted), **whole)
 
 
 def _without_start(found: Valuation) -> str:
@@ -484,10 +504,13 @@ def _valued(
                 raise
             raise UserError(f"method = '{plan.method}': {wrong}") from None
         drawn = interval_errors(others(asked.without_block)) if asked.samples else np.full(plan.n, np.nan)
+        unsteady = _unsteady(asked, memo, others)
     hints = _near_all([worth for members, worth in memo.worths.items() if members])
+    if (unsteady > SURE * _NEGLIGIBLE * abs(together - nothing)).any():
+        hints = (*hints, _TWICE)
     return Valuation(
         values,
-        np.hypot(sampling, np.nan_to_num(drawn)),
+        np.hypot(np.hypot(sampling, np.nan_to_num(drawn)), np.nan_to_num(unsteady)),
         names,
         plan.method,
         memo.distinct,
@@ -499,9 +522,44 @@ def _valued(
         sampling=sampling,
         drawn=drawn,
         samples=asked.samples or 0,
+        unsteady=unsteady,
     )
 
 
+def _unsteady(asked: Evaluations, memo: games.Memo, others: Callable[[Floats], Floats]) -> Floats:
+    """Return the standard errors ``[n]`` of values because the user's function says something else each time.
+
+    It is asked about all together once more. If the answer is another one, it is asked about up to four coalitions
+    again, too. What the differences' size does to the values is found by playing the game of random worths of that
+    size.
+
+    Args:
+        asked: the user's function.
+        memo: the worths of the game.
+        others: the values ``[n, B]`` of other games of the same players, from their worths ``[evaluated, B]``.
+    """
+    worths = memo.worths
+    everybody = max(worths, key=len)
+    apart: list[float] = []
+    for coalition in [everybody, *list(worths)[:: max(1, len(worths) // _LOOKS)][:_LOOKS]]:
+        answer = asked.again(coalition)
+        apart += [] if answer is None else [float(np.mean(answer)) - worths[coalition]]
+        if apart and not any(apart):
+            return np.zeros(len(everybody))  # the first one, of all together, is the same
+    size = math.sqrt(sum(one**2 for one in apart) / (2 * len(apart)))
+    probes = np.random.default_rng(0).normal(size=(len(worths), max(8, min(64, (1 << 22) // len(worths)))))
+    return np.asarray(t_factor(len(apart)) * size * np.sqrt(np.mean(others(probes) ** 2, axis=1)))
+
+
+_LOOKS = 4
+_TWICE = (
+    "Your function does not say the same of the same model twice; the intervals contain that. Fix its random draws, or "
+    "return the mean of several."
+)
+_SHARED_ERRORS = (
+    "All values share one draw, so their errors are not independent: overlapping intervals do not say whether two "
+    "differ, and equal updates may get different values."
+)
 _ALONE = (
     "A leave-one-out value is what would be lost if this one alone left: those that can stand in for each other get "
     "about 0, and which of them are below 0 is mostly chance."
@@ -567,6 +625,7 @@ def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, show
         seconds=took,
         sampling=unknown,
         drawn=unknown,
+        unsteady=unknown,
     )
 
 
@@ -582,14 +641,9 @@ def _asked_of_sets(
     """Yield a question for each coalition: what the set of its names is worth."""
 
     def answer(members: Sequence[Hashable]) -> Answer:
-        try:
+        helps = "" if members else "say what nothing is worth, such as nothing=0.5"
+        with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
             found = worth(_Ordered(members))
-        except Exception as wrong:
-            if members or isinstance(wrong, UserError):
-                raise
-            raise UserError(
-                f"worth: fails for no name ({first_line(wrong)}): say what nothing is worth, such as nothing=0.5"
-            ) from wrong
         return _number(found, "worth", f"{list(members)}" if members else "no name")
 
     for coalition in coalitions:
@@ -710,7 +764,9 @@ class _Coalitions:
             of = f"the average of updates {list(members)}" if members else "start"
         else:
             of = f"the average of {', '.join(given.names[i] for i in members)}" if members else "start"
-        return _number(self._evaluate(model), "evaluate", of)
+        with gated(f"evaluate: fails for {of}"):
+            said = self._evaluate(model)
+        return _number(said, "evaluate", of)
 
     def grams(self) -> list[Floats]:
         """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""

@@ -70,30 +70,45 @@ class Worths(Shown):
         level = TIE * np.abs(self.values[order]).max()
         ahead = [self.names[i] for i in order if self.values[best] - self.values[i] <= level]
         has = "has" if len(ahead) == 1 else "have"
-        first = f"{listed(ahead)} {has} the highest value ({number(self.values[best])})"
+        first = f"{listed(ahead)} {has} the highest value ({self._told(best)})"
         if len(ahead) < len(order):
-            first += f", {self.names[worst]} the lowest ({number(self.values[worst])})"
+            first += f", {self.names[worst]} the lowest ({self._told(worst)})"
         open_ = [self.names[i] for i in order if low[i] <= 0 <= high[i] and self.standard_errors[i] > 0]
         lines = [f"Whether above or below zero is not sure: {listed(open_)}."] if open_ else []
         return [f"{first}.", *lines, *self.notes()]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the headings and rows of name, value and 95 % interval, the highest value first."""
-        half = SURE * self.standard_errors
-        known = np.isfinite(self.values) & np.isfinite(half) & (half > 0)
+        known = np.isfinite([self._bears(i) for i in self.order])
         if not known.any():
-            return ("", self.unit), [[self.names[i], number(self.values[i])] for i in self.order]
-        from hanse.reports.digits import ends, rounded  # here: what has no errors need not load it
+            return ("", self.unit), [[self.names[i], self._told(i)] for i in self.order]
+        from hanse.reports.digits import ends  # here: what has no errors need not load it
 
         rows = []
         for i in self.order:
-            if known[i]:
-                low, high = self.intervals[i]
-                within = " to ".join(ends(low, high, half[i]))
-                rows.append([self.names[i], rounded(self.values[i], half[i]), within])
-            else:
-                rows.append([self.names[i], number(self.values[i]), "–"])
+            low, high = self.intervals[i]
+            within = " to ".join(ends(low, high, self._bears(i))) if np.isfinite(self._bears(i)) else "–"
+            rows.append([self.names[i], self._told(i), within])
         return ("", self.unit, "95 % interval"), rows
+
+    def _bears(self, i: int) -> float:
+        """Return the error by which a value and the ends of its interval are rounded; NaN if it has no interval.
+
+        It is half the interval, or a tenth of that if its first digit is 1: rounded to that digit, 0.4 from -0.8 to 1.6
+        would be 0 from -1 to 2.
+        """
+        half = float(SURE * self.standard_errors[i])
+        if not (np.isfinite(self.values[i]) and np.isfinite(half) and half > 0):
+            return np.nan
+        return half / 10 if half < 2 * 10.0 ** np.floor(np.log10(half)) else half
+
+    def _told(self, i: int) -> str:
+        """Return a value with the digits that its error bears, the same wherever it is told."""
+        if not np.isfinite(self._bears(i)):
+            return number(self.values[i])
+        from hanse.reports.digits import rounded
+
+        return rounded(self.values[i], self._bears(i))
 
     def plot(self) -> Picture:
         """Return the values as bars with their 95 % intervals, the highest on top.

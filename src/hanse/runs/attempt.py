@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,8 +23,8 @@ from hanse.core.part import Deployment
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train
 from hanse.core.table import Floats, Seats
 from hanse.federation.private import TellsOwners
-from hanse.learning.loop import LOOP
-from hanse.ledger.closing import NOTHING, close, moved_in
+from hanse.learning.loop import LOOP, NO_STEP
+from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.config import Experiment
 from hanse.runs.kept_answers import Answers, Keeping
 from hanse.runs.round import LoopState, Played, Setup, failed_round, finish, play_round
@@ -61,6 +62,8 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedR
         state: the state before the round.
     """
     done = _attempted(setup, experiment, state)
+    if setup.agreement:
+        done.record.metrics[AGREEMENT] = setup.agreement
     if not setup.books:
         return done
     record = done.record.closed()
@@ -85,6 +88,16 @@ def _attempted(setup: Setup, experiment: Experiment, state: LoopState) -> Record
 
 
 def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
+    """Play a round and test what clients hold then. An error of the user's module names the round."""
+    try:
+        return _tested(setup, experiment, state)
+    except UserError as wrong:
+        if wrong.__cause__ is None or "round" in str(wrong):
+            raise
+        raise UserError(*(f"round {state.round}: {line}" for line in wrong.lines)) from wrong.__cause__
+
+
+def _tested(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRound:
     """Play a round and test what clients hold then."""
     begun = time.perf_counter()
     now = telling(setup, state)
@@ -92,7 +105,7 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRo
     played = play_round(now if keeping is None else replace(now, federation=keeping), state)
     answers = None if keeping is None else keeping.answers()
     if state.round == 0 and not setup.remote:
-        _check_loop(played)
+        _check_first(experiment, played)
     seconds = {"play": time.perf_counter() - begun}
     known = still_known(state.on_server, state.table, played.state.table)
     tested = _test(setup, experiment, played, known)
@@ -103,16 +116,21 @@ def _round(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedRo
     return RecordedRound(after, RoundRecord.of(played, tested, seconds, answers))
 
 
-def _check_loop(played: Played) -> None:
-    """Raise UserError if the user's training loop failed at every client of the first round.
+def _check_first(experiment: Experiment, played: Played) -> None:
+    """Raise UserError if no client of the first round could train: it will not be otherwise in any later round.
 
-    That is a slip in the loop, and nothing would ever be trained. On a network loops are the participants' own.
+    On a network, loops and data are the participants' own. Where clients misbehave or a rule refuses updates, the next
+    round may differ. A loop that makes no step may do so for some clients; a run of nothing else ends with that reason.
     """
     seats, reasons = played.view.seats, dict(played.view.refusals)
     seated = set() if seats is None else set(seats.client.tolist())
-    if reasons and reasons.keys() >= seated and all(reason.startswith(LOOP) for reason in reasons.values()):
-        why = next(iter(reasons.values())).removeprefix(f"{LOOP} ")
-        raise UserError(f"train.loop: {why}; no client of the first round was trained")
+    if not reasons or not reasons.keys() >= seated or any(NO_STEP in why for why in reasons.values()):
+        return
+    why = Counter(reasons.values()).most_common(1)[0][0]
+    if why.startswith(LOOP):
+        raise UserError(f"train.loop: {why.removeprefix(f'{LOOP} ')}; no client of the first round was trained")
+    if seated and not experiment.behaviour and experiment.federation.refuse is None:
+        raise UserError(f"round {played.view.round}: no client was trained, so no later round can differ: each {why}")
 
 
 def _test(setup: Setup, experiment: Experiment, played: Played, known: Floats | None) -> Figures:

@@ -1,14 +1,15 @@
-"""Whether a run's model is better than guessing, and whether its values are meaningful.
+"""Whether a run has a result at all, whether its model is better than guessing, and its values meaningful.
 
-:func:`doubts` returns the sentences that ``hanse run``, the report and the statement show first. The answer comes from
-``metrics.jsonl`` and from what a guess scores on the server's test set (:class:`Guess`), which a run keeps in
-``shape.json``.
+:func:`nothing_mixed` is the test that every run has to pass to be called a success. :func:`doubts` returns the
+sentences that ``hanse run``, the report and the statement show first. They come from ``metrics.jsonl`` and from what a
+guess scores on the server's test set (:class:`Guess`), which a run keeps in ``shape.json``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -75,6 +76,60 @@ class Guess:
         """
         explains = loss is not None and math.isfinite(loss) and loss < (1 - LEAST_R2) * self.entropy
         return accuracy > self.bar or explains
+
+
+def nothing_mixed(metrics: Sequence[Mapping[str, Any]], seats: Iterable[tuple[str | None, float | None]]) -> str | None:
+    """Return why a run has no result: no update was mixed in any of its rounds. None: it has one, or no round yet.
+
+    Args:
+        metrics: the lines of ``metrics.jsonl``.
+        seats: for each line of ``clients.jsonl``, why its update was refused (None: it was not) and its weight. A
+            weight of None is not known and counts as one.
+    """
+    reasons, sat = Counter[str](), False
+    for refused, weight in seats:
+        if refused is None and weight != 0:
+            return None
+        sat = True
+        reasons[refused or "its update has weight 0"] += 1
+    if not metrics or (not sat and any(line.get("seats") for line in metrics)):
+        return None
+    why = f"most often: {reasons.most_common(1)[0][0]}" if reasons else "no client was asked to train"
+    return f"No update was mixed in any round (of {len(metrics)}), so the model never changed; {why.rstrip('.?')}."
+
+
+def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence if nobody bought a model in any of a run's markets.
+
+    Args:
+        metrics: the lines of ``metrics.jsonl``.
+    """
+    bought = [line["market/edges"] for line in metrics if "market/edges" in line]
+    if not bought or any(bought):
+        return []
+    return [
+        f"Nobody bought a model in any of {len(bought)} markets: no price covered a seller's cost and was below what "
+        "its model brings a buyer, or no two models were related."
+    ]
+
+
+def in_no_sum(seats: Iterable[tuple[int, str | None]]) -> list[str]:
+    """Return a sentence if groups of members, whose updates are only seen as sums, were lost in every round.
+
+    Args:
+        seats: for each line of ``clients.jsonl``, the client and why its update was refused (None: it was not).
+    """
+    reasons: dict[int, Counter[str]] = {}
+    summed = set()
+    for client, refused in seats:
+        reasons.setdefault(client, Counter())[refused or ""] += 1
+        summed |= {client} if refused is None else set()
+    lost = sorted(reasons.keys() - summed)
+    if not lost or not summed:
+        return []
+    why = sum((reasons[client] for client in lost), Counter[str]()).most_common(1)[0][0]
+    named = ", ".join(map(str, lost[:8])) + (f" and {len(lost) - 8} more" if len(lost) > 8 else "")
+    return [f"Updates of clients {named} are in no sum of any round, and the model knows nothing of their data: {why}."]
 
 
 def doubts(

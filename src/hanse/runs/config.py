@@ -31,6 +31,7 @@ from pydantic import (
 from hanse.base import toml
 from hanse.base.errors import UserError, import_path, nearest, path_of
 from hanse.base.factories import Count, Positive, Rate, Weight, defaults, named_choice
+from hanse.base.files import SMALL
 from hanse.core.declared import Digest
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Optimizer, Recipe
@@ -601,12 +602,18 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """Read a TOML file as nested dictionaries. Raises UserError if it is missing or not TOML."""
     path = Path(path)
     try:
-        return tomllib.loads(path.read_text("utf-8-sig"))  # editors of Windows begin a file with a mark
+        with path.open("rb") as file:
+            text = file.read(SMALL + 1)
+        if len(text) > SMALL:  # a device such as /dev/zero has no end
+            raise UserError(f"{path}: has more than {SMALL >> 20} MiB; an experiment is a TOML file")
+        return tomllib.loads(text.decode("utf-8-sig"))  # editors of Windows begin a file with a mark
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; an experiment is a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+    except UserError:
+        raise
+    except ValueError as wrong:  # no TOML, no text, or a path that cannot be one
         raise UserError(f"{path}: not valid TOML: {wrong}") from None
 
 

@@ -29,10 +29,12 @@ from hanse.data.committed import CommittedSet
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.learning.models import Factory
+from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
+from hanse.runs.chance import nothing_mixed
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.privacy import same_accounting, warn_of_sitting_out
@@ -68,6 +70,7 @@ def _check(observers: Sequence[Observer]) -> None:
             raise UserError(f"observers: {observer!r}: has none of the methods {', '.join(moments)}")
 
 
+@undisturbed()
 def run(
     experiment: Experiment | str | Path,
     *,
@@ -166,6 +169,7 @@ def _valued(experiment: Experiment, value: bool | str | Mapping[str, Any]) -> Ex
     return experiment.model_copy(update={"mechanism": mechanism})
 
 
+@undisturbed()
 def resume(
     path: str | Path,
     *,
@@ -320,6 +324,7 @@ def _engine(experiment: Experiment) -> Callable[..., Run]:
     return play
 
 
+@undisturbed()
 def run_remote(
     experiment: Experiment,
     data: FederatedData,
@@ -329,6 +334,7 @@ def run_remote(
     observers: Sequence[Any] = (),
     other_data: bool = False,
     key: Ed25519PrivateKey | None = None,
+    agreement: str = "",
 ) -> Run:
     """Run an experiment with clients behind another federation, or continue it if its directory exists. This combines
     :func:`run` and :func:`resume`, because a server on a network is restarted by starting it again.
@@ -341,12 +347,14 @@ def run_remote(
         observers: objects that see every round.
         other_data: allow server sets that differ from those of earlier rounds.
         key: the operator's key, which signs the heads of the ledger. None: they are not signed.
+        agreement: the hash of what the clients agreed to, which stands in each round's record and statements.
 
     Raises:
         UserError: the experiment cannot be run on a network, or does not fit the directory.
         MachineError: the machine or the network failed. It is a RunFailedError after several failed rounds in a row.
     """
     ready = settle_engine(build(experiment, data), federation=federation)
+    ready = replace(ready, setup=replace(ready.setup, agreement=agreement))
     if (hold.folder / "config.toml").exists():
         return _from_a_checkpoint(ready, observers, hold, other_data, key)
     return play_setup(ready, observers, hold, key=key)
@@ -507,7 +515,8 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
     if folder is not None:
         result.path = folder.path
         result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
-    result.said = (*said, *(f"warning: {line}" for line in setup.data.warnings))
+    notes = [*(f"warning: {line}" for line in setup.data.warnings), *(f"note: {line}" for line in setup.data.notes)]
+    result.said = (*said, *notes)
     _tell(observers, "on_start", experiment, state.round, list(result.said))
     limits, budget, failures = experiment.run, Budget(experiment.run), 0
     budget.spend(result.metrics)  # a resumed run has used up some of its limits already
@@ -556,5 +565,6 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
         folder.close()
     result.table, result.home, result.held = state.table, state.home, state.held
     result.personal, result.book = state.personal, state.book
+    result.nothing = nothing_mixed(result.metrics, ((s.get("refused"), s.get("weight")) for s in result.clients))
     _tell(observers, "on_end", result)
     return result

@@ -3,8 +3,7 @@
 They also serve as examples of :class:`hanse.runs.run.Observer`. :func:`make_trackers` makes those that ``--track``
 names. Trackers log a round's numbers under their names in ``metrics.jsonl``, and settings as ``section.key``.
 
-The functions :func:`mostly_refused`, :func:`valued_otherwise` and :func:`unsold` check a finished run and return
-warnings.
+The functions :func:`mostly_refused` and :func:`valued_otherwise` check a finished run and return warnings.
 """
 
 from __future__ import annotations
@@ -93,21 +92,6 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
             "less than GTG-Shapley's threshold: set mechanism.value.eps = 0 to value these rounds too"
         )
     return told
-
-
-def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning if nobody bought a model in any of a run's markets.
-
-    Args:
-        metrics: the lines of ``metrics.jsonl``.
-    """
-    bought = [line["market/edges"] for line in metrics if "market/edges" in line]
-    if not bought or any(bought):
-        return []
-    return [
-        f"mechanism: nobody bought a model in any of {len(bought)} markets: no price covered a seller's cost and was "
-        "below what its model brings a buyer, or no two models were related"
-    ]
 
 
 def errors() -> Console:

@@ -31,7 +31,7 @@ from hanse.data.federated import RemoteData
 from hanse.data.samples import Inputs
 from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
-from hanse.ledger.closing import CLOCK
+from hanse.ledger.closing import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
 from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
@@ -361,7 +361,7 @@ class _Replay:
         """Compare what parts recorded in the round's line of the metrics; figures of values are measured against the
         ``largest`` value.
         """
-        own = (*CLOCK, *TEST_METRICS, HASH)
+        own = (*CLOCK, *TEST_METRICS, HASH, AGREEMENT)
         if more := sorted(name for name in recorded if name not in made and not name.startswith(own)):
             raise UnlikeError(f"{more[0]} was recorded, and the round makes no such figure")
         for name, mine in made.items():

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hanse.base.errors import UserError
+from hanse.base.errors import RAISED, UserError
 from hanse.core.calling import method_of
 from hanse.core.part import Mechanism, Size, in_slots
 from hanse.data import FederatedData, Samples
@@ -24,14 +24,16 @@ from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.federated import RemoteData
 from hanse.federation.behaviour import Behaviour
+from hanse.federation.deviant import Deviant
+from hanse.federation.local import server_sets
 from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
-from hanse.learning.job import Problem
+from hanse.learning.job import Problem, smallest_batch
 from hanse.learning.loop import WITH_PENALTY, Loop
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.by_value import ByValue
-from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit
+from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit, word_of
 from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import Banzhaf, Exact, few_enough
 from hanse.mechanisms.weigh import BySamples
@@ -48,6 +50,7 @@ def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mecha
         *not_remembered(experiment, data, mechanism),
         *no_utility(data, problem, mechanism),
         *too_few(experiment, seats),
+        *lone_samples(experiment, problem),
         *too_many_testers(experiment, data.num_clients),
         *too_many_coalitions(mechanism, seats),
         *by_size(experiment, mechanism, data)[1],
@@ -92,6 +95,14 @@ def too_few(experiment: Experiment, seats: int) -> list[str]:
         share = f" ({enough} of {seats} seats)" if isinstance(given, float) else ""
         lines.append(f"federation.enough: {given}{share}: must be at least federation.min_replies, {least}")
     return lines
+
+
+def lone_samples(experiment: Experiment, problem: Problem) -> list[str]:
+    """Return a line if batches have fewer samples than the model can train on, as batch norm on one."""
+    size, least = experiment.train.batch_size, smallest_batch(problem)
+    if experiment.train.loop is not None or size is None or size >= least:
+        return []
+    return [f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"]
 
 
 def unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
@@ -178,6 +189,16 @@ def no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int
     ]
 
 
+def no_such_samples(behaviours: Mapping[str, Behaviour | None], data: FederatedData) -> list[str]:
+    """Return a line for each behaviour that trains on samples that the server does not have."""
+    there = {"own", *server_sets(data)}
+    return [
+        f"behaviour.{name}.trains_on: '{chosen}': the server has no such samples; allowed: {', '.join(sorted(there))}"
+        for name, behaviour in behaviours.items()
+        if isinstance(behaviour, Deviant) and (chosen := behaviour.trains_on) not in there
+    ]
+
+
 def by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
     """Return the parts' objections to a run of this size: warnings, and lines that mean that it is refused."""
     seats = mechanism.most_seats(data.num_clients)
@@ -230,7 +251,7 @@ def no_slope(data: FederatedData, problem: Problem, mechanism: Mechanism) -> lis
     value, samples = mechanism.value, data.server_validation
     if value is None or "slope" not in in_slots(value.needs, ["value"]) or samples is None or not len(samples):
         return []
-    why, name = why_no_slope(problem, samples), type(value).__name__
+    why, name = why_no_slope(problem, samples), word_of(value, "value")
     told = f"mechanism.value: {name} needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
     return [] if why is None else [told]
 
@@ -278,7 +299,7 @@ def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
         loop: "plain", or "penalty" if the loop takes the pulls and tilts of seats. None: hanse's own training.
     """
     train = mechanism.train
-    name = type(train).__name__
+    name = word_of(train, "train")
     if loop is not None and method_of(train, "sends") is not None:
         return f"does not add the loss that mechanism.train {name} adds to each batch; use hanse's own training"
     if loop == "plain" and "penalty" in in_slots(train.needs, ["train"]):
@@ -331,7 +352,7 @@ def warn_of_probabilities(experiment: Experiment, problem: Problem, data: Federa
     try:
         with torch.no_grad():
             outputs = module(few.x)
-    except Exception:  # whether it can be used at all was looked at before
+    except RAISED:  # whether it can be used at all was looked at before
         return []
     if outputs.ndim != 2 or outputs.shape[1] < 2 or not len(outputs) or float(outputs.min()) < 0:
         return []
@@ -391,7 +412,7 @@ def not_held(mechanism: Mechanism) -> list[str]:
     made = {block.name for block in mechanism.train.blocks() if block.held}
     if not made or mechanism.deploy is None or made & in_slots(mechanism.deploy.reads, ["deploy"]):
         return []
-    part, rows = type(mechanism.deploy).__name__, "', '".join(sorted(made))
+    part, rows = word_of(mechanism.deploy, "deploy"), "', '".join(sorted(made))
     return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
 
 
@@ -401,7 +422,7 @@ def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
         return []
     if "groups" in in_slots(mechanism.train.gives, ["train"]):
         return []
-    part, train = type(mechanism.weigh).__name__, type(mechanism.train).__name__
+    part, train = word_of(mechanism.weigh, "weigh"), word_of(mechanism.train, "train")
     return [f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row"]
 
 
@@ -421,7 +442,7 @@ def not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
     """Return a warning for each part whose formula assumes SGD steps, because the user's loop may use others."""
     wrong = {"train": "its variates are not mean gradients", "weigh": "its weights are not those of its paper"}
     return [
-        f"warning: train.loop: {type(part).__name__} assumes SGD steps at train.lr and train.momentum: with "
+        f"warning: train.loop: {word_of(part, slot)} assumes SGD steps at train.lr and train.momentum: with "
         f"another optimiser, a schedule or clipping {wrong[slot]}"
         for slot, part in mechanism.slots().items()
         if loop is not None

@@ -7,7 +7,8 @@ was worth. With the rule's options in ``config.toml``, everybody's payment follo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -15,9 +16,10 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, read_arrays, read_toml
-from hanse.core.entry import Transaction
+from hanse.core.entry import TOKEN, Transaction
+from hanse.core.entry import client as account
 from hanse.core.part import State
-from hanse.mechanisms.by_value import ByValue, given_back, put_up
+from hanse.mechanisms.by_value import ByValue, Paid, given_back, put_up
 from hanse.mechanisms.carried import Carried
 from hanse.mechanisms.registry import built_in_parts
 from hanse.runs.replay_bonds import BONDS
@@ -44,34 +46,56 @@ def replay_by_value(
     Raises:
         UserError: a record is damaged.
     """
-    rule = built_in_parts(read_toml(folder / "config.toml")).get("settle")
+    config = read_toml(folder / "config.toml")
+    rule = built_in_parts(config).get("settle")
     if not isinstance(rule, ByValue):
         return None, ""
-    ours = (one for one in history if one[1].kind != "grant" and one[1].kind not in BONDS)
-    posted = {round: [t for _, t in same] for round, same in groupby(ours, key=lambda one: one[0])}
-    count, state = 0, {} if rule.pays_when == "always" else Carried.nothing(0).state()
+    floor = round(config.get("ledger", {}).get("floor", 0.0) * TOKEN)
+    posted = {number: [t for _, t in same] for number, same in groupby(history, key=lambda one: one[0])}
+    count, balances = 0, Counter[str]()
+    state: State = {**Paid.nothing(0).state(), **Carried.nothing(0).state()}
     for line in json_lines(folder / METRICS, ("round",)):
         number = int(line["round"])
         there = posted.pop(number, [])
         if through is not None and number >= through:
             continue
+        balances.update(_moved(one for one in there if one.kind != "value"))  # what everybody has before it is paid
         file = round_file(folder, number)
         record = read_arrays(file, _NAMES)
+        ours = [one for one in there if _ours(one)]
         try:
-            due, state = _due(rule, record, there, state)
+            due, state = _due(rule, record, ours, state, lambda client: balances[account(client)] - floor)
         except (ValueError, KeyError, IndexError, TypeError, OverflowError) as wrong:
             raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
-        if wrong_one := unlike(number, due, there):
+        if wrong_one := unlike(number, due, ours):
             return count, wrong_one
+        balances.update(_moved(one for one in there if one.kind == "value"))
         count += 1
     for number, there in posted.items():
-        return count, unlike(number, (), there)
+        if ours := [one for one in there if _ours(one)]:
+            return count, unlike(number, (), ours)
     return count, ""
 
 
-def _due(rule: ByValue, record: Arrays, posted: Sequence[Transaction], state: State) -> tuple[list[Transaction], State]:
+def _ours(transaction: Transaction) -> bool:
+    """Whether the payment rule posts such a transaction."""
+    return transaction.kind != "grant" and transaction.kind not in BONDS
+
+
+def _moved(transactions: Iterable[Transaction]) -> Counter[str]:
+    """Return the units that transactions move into each account."""
+    moved = Counter[str]()
+    for transaction in transactions:
+        for name, units in transaction.postings:
+            moved[name] += units
+    return moved
+
+
+def _due(
+    rule: ByValue, record: Arrays, posted: Sequence[Transaction], state: State, has: Callable[[int], int]
+) -> tuple[list[Transaction], State]:
     """Return the transactions of a round by its record, with the stakes of those whose stakes the ledger has, or who
-    were paid by the record; and the rule's state after it.
+    were paid by the record; and the rule's state after it. ``has`` returns the units of a client beside its stake.
     """
     stakes = next((t for t in posted if t.kind == "stake"), None)
     known = set() if stakes is None else {int(name.partition("/")[2]) for name, _ in stakes.postings}
@@ -82,6 +106,7 @@ def _due(rule: ByValue, record: Arrays, posted: Sequence[Transaction], state: St
     valued = "value" in record
     arrays = {name: record[name] for name in _NAMES if name in record and name.startswith("value")}
     clients = record["answered"] if valued else np.zeros(0, np.int64)
-    units, state = rule.amounts(players, clients, arrays if valued else {"value": np.zeros(0)}, state)
+    held = np.array([has(c) + rule.units for c in players.tolist()], np.int64)
+    units, state = rule.amounts(players, held, clients, arrays if valued else {"value": np.zeros(0)}, state)
     paid = dict(zip(players.tolist(), units, strict=True))
     return [put_up(staked, rule.units), given_back(staked, paid, rule.units)], state

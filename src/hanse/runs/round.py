@@ -10,7 +10,7 @@ round can therefore be dropped, and played again from the state before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,6 +70,7 @@ class Setup:
         about: descriptions of parts, behaviours and the policy, for reports.
         accounts: the privacy accounts of a simulation's clients. None: they have none, or keep them themselves.
         clipping: a clip that follows the lengths of updates. None: the clip is fixed, or there is none.
+        agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
         kept: whether the run keeps all answers and commits to its inputs, so that an auditor can replay it.
 
     Examples:
@@ -112,6 +113,7 @@ class Setup:
     accounts: InState | None = None
     clipping: AdaptiveClip | None = None
     kept: bool = False
+    agreement: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
@@ -497,13 +499,18 @@ def _weigh(setup: Setup, now: _Now) -> _Now:
 
 
 def _value(setup: Setup, now: _Now) -> _Now:
-    """Value the updates, if the mechanism has a value part and there is anything to value."""
+    """Value the updates, if the mechanism has a value part and there is anything to value.
+
+    Whatever part values them, an update of weight 0 is worth 0: the new table has nothing of it.
+    """
     value = setup.mechanism.value
     if value is None or not len(now.view.trained):
         return now
     with now.port.clock("value"):
         values, states = decide("value", value.value, now.view, now.states, setup.key("value"))
         values = unknown_without(values, now.view.trained)
+        if (idle := now.view.weights == 0).any():
+            values = values.without(idle)
     return replace(now, states=states).knowing(values=values).handing_on(values.found)
 
 
@@ -511,21 +518,28 @@ def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
     """Settle the round and apply the mix.
 
     A row that would become infinite or NaN stays as it was, and nobody may pay for it. So the round is settled again
-    from before, without that row. Updates to rows that stay, by this or by a payment, were worth nothing.
+    from before, without that row and without what updates to it were worth, which is nothing. The same holds for
+    updates to rows that a payment withholds.
     """
     settled = _settled(setup, now)
     with now.port.clock("mix"):
         table, broken = _mixed(settled.view)
     if broken:
-        settled = _settled(setup, replace(now, view=_without(now.view, broken)))
+        # if a row that is new in this round is broken, all rows stay
+        all_stay = max(broken) >= now.view.table.size
+        stay = set(now.view.trained.seats.target.tolist()) if all_stay else set(broken)
+        settled = _settled(setup, _worth_nothing(replace(now, view=_without(now.view, broken)), stay))
         table, _ = _mixed(settled.view)
-    values, settlement, targets = settled.view.values, settled.view.settlement, settled.view.trained.seats.target
-    # if a row that is new in this round is broken, all rows stay
-    stay = set(targets.tolist()) if max(broken, default=-1) >= now.view.table.size else set(broken)
-    stay |= frozenset() if settlement is None else settlement.withheld
-    if values is not None and stay:
-        settled = settled.knowing(values=values.without(stay, targets))
-    return settled, table
+    settlement = settled.view.settlement
+    return _worth_nothing(settled, set() if settlement is None else settlement.withheld), table
+
+
+def _worth_nothing(now: _Now, stay: Collection[int]) -> _Now:
+    """Return the round in which updates to rows that ``stay`` as they are were worth nothing."""
+    values, target = now.view.values, now.view.trained.seats.target
+    if values is None or not stay:
+        return now
+    return now.knowing(values=values.without(np.isin(target, sorted(stay)), stay))
 
 
 def _deploy(setup: Setup, now: _Now) -> _Now:

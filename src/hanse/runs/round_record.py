@@ -27,6 +27,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
 from hanse.core.table import Floats, Made
+from hanse.learning.loop import NO_STEP
 from hanse.learning.metrics import ACCURACY, Reading
 from hanse.ledger import closing
 from hanse.ledger.run_ledger import latest_claim
@@ -271,6 +272,7 @@ def _seats_of(played: Played) -> list[dict[str, Any]]:
         line: dict[str, Any] = {"round": view.round, "client": client, "start": start}
         if s is None:
             line["refused"] = reasons.get(client, "no reply")
+            line |= {"steps": 0, "weight": 0.0} if NO_STEP in line["refused"] else {}
         else:
             line |= _line_of(view, s)
         line |= {name: float(of_client[client]) for name, of_client in figures.items()}

@@ -112,6 +112,7 @@ class Run:
             not.
         names: ``[N]``, the clients' names in the data. Empty: they have only numbers.
         why_no_model: why :meth:`model` cannot return a model. Empty: it can.
+        nothing: why the run has no result: no update was mixed in any round. None: it has one.
         held: ``[N]``, the row that each client holds, if it is not its home row. None: all clients hold their home
             rows.
 
@@ -142,6 +143,7 @@ class Run:
     names: tuple[str, ...] = ()
     why_no_model: str = ""
     held: np.ndarray | None = None
+    nothing: str | None = None
     said: tuple[str, ...] = ()
 
     def model(self, client: int | str = 0) -> nn.Module:

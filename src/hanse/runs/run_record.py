@@ -39,7 +39,7 @@ from hanse.learning.metrics import Reading, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
 from hanse.runs.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
-from hanse.runs.chance import Guess, doubts
+from hanse.runs.chance import Guess, doubts, in_no_sum, nothing_mixed, unsold
 from hanse.runs.config import ClientsSection, RunSection
 from hanse.runs.edited import edited_settings
 from hanse.runs.names import Registered, client_names, client_of, read_members
@@ -182,8 +182,8 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences to show before the results: edited settings, books that do not hold, a model no better than chance,
-        meaningless values, warnings of parts.
+        """Sentences to show before the results: that there is none, edited settings, books that do not hold, a model no
+        better than chance, meaningless values, warnings of parts.
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
@@ -193,7 +193,15 @@ class RunRecord:
         wrong = self.wrong_in_books
         unlike = [f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."] if wrong else []
         edited = edited_settings(self.path)
-        return [*([f"{edited}."] if edited else []), *unlike, *known, *self.about.warnings]
+        secure = table(self.config, "federation").get("secure") is not None
+        none = [*unsold(self.metrics), *(in_no_sum((s.client, s.refused) for s in self.clients) if secure else ())]
+        none = [self.nothing] if self.nothing else none
+        return [*none, *([f"{edited}."] if edited else []), *unlike, *known, *self.about.warnings]
+
+    @cached_property
+    def nothing(self) -> str | None:
+        """Why the run has no result, since no update was mixed in any round. None: it has one, or no round yet."""
+        return nothing_mixed(self.metrics, ((seat.refused, seat.weight) for seat in self.clients))
 
     @cached_property
     def wrong_in_books(self) -> str | None:

@@ -31,7 +31,6 @@ import torch
 
 from hanse.base.errors import MachineError, UserError, in_python
 from hanse.base.files import (
-    ASKED,
     FEDERATION,
     MEMBERS,
     going_on,
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
-# where a simulation's virtual nodes note what they were asked: who they are, before the run begins
+# where a simulation's virtual nodes have signed the agreement, and were asked who they are, before the run begins
 PARTICIPANTS = "participants"
 STARTED = (
     ROUNDS,
@@ -137,7 +136,7 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
 def _is_no_run(path: Path) -> bool:
     """Say whether this entry may exist where a run begins: registered members, or leftovers of a killed start."""
     if path.name == PARTICIPANTS and path.is_dir():
-        return {entry.name for entry in path.iterdir()} == {ASKED}
+        return not any(path.glob("*/*/client-*"))
     return path.name in EARLIER or (path.name in STARTED and not (path.is_dir() and any(path.iterdir())))
 
 
@@ -216,7 +215,7 @@ class RunDir:
             path.mkdir(parents=True, exist_ok=True)
             hold.take()
             _check_free(path, overwrite=overwrite)  # again: another process may have been quicker
-            clear(path, (LOCK,) if overwrite else EARLIER)
+            clear(path, (LOCK,) if overwrite else (*EARLIER, PARTICIPANTS))
             try:
                 (path / ROUNDS).mkdir()
                 (path / "checkpoints").mkdir()
@@ -521,3 +520,7 @@ def _making(path: Path) -> Iterator[None]:
         if wrong.errno in FULL:
             raise MachineError(f"--out {path}: disk full: {wrong.strerror}; free some space") from None
         raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
+    except ValueError as wrong:
+        if isinstance(wrong, UserError):
+            raise
+        raise UserError(f"--out {path}: cannot be a path: {wrong}") from None

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hanse.base.errors import UserError, import_path, named
+from hanse.base.errors import UserError, gated, import_path, named
 from hanse.base.factories import call, misspelt
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
@@ -183,6 +183,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += refusals.no_such_clients(acting, data.num_clients)
+    lines += refusals.no_such_samples(acting, data)
     lines += unfit_private(experiment, problem, mechanism, acting, refusals.loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
@@ -340,13 +341,14 @@ def _modelled(
         kept = section.options
         section = ModelSection(name=OBJECT, **kept)
         module = own_module(made(0)[0].module)
-        record = {"object": type(module).__name__, "fingerprint": structure(module)}
+        with gated(f"model: {type(module).__name__}: cannot be described (repr)"):
+            record = {"object": type(module).__name__, "fingerprint": structure(module)}
         section = ModelSection(name=OBJECT, **record, **kept)
         experiment = experiment.model_copy(update={"model": section})
     return experiment, made
 
 
-HOOKS = ("present", "holds", "sees", "claims", "on_request", "on_reply", "takes", "tells")
+HOOKS = ("present", "holds", "sees", "studies", "overhears", "claims", "on_request", "on_reply", "takes", "tells")
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:

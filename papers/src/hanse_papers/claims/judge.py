@@ -23,7 +23,7 @@ from hanse.lab.statistics import LOOKS, Effect, Floats, Judged
 from hanse.reports.compare import best_so_far, effective_round, improvement
 from hanse_papers.claims.claim import WIDTH, Arm, Claim, Reading
 from hanse_papers.compare import factor_of
-from hanse_papers.keys import KEYS
+from hanse_papers.ids import IDS
 from hanse_papers.runner import job_of
 
 REPEATS = 3
@@ -58,7 +58,7 @@ class Runs:
     """The kept runs of a paper, each read once."""
 
     def __init__(self, folder: Path) -> None:
-        self.kept = KeptFile(folder, KEYS)
+        self.kept = KeptFile(folder, IDS)
         self._found: dict[str, list[dict[str, Any]]] = {}
 
     def of(self, job: Job) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import Rule
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.train import SharedModel
-from hanse.mechanisms.value import GTG, Exact, Mixture, Path
+from hanse.mechanisms.value import GTG, Exact, Mixture, Path, steadied
 
 STRATEGY = frozenset({"strategy"})  # a need that only a watched strategy meets: it keeps these parts out of other runs
 OTHER = "aggregating the same replies again gave another model: it has state that a copy does not carry"
@@ -423,8 +423,12 @@ class OfReplies(ValuePart):
             part = Exact() if len(clients) <= FEW else GTG()
         if not told.average and told.again is None:
             raise NotAgain(told.why_not)
-        game = self._game(view, told, clients, weights, part)
-        solved = part.solve(game, len(clients), view)
+        S, counted = len(clients), np.arange(len(clients))
+        if told.average:  # a reply of weight 0 is in no average
+            counted = np.flatnonzero(weights)
+            clients, weights, rows = [clients[s] for s in counted.tolist()], weights[counted], rows[counted]
+        game = self._game(view, told, clients, weights, rows, part)
+        solved = steadied(part.solve(game, len(clients), view), game)
         if not told.average and not told.repeats():  # once more: what it remembers of other coalitions shows now
             raise NotAgain(OTHER)
         # beside the values, what all updates together and none of them were worth: their difference is what was shared
@@ -439,14 +443,15 @@ class OfReplies(ValuePart):
             **solved.metrics,
         }
         errors = np.zeros(len(clients)) if solved.errors is None else solved.errors  # of all coalitions: none
-        known = None if np.isnan(errors).all() else errors
-        without = None if isinstance(game, FunctionCoalitions) else solved.without_block
-        return Values(solved.values, known, solved.exact, metrics, without), state
+        known = None if np.isnan(errors).all() else _among(errors, counted, S)
+        without = None if isinstance(game, FunctionCoalitions) else _among(solved.without_block, counted, S)
+        exact = None if solved.exact is None else _among(solved.exact, counted, S)
+        return Values(_among(solved.values, counted, S), known, exact, metrics, without), state
 
     @staticmethod
-    def _game(view: View, told: Watched, clients: Sequence[int], weights: Floats, part: Any) -> Any:
-        """Return the game of a round's replies, for its part: what each coalition's aggregate is worth."""
-        rows, old = view.trained.rows, view.table.rows[0]
+    def _game(view: View, told: Watched, clients: Sequence[int], weights: Floats, rows: Tensor, part: Any) -> Any:
+        """Return the game of these clients' replies, for its part: what each coalition's aggregate is worth."""
+        old = view.table.rows[0]
         kind: Game = getattr(part, "game", "average")
         if isinstance(told.worth, ByFunction):
 
@@ -461,6 +466,15 @@ class OfReplies(ValuePart):
         assert aggregated is not None
         rule: Rule | None = None if told.average else aggregated.again[0]
         return view.judge.coalitions(rows, old, weights, part.utility, again=rule, game=kind)
+
+
+def _among(numbers: Floats, counted: Ints, seats: int) -> Floats:
+    """Return the players' numbers ``[m, ...]`` in their places ``counted [m]`` among all seats, ``[S, ...]``; others
+    have 0.
+    """
+    whole = np.zeros((seats, *numbers.shape[1:]))
+    whole[counted] = numbers
+    return whole
 
 
 # ---- the clients, whose replies are here

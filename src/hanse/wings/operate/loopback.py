@@ -18,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -29,10 +31,15 @@ from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 from pydantic import TypeAdapter
 
 from hanse.base.errors import RunFailedError, UserError
-from hanse.base.files import private_folder
+from hanse.base.files import FEDERATION, private_folder, read_text, write_whole
 from hanse.base.lock import Hold
-from hanse.flower.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH
+from hanse.flower.agreed import take
+from hanse.flower.agreement import Agreement
+from hanse.flower.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH, signing_key
+from hanse.flower.server import AGREEMENT
+from hanse.ledger.note import public_of
 from hanse.ledger.witness import Witness
+from hanse.runs.config import Experiment
 from hanse.wings.operate import server_access
 from hanse.wings.operate.processes import Processes, end, last_error, stream
 from hanse.wings.operate.server_access import configure, split, wait_for
@@ -175,6 +182,49 @@ class Loopback:
         """The processes of this federation, with their logs in ``folder/logs``."""
         return Processes(self.folder / "logs")
 
+    # ---- the agreement
+
+    @property
+    def agreement(self) -> Path:
+        """The file with the agreement, which the operator gives to each member's owner."""
+        return self.folder / "agreement.txt"
+
+    def agree(self, show: Callable[[str], None] = lambda line: None) -> Agreement | None:
+        """Return the agreement for the app's ``experiment.toml``. It is written, and the nodes of this machine sign it.
+
+        The one that is there stays if it still fits. The operator may have edited its numbers: it is signed anew.
+        Without an ``experiment.toml`` there is nothing to agree to, and the result is None.
+
+        Args:
+            show: a function that gets a line of text if another agreement takes the place of the one that was there.
+
+        Raises:
+            UserError: the experiment has mistakes.
+        """
+        if not (self.app / "experiment.toml").exists():
+            return None
+        experiment = Experiment.read(self.app / "experiment.toml")
+        key, day = signing_key(self.folder / "certs" / KEY), time.strftime("%Y-%m-%d", time.gmtime())
+        mark = self.agreement.with_suffix(".run")
+        begun = mark.exists() and (Path(mark.read_text().strip()) / FEDERATION).exists()
+        run = uuid.uuid4().hex
+        made = Agreement.of(experiment, run=run, network=self.app.name, operator=public_of(key), day=day)
+        if self.agreement.exists():
+            with suppress(ValueError):  # what is damaged is written anew
+                kept, _ = Agreement.read(read_text(self.agreement), edited=True)
+                if begun or not mark.exists():
+                    made = replace(made, run=kept.run)
+                if kept.fits(made) and day <= kept.expires:
+                    made = kept
+            if made.text not in self.agreement.read_text():
+                show(f"{self.agreement.name} is written anew: members on other machines must be given it")
+        if not begun:
+            mark.unlink(missing_ok=True)
+        write_whole(self.agreement, made.note(key), durable=True)
+        for home in map(self._home, range(self.nodes)):
+            take(home, made.note(key), public_of(key), time.time())
+        return made
+
     # ---- up and down
 
     def up(
@@ -196,6 +246,7 @@ class Loopback:
         from hanse.flower.operator_key import make_operator_key
         from hanse.wings.operate.certificates import make_certificates, make_node_key, make_outside
 
+        self._refuse_taken(range(self.nodes) if only is None else only)
         superlink = f"{HOST}:{self.ports[0]}"
         proxy = configure(self.folder / "proxy", self.listen, superlink, self.nodes) if self.listen else None
         for private in ("flwr", "keys", "logs", "participants"):
@@ -205,6 +256,7 @@ class Loopback:
         if not (certs / "server.crt").exists():
             make_certificates(certs, self.app.name)
         make_operator_key(certs)
+        self.agree(show)
         if proxy:
             make_outside(certs, self.hosts)
         show("starting the SuperLink")
@@ -221,6 +273,20 @@ class Loopback:
         for i in range(self.nodes) if only is None else only:
             show(f"starting node {i + 1} of {self.nodes}")
             self.start_node(i, more)
+
+    def _refuse_taken(self, nodes: Sequence[int]) -> None:
+        """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead."""
+        needed = {"superlink": self.ports[0], **{f"node{i}": self.ports[1 + i] for i in nodes}}
+        if self.listen:
+            needed["proxy"] = split(self.listen, "--listen")[1]
+        lines = [
+            f"--{'listen' if name == 'proxy' else 'port'}: {port}: the {name} needs it, and it is taken here, "
+            f"perhaps by another federation; give others, as in --port {self.ports[0] + 300}"
+            for name, port in needed.items()
+            if self.processes.pid(name) is None and not server_access.is_free(port)
+        ]
+        if lines:
+            raise UserError(*lines)
 
     def start_superlink(self, more: Mapping[str, str] | None = None) -> None:
         """Start the SuperLink if it is not running, and wait until it answers.
@@ -240,7 +306,7 @@ class Loopback:
                 "--disable-runtime-dependency-installation", "--host", HOST, "--port", str(port),
                 "--database", f"{home}/superlink.db",
             ]  # fmt: skip
-            env = self.env() | {SIGNS_WITH: str(certs / KEY)} | dict(more or {})
+            env = self.env() | {SIGNS_WITH: str(certs / KEY), AGREEMENT: str(self.agreement)} | dict(more or {})
             self.processes.start("superlink", command, env, self.app)
         self._wait(
             "superlink", f"https://{HOST}:{port}{server_access.ASK if server_access.TABLE.exists() else '/health'}", 200
@@ -260,6 +326,8 @@ class Loopback:
     def _wait(self, name: str, url: str, status: int) -> None:
         """Wait until a process answers. Raises UserError with the end of its log if it does not."""
         wrong = wait_for(url, status, lambda: self.processes.pid(name) is not None)
+        if wrong is None and self.processes.pid(name) is None:
+            wrong = f"ended, and another process answers at {url} (--port)"
         if wrong is not None:
             raise UserError(f"the {name} {wrong}: {self.processes.log(name)[-300:]}")
 
@@ -292,7 +360,7 @@ class Loopback:
         """
         if self.processes.pid(f"node{i}") is not None:
             return
-        home = self.folder / "participants" / f"node{i}"
+        home = self._home(i)
         _ = Witness(home)  # its key is there before others must name it in their members.txt
         own = {"HANSE_HOME": str(home), PINNED: str(self.operator)}
         env = self.env(f"node{i}") | own | dict(more or {}) | self._warm()
@@ -338,6 +406,7 @@ class Loopback:
         """
         words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
+        self.agree(show)
         path = self.folder / "logs" / f"{log}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         with Hold(path.parent) as hold:  # two would share the log
@@ -444,6 +513,10 @@ class Loopback:
                 said_last = self.processes.log("keeper").strip().splitlines()[-1:]
                 raise UserError(f"the nodes' warm process does not come up: {' '.join(said_last)}")
         return leading(Path(json.loads(said.read_text())), self.folder / "warm", self.env()["PATH"])
+
+    def _home(self, i: int) -> Path:
+        """Return the folder of a trial node's participant."""
+        return self.folder / "participants" / f"node{i}"
 
     def _key(self, i: int) -> Path:
         """Return the path of a trial node's private key."""

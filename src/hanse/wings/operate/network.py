@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -122,6 +123,8 @@ def up(
     else:
         typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
     typer.echo(f"the operator's key, {folder / 'certs' / made.operator.name}: {fingerprint(public_key(made.operator))}")
+    if made.agreement.exists():
+        typer.echo(f"the agreement, for the owner of each node on another machine: {folder / made.agreement.name}")
     if not server_access.TABLE.exists():
         typer.echo("this system hides which user a connection belongs to: every user of this machine can start runs")
 
@@ -134,9 +137,10 @@ def admit(
 ) -> None:
     """Admit a participant's node to the federation that 'up' started here.
 
-    The participant sends you its public key (KEY.pub) and keeps the private one. You give it certs/ca.crt and
-    certs/operator.pub, with which it joins ('hanse network join'). The fingerprint that is printed here must be the one
-    that it sees there. Its account and its number belong to its key, whatever name you give it here.
+    The participant sends you its public key (KEY.pub) and keeps the private one. You give it certs/ca.crt,
+    certs/operator.pub and agreement.txt, with which it joins ('hanse network join'). The fingerprint that is printed
+    here must be the one that it sees there. Its account and its number belong to its key, whatever name you give it
+    here.
 
     Examples:
         hanse network admit harvest clinic.pub --name 'the clinic'
@@ -150,7 +154,9 @@ def admit(
         raise UserError(why)
     pinned = public_key(make_operator_key(network.operator.parent))
     network.register([(str(key.resolve()), name)])
-    typer.echo(f"admitted {name}; give it ca.crt and operator.pub from {folder / 'certs'}")
+    typer.echo(
+        f"admitted {name}; give it {folder / 'agreement.txt'}, and ca.crt and operator.pub from {folder / 'certs'}"
+    )
     typer.echo(f"fingerprint of operator.pub: {fingerprint(pinned)}")
 
 
@@ -162,6 +168,10 @@ def join(
     operator: Annotated[
         Path | None,
         typer.Option("--operator", help="The operator's public key, operator.pub; needed once.", show_default=False),
+    ] = None,
+    agree: Annotated[
+        Path | None,
+        typer.Option("--agree", help="The operator's agreement, agreement.txt: you agree to it.", show_default=False),
     ] = None,
     config: Annotated[
         str, typer.Option("--node-config", help="Settings for load_data, which finds them in context.node_config.")
@@ -188,6 +198,10 @@ def join(
     The node acts on requests that the operator has signed. The operator's key, operator.pub, is pinned when you first
     join an address. Ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
 
+    --agree names the agreement that the operator gave you: what will be trained, how many rounds there are, and how
+    often which questions are asked. Read it first: your node signs it, and refuses and keeps every request that goes
+    beyond it. Without any agreement the node only says who it is. 'hanse network log' shows what it was asked.
+
     Give the other members the witness key that is shown. --witnesses names a file with one name and key per line for
     all members. With it, the node acts on a request only if more than half of them have cosigned the head of the books
     in the request.
@@ -196,7 +210,7 @@ def join(
     imported torch, hanse and the modules of --import forks for each message. It takes a few hundred MB.
 
     Examples:
-        hanse network join fed.example.org:9092 --ca ca.crt --key clinic --operator operator.pub --warm
+        hanse network join example.org:9092 --ca ca.crt --key clinic --operator operator.pub --agree agreement.txt
     """
     from hanse.flower.operator_key import PINNED, home_of, pin, public_key
     from hanse.ledger.note import fingerprint
@@ -212,7 +226,7 @@ def join(
         lines += wrong.lines
     if imports and not warm:
         lines.append(f"--import {imports[0]}: needs --warm: a module for the process that answers messages")
-    given = {"--ca": ca, "--key": key, "--operator": operator, "--witnesses": witnesses}
+    given = {"--ca": ca, "--key": key, "--operator": operator, "--witnesses": witnesses, "--agree": agree}
     lines += [f"{option}: {path}: is not there" for option, path in given.items() if path and not path.is_file()]
     if not server_access.is_free(port):
         lines.append(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
@@ -225,6 +239,7 @@ def join(
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
     typer.echo(f"this participant's own key, for others' members.txt and witnesses: {Witness(home_of()).public.hex()}")
     os.environ[PINNED] = str(pinned.absolute())
+    _agreement(home_of(), agree, public_key(pinned), witnesses)
     _witness(home_of(), witnesses)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
@@ -233,6 +248,25 @@ def join(
     with around as variables:
         os.environ.update(variables)
         server_access.run("flower-supernode", words)
+
+
+def _agreement(home: Path, given: Path | None, operator: bytes, witnesses: Path | None) -> None:
+    """Sign the agreement that the owner hands over, and say what was agreed; refuse witnesses where nothing shows them
+    a head.
+    """
+    from hanse.base.files import read_text
+    from hanse.flower.agreed import kept, take
+    from hanse.flower.agreement import Agreement, introduced
+
+    if given is not None:
+        take(home, read_text(given), operator, time.time())
+    if not (files := kept(home)):
+        typer.echo("no agreement: this node only says who it is, until you start it with --agree agreement.txt")
+        return
+    found, _ = Agreement.read(read_text(files[-1]))
+    typer.echo(introduced(found))
+    if witnesses is not None and not found.books:
+        raise UserError(f"--witnesses {witnesses}: the run that was agreed keeps no books, so witnesses see nothing")
 
 
 def _witness(home: Path, witnesses: Path | None) -> None:
@@ -334,6 +368,41 @@ def expel(
     names = client_names(folder)
     labels = [names.get(c, str(c)) for c in range(max(names, default=-1) + 1)]
     give(folder, "expel", reason, client_of(client, labels))
+
+
+@app.command()
+def log(
+    home: Annotated[
+        Path | None, typer.Argument(metavar="HOME", help="The participant's folder. Default: ~/.hanse, or HANSE_HOME.")
+    ] = None,
+    root: Annotated[
+        str | None, typer.Option("--root", help="A root that this command showed earlier.", show_default=False)
+    ] = None,
+) -> None:
+    """Show what this participant's node was asked, what left it, and what it refused.
+
+    Each request has two lines: when it came and whose it was; then the questions, over how many of your samples they
+    were answered, and what left. Requests beyond the agreement are in evidence.jsonl too, as the operator signed them.
+
+    The log is checked against its Merkle tree first. Note the root that is shown at the end where nobody else can
+    write: with --root the command later shows whether the log still begins with what you saw.
+
+    Examples:
+        hanse network log
+    """
+    from hanse.federation.node import EVIDENCE
+    from hanse.flower.node_log import NodeLog, in_words
+    from hanse.flower.operator_key import home_of
+
+    mine = NodeLog(home_of(home))
+    for line in mine.verified(root):
+        typer.echo(in_words(line))
+    evidence = mine.home / EVIDENCE
+    if evidence.exists():
+        typer.echo(f"beyond the agreement: {len(evidence.read_bytes().splitlines())} requests, in {evidence}")
+    if mine.behind():
+        typer.echo(f"{mine.behind()} bytes more are not proved yet: a request is being answered, or its process died")
+    typer.echo(f"root: {mine.root()}")
 
 
 @app.command()

@@ -1,42 +1,21 @@
-"""What names a run in the folder of results: the same for ever, whatever parts are called and defaults are."""
+"""What names a run in the folder of results: the same for ever, wherever parts are."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hanse.lab.job import key_of
 from hanse.lab.kept import KeptFile
 from hanse_papers import authors, twins
 from hanse_papers.catalogue import find_table
 from hanse_papers.claims.claim import load_claims
 from hanse_papers.claims.judge import jobs_of
-from hanse_papers.keys import IDS, KEYS
+from hanse_papers.ids import IDS
 from hanse_papers.runner import expand
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-
-
-def test_the_paper_s_values_keep_the_key_that_they_had_as_the_default() -> None:
-    then = "a1b62c9372f1d48cb95b"  # of the table {"name": "pifl"}, made by the version that had "all" as its default
-    paper = {"name": "pifl", "invited": "earn", "value": {"judges": "all"}}
-    assert KEYS.of({"mechanism": paper}) == then == key_of({"mechanism": {"name": "pifl"}})
-    default = [{"name": "pifl"}, {"name": "pifl", "value": {"judges": "auto"}}, {"name": "pifl", "value": {}}, "pifl"]
-    assert len({KEYS.of({"mechanism": table}) for table in default}) == 1
-    assert KEYS.of({"mechanism": {"name": "pifl"}}) != then
-    tables: list[Any] = [
-        {"name": "pifl", "value": "first_order_clients"},
-        {"name": "pifl", "value": {"name": "first_order_clients", "judges": "all"}},
-        {"name": "pifl", "value": "first_order"},
-        {"name": "pifl", "value": {"judges": "others"}},
-        {"name": "pifl", "value": {"judges": "all"}},  # with today's "unpaid"
-        {"name": "fedavg", "value": "first_order_clients"},
-        {"name": "fedavg"},
-    ]
-    assert len({KEYS.of({"mechanism": table}) for table in tables} | {then}) == len(tables) + 1
 
 
 def test_the_paper_s_tables_name_the_paper_s_values_and_their_keys_are_those_that_were_planned() -> None:
@@ -71,7 +50,7 @@ def test_every_part_of_the_papers_has_an_id_and_is_where_its_path_says() -> None
 ])  # fmt: skip
 def test_no_kept_run_was_lost_when_the_parts_moved(paper: str, lines: int, moved: int) -> None:
     """A line whose key is not that of its settings is refused; the claims' jobs find those that name a moved part."""
-    kept = KeptFile(RESULTS / paper, KEYS)
+    kept = KeptFile(RESULTS / paper, IDS)
     there = [line for found in kept.lines().values() for line in found]
     ids = [line["key"] for line in there if "hanse.lab.papers." in str(line["given"])]
     assert len(there) >= lines

@@ -1,0 +1,153 @@
+"""What may be meant otherwise than it was read: ids among the features, counts taken as classes, labels of one client.
+
+Each function returns lines that a run tells once, before its first round. Nothing here changes a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.data.kinds import FEW, LISTED, Held
+
+_ID = re.compile(r"(^|[\W_])(id|key|uid|uuid|no|nr)s?'$|ID'$|Id'$")
+SWAPPED = 5.0
+"""Standard errors by which a client's features must say the opposite of the others' before its labels are doubted."""
+MOST_SUMS = 20_000_000
+"""Sums over clients, classes and features, up to which labels are looked at."""
+
+
+def maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
+    """Return a note if a column of whole numbers seems to name rows, patients or the like; else "".
+
+    Ids differ in all rows. Where several rows have the same id, no two clients share any.
+
+    Args:
+        found: the column.
+        owner: the client of each row, or None.
+        where: what the note begins with, such as "data: patients: column 'id'".
+    """
+    values = found.values[~found.gaps]
+    if found.kind not in ("whole", "numbers") or found.category or not np.equal(np.floor(values), values).all():
+        return ""
+    different, place = np.unique(values, return_inverse=True)
+    if len(different) < FEW:
+        return ""
+    named, once = bool(_ID.search(where)), len(different) == len(values)
+    apart = False
+    if owner is not None and len(set(owner.tolist())) > 1:
+        ids = np.unique(owner[~found.gaps].astype(str), return_inverse=True)[1]
+        apart = np.unique(np.stack([place, ids]), axis=1).shape[1] == len(different)
+    if not (named or (found.kind == "whole" and (once or apart))):
+        return ""
+    again = "" if once else "; rows with the same one are both trained on and tested on, which makes tests too good"
+    return (
+        f"{where}: {len(different)} different whole numbers in {len(values)} rows may be ids, which models learn by "
+        f"heart: leave the column out if they are{again}"
+    )
+
+
+def of_targets(values: NDArray[Any], classes: int | None, where: str) -> list[str]:
+    """Return notes on targets that may be classes and were taken as numbers, or the other way.
+
+    Args:
+        values: the targets as given, ``[n]``.
+        classes: the number of classes that were made of them; None: numbers.
+        where: what each note begins with.
+    """
+    if values.ndim != 1 or not len(values):
+        return []
+    different = np.unique(values) if values.dtype.kind in "iuf" else values[:0]
+    if classes is None:
+        if 1 < len(different) <= FEW // 2 and np.equal(np.floor(different), different).all():
+            return [
+                f"{where}: the targets are floats, numbers to be predicted, and only {len(different)} whole ones: for "
+                "classes make them whole numbers, as with .astype(int)"
+            ]
+        return []
+    empty = classes - len(different) if len(different) and different.max() == classes - 1 else 0
+    if len(different) > FEW or empty:
+        without = f", {empty} of which no row has" if empty else ""
+        return [
+            f"{where}: the targets are whole numbers from {different.min()} to {different.max()}, taken as {classes} "
+            f"classes{without}: for numbers to be predicted, such as counts, make them floats, as with .astype(float)"
+        ]
+    return []
+
+
+def of_clients(
+    x: NDArray[np.float32] | None, y: NDArray[np.int64], ids: NDArray[np.int64], names: Sequence[str],
+    labels: Sequence[Any], where: str,
+) -> list[str]:  # fmt: skip
+    """Return notes on classes of one client alone, clients that share no class, and labels that may be swapped.
+
+    Args:
+        x: the features ``[n, ...]``; None if they are not numbers.
+        y: the class of each row, ``[n]``.
+        ids: the client of each row, ``[n]``, from 0 on.
+        names: the clients' names.
+        labels: what each class was called.
+        where: what each note begins with.
+    """
+    counts = np.zeros((len(names), len(labels)), np.int64)
+    np.add.at(counts, (ids, y), 1)
+    if len(names) < 2:
+        return []
+    holders = (counts > 0).sum(axis=0)
+    lonely = [c for c in range(len(names)) if counts[c].any() and not ((counts[c] > 0) & (holders > 1)).any()]
+    notes = []
+    if lonely:
+        told = "; ".join(
+            f"'{names[c]}' has {', '.join(repr(labels[int(k)]) for k in np.flatnonzero(counts[c])[:LISTED])}"
+            for c in lonely[:LISTED]
+        )
+        more = f"; and {len(lonely) - LISTED} more" if len(lonely) > LISTED else ""
+        notes.append(
+            f"{where}: clients that share no class with any other: {told}{more}: do they call the same otherwise?"
+        )
+    alone = [k for k in np.flatnonzero(holders == 1).tolist() if int(counts[:, k].argmax()) not in lonely]
+    if alone:
+        holder = {k: int(counts[:, k].argmax()) for k in alone}
+        told = "; ".join(f"{labels[k]!r} ('{names[c]}', {counts[c, k]} rows)" for k, c in [*holder.items()][:LISTED])
+        more = f"; and {len(alone) - LISTED} more" if len(alone) > LISTED else ""
+        notes.append(f"{where}: classes that one client alone has: {told}{more}: is each a class, or no answer?")
+    return notes if x is None else notes + _swapped(x.reshape(len(x), -1), y, ids, names, labels, where)
+
+
+def _swapped(
+    x: NDArray[np.float32], y: NDArray[np.int64], ids: NDArray[np.int64], names: Sequence[str], labels: Sequence[Any],
+    where: str,
+) -> list[str]:  # fmt: skip
+    """Return notes on pairs of classes which a client's features tell apart the opposite way from all others'.
+
+    Along the direction between the other clients' class means, the client's two means are compared (Welch's t).
+    """
+    found: list[tuple[float, str]] = []
+    if len(labels) > FEW // 2 or len(names) * len(labels) * x.shape[1] > MOST_SUMS:
+        return []
+    rows = [[np.flatnonzero((ids == c) & (y == k)) for k in range(len(labels))] for c in range(len(names))]
+    sums = np.stack([[x[some].sum(axis=0, dtype=np.float64) for some in own] for own in rows])
+    counts = np.array([[len(some) for some in own] for own in rows])
+    scale = x.var(axis=0, dtype=np.float64)
+    for c, (a, b) in product(range(len(names)), combinations(range(len(labels)), 2)):
+        others = counts.sum(axis=0) - counts[c]
+        if min(counts[c, a], counts[c, b], others[a], others[b]) < FEW // 2:
+            continue
+        low, high = ((sums[:, k].sum(axis=0) - sums[c, k]) / others[k] for k in (a, b))
+        direction = np.divide(high - low, scale, out=np.zeros_like(scale), where=scale > 0)
+        first, second = (x[rows[c][k]] @ direction for k in (a, b))
+        error = np.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
+        apart = second.mean() - first.mean()
+        if apart < -SWAPPED * error < 0:
+            line = (
+                f"{where}: client '{names[c]}': its features tell {labels[a]!r} from {labels[b]!r} the opposite way "
+                "from the other clients': are its labels swapped?"
+            )
+            found.append((float(apart / error), line))
+    # the clearest first; of two clients, nobody knows which
+    return [line for _, line in sorted(found)[: 1 if len(names) == 2 else LISTED]]

@@ -1,0 +1,346 @@
+"""What a column holds, and what it may become: the one rule for tables, arrays and client names.
+
+A conversion that would lose or invent information is refused with the column's name, and the message says how to ask
+for it. Examples are text among numbers, "1" next to 1, a number that float32 cannot hold, and a masked entry. What is
+possible but may be meant otherwise is a note: it is told once, before the first round.
+
+:func:`held` reads a column, :func:`lost` tests numbers, and :func:`alike` finds names that are taken for one another.
+pandas is not imported: whoever has a frame has installed it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+LISTED = 3
+"""Clients, words and columns that a message names."""
+LOSS = 1e-3
+"""The part of a column's range that rounding to float32 may change."""
+ALIKE = "make them one, as with .str.strip().str.lower(), or give them names that differ in more"
+FEW = 20
+"""Different whole numbers that may still be classes, and rows from which on a column may be an id."""
+
+Column = str | int
+"""The name of a column; pandas also has columns called 2."""
+Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5", "12 %"
+_LIKE = re.compile(r"[<>≤≥~≈]?\s*[+\-−–(]?\s*[$€£¥]?\s*\d([\d.,'’_\s]*\d)?[.,]?([eE][+\-−]?\d+)?\s*[%$€£¥‰)]*")
+_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
+_GAPS = frozenset(
+    (
+        "",
+        "na",
+        "n/a",
+        "n.a.",
+        "nan",
+        "nat",
+        "none",
+        "null",
+        "<na>",
+        "?",
+        "-",
+        "--",
+        ".",
+        "missing",
+        "inf",
+        "-inf",
+        "infinity",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a column holds.
+
+    Attributes:
+        kind: "numbers", "whole" (numbers), "truth" (true or false), "words", "dates", or "nothing" but gaps.
+        values: ``[n]``: float64 for numbers and truth, NaN for a gap; for the other kinds objects, None for a gap.
+        gaps: ``[n]``, where there is no value.
+        exact: whether float64 holds all whole numbers.
+        text: the numbers are written as text.
+        category: the column is a pandas category, so whatever it holds is meant as words.
+        notes: what may be meant otherwise, one line each.
+    """
+
+    kind: Kind
+    values: NDArray[Any]
+    gaps: NDArray[np.bool_]
+    exact: bool = True
+    text: bool = False
+    category: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: bool = False) -> Held | str:
+    """Return what a column holds, or a line that says why that cannot be told.
+
+    Args:
+        column: a pandas Series, a numpy array, which may be masked, or a list: ``[n]``.
+        where: what the line begins with, such as "data: patients: column 'age'".
+        owner: ``[n]``, the client of each row, or None. The line names those concerned.
+        category: whether text is meant as words, whatever it looks like, as that of a pandas category is.
+    """
+    kind = getattr(getattr(column, "dtype", None), "kind", "O")
+    if str(getattr(column, "dtype", "")) == "category":
+        return held(column.astype(object), where, owner, category=True)
+    if kind in "biuf":
+        return _of_numbers(column, kind)
+    values = objects(column)
+    gaps = np.array([one is None for one in values], bool)
+    if gaps.all():
+        return Held("nothing", values, gaps)
+    if kind == "M" or str(getattr(column, "dtype", "")).startswith("datetime64"):
+        return Held("dates", values, gaps)
+    types = Counter(type(one) for one in values[~gaps].tolist())
+    kinds = {_kind(one) for one in types}
+    if kinds == {"words"}:
+        return Held("words", values, gaps, category=True) if category else _of_text(values, gaps, where, owner)
+    if kinds == {"truth"}:
+        return Held("truth", _floats(values, gaps), gaps, category=category)
+    if kinds <= {"whole", "numbers"}:
+        numbers = _floats(values, gaps)
+        pairs = zip(numbers[~gaps].tolist(), values[~gaps].tolist(), strict=True)
+        exact = all(short == one for short, one in pairs if isinstance(one, int))
+        return Held("whole" if kinds == {"whole"} else "numbers", numbers, gaps, exact, category=category)
+    if kinds <= {"whole", "numbers", "words"}:
+        words = np.array([isinstance(one, str) for one in values], bool)
+        text = _of_text(values, gaps | ~words, where, owner)
+        if isinstance(text, Held) and text.text and not category:
+            return Held("numbers", _floats(values, gaps), gaps, text=True, notes=text.notes)
+        return _mixed(values, words, ~words & ~gaps, where, owner)
+    if len(kinds) == 1 and kinds == {"dates"}:
+        return f"{where}: holds {_named(types)} objects, not dates that pandas knows: {_DATES}"
+    several = f"values of several kinds ({_named(types)})" if len(types) > 1 else f"{_named(types)} values"
+    rows = np.flatnonzero(~gaps)
+    remedy = "; .dt.total_seconds() makes numbers of them" if kinds == {"Timedelta"} else ""
+    return f"{where}: holds {several}, such as {values[rows[0]]!r:.80}: numbers, text or dates are needed{remedy}"
+
+
+def lost(values: NDArray[np.float64], whole: bool = False, fine: bool = True) -> str:
+    """Return what float32 would lose of numbers, as the end of a message, or "" if it holds them.
+
+    Args:
+        values: ``[n, ...]``, float64; gaps are not counted.
+        whole: they are whole numbers, all of which must be exact.
+        fine: whether small differences count. Numbers that are scaled first keep them.
+    """
+    real = values[np.isfinite(values)]
+    if not real.size:
+        return ""
+    with np.errstate(all="ignore"):
+        least, most = float(real.min()), float(real.max())
+        short = np.float64(np.float32(real))
+        if max(-least, most) > float(np.finfo(np.float32).max):
+            return f"numbers up to {max(-least, most):.3g} are too large for float32 (3.4e38): take other units"
+        if most > least and most - least < float(np.finfo(np.float32).tiny):
+            return f"numbers that differ by {most - least:.3g} at most are the same in float32: take other units"
+        if whole and fine and (odd := real[short != real]).size:
+            return (
+                f"the whole number {odd[0]:.0f} becomes {np.float32(odd[0]):.0f} in float32, which is exact up to "
+                "16,777,216: take other units or floats, and leave ids out"
+            )
+        if fine and float(np.abs(short - real).max()) > LOSS * (most - least) > 0:
+            return (
+                f"numbers from {least:.10g} to {most:.10g} differ by less than float32 can tell: subtract the mean, or "
+                "take other units"
+            )
+    return ""
+
+
+def plain(value: Any) -> str:
+    """Return the text under which a value meets those that people, or other programs, take for the same.
+
+    Examples:
+        >>> [plain(one) for one in (1, 1.0, "1", "01", True, "u ", "Ko\\u0308ln", "K\\xc3\\xb6ln") ]
+        ['1', '1', '1', '1', '1', 'u', 'Köln', 'Köln']
+    """
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    text = str(value)
+    if "Ã" in text or "Â" in text:  # UTF-8 that was read as Latin-1
+        with suppress(UnicodeError):
+            text = text.encode("latin-1").decode("utf-8")
+    text = " ".join("".join(c for c in unicodedata.normalize("NFKC", text) if c.isprintable() or c.isspace()).split())
+    if re.fullmatch(r"[+-]?\d+(\.\d*)?", text, re.ASCII):
+        number = Decimal(text).normalize()
+        return str(number.quantize(Decimal(1)) if number == number.to_integral() and number < 10**20 else number)
+    return text
+
+
+def alike(counts: Iterable[tuple[Any, int]], case: Callable[[str], bool] = lambda key: len(key) > 1) -> str:
+    """Return two values that cannot be told apart reliably, as part of a message, or "" if there are none.
+
+    Args:
+        counts: each different value with its number of rows; 0: rows are not told.
+        case: for which texts upper and lower case make no difference. Single letters may be classes of their own.
+    """
+    known: dict[str, tuple[Any, int]] = {}
+    for value, rows in counts:
+        key = plain(value)
+        other = known.setdefault(key.casefold() if case(key) else key, (value, rows))
+        if other[0] is not value:
+            told = [f" ({count} row{'s' * (count != 1)})" if count else "" for count in (other[1], rows)]
+            return f"{other[0]!r:.200}{told[0]} and {value!r:.200}{told[1]}"
+    return ""
+
+
+def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
+    """Describe rows in words: how many there are, the first one, and the clients to which they belong.
+
+    Args:
+        rows: row numbers, ``[m]``, ascending.
+        owner: the client of every row of the table, or None. The clients with most of these rows come first.
+    """
+    count = f"{len(rows)} row{'s' if len(rows) > 1 else ''} (the first is row {rows[0]})"
+    if owner is None:
+        return count
+    names, counts = np.unique(owner[rows].astype(str), return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    listed = [f"{counts[i]} of client '{names[i]}'" for i in order[:LISTED]]
+    more = len(names) - LISTED
+    return f"{count}: {', '.join(listed)}{f' and of {more} more clients' if more > 0 else ''}"
+
+
+def is_gap(value: Any) -> bool:
+    """Return whether a value says that there is none: None, NaN, NaT, pandas' NA, or a masked entry."""
+    if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | Decimal | np.floating | np.datetime64 | np.timedelta64) and bool(value != value)
+
+
+# ---- values of one kind
+
+_DATES = "pandas.to_datetime makes some"
+_TYPES: Mapping[type, Kind] = {str: "words", date: "dates"}
+
+
+def _kind(of: type) -> str:
+    """Return the kind of a value of this type, or the type's name for one of no kind."""
+    if issubclass(of, bool | np.bool_):
+        return "truth"
+    if issubclass(of, int | np.integer):
+        return "whole"
+    if issubclass(of, float | np.floating | Decimal | Fraction):
+        return "numbers"
+    return next((kind for known, kind in _TYPES.items() if issubclass(of, known)), of.__name__)
+
+
+def _named(types: Iterable[type]) -> str:
+    return ", ".join(sorted({one.__name__ for one in types}))
+
+
+def objects(column: Any) -> NDArray[Any]:
+    """Return a column as Python objects ``[n]``, None for a gap."""
+    given = list(column) if isinstance(column, list | tuple) or not hasattr(column, "tolist") else column.tolist()
+    values = np.empty(len(given), object)
+    for i, one in enumerate(given):
+        one = one.item() if isinstance(one, np.generic) or (type(one).__module__ == "torch" and one.ndim == 0) else one
+        values[i] = None if is_gap(one) else one
+    return values
+
+
+def _floats(values: NDArray[Any], gaps: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return objects that are numbers, or text of numbers, as float64 ``[n]``, NaN for a gap."""
+    numbers = np.full(len(values), np.nan)
+    for i in np.flatnonzero(~gaps):
+        try:
+            numbers[i] = float(values[i])
+        except OverflowError:  # a whole number beyond float64
+            numbers[i] = np.inf
+    return numbers
+
+
+def _of_numbers(column: Any, kind: str) -> Held:
+    """Return a column with a type of numbers; masked entries and missing values are gaps."""
+    values: NDArray[Any]
+    if isinstance(column, np.ma.MaskedArray):
+        gaps, values = np.ma.getmaskarray(column), column.filled(0)
+    elif hasattr(column, "isna"):
+        gaps = column.isna().to_numpy(dtype=bool)
+        of, none = {"i": (np.int64, 0), "u": (np.uint64, 0)}.get(kind, (np.float64, np.nan))
+        values = column.to_numpy(dtype=of, na_value=none)
+    else:
+        values = np.asarray(column)
+        gaps = np.isnan(values) if kind == "f" else np.zeros(len(values), bool)
+    numbers = values.astype(np.float64)
+    # 2 ** 64 - 1 becomes 2 ** 64, which no uint64 is: compared as Python's numbers, which know both
+    large = np.flatnonzero(np.abs(numbers) > 2**53) if kind in "iu" else np.zeros(0, int)
+    exact = all(int(numbers[i]) == int(values[i]) for i in large)
+    called: Kind = "truth" if kind == "b" else "whole" if kind in "iu" else "numbers"
+    return Held(called, np.where(gaps, np.nan, numbers), gaps, exact)
+
+
+def _mixed(
+    values: NDArray[Any], words: NDArray[np.bool_], numbers: NDArray[np.bool_], where: str, owner: NDArray[Any] | None
+) -> str:
+    """Return the line on a column with both words and numbers: in which rows the rarer ones are."""
+    most, odd = ("numbers", words) if words.sum() <= numbers.sum() else ("words", numbers)
+    rows = np.flatnonzero(odd)
+    remedy = (
+        "make these gaps, as pandas.to_numeric(..., errors='coerce') does, or all of it words, as .astype(str) does"
+        if most == "numbers"
+        else "make all of it words, as .astype(str) does, or all of it numbers"
+    )
+    return f"{where}: holds {most} but for {values[rows[0]]!r:.80} in {rows_of(rows, owner)}: {remedy}"
+
+
+def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: NDArray[Any] | None) -> Held | str:
+    """Return a column of text: words, or numbers if all of it is written as numbers are.
+
+    What only looks like numbers or dates is refused, since a guess may be wrong: '1,000' is 1 or 1000.
+    """
+    counts = Counter(str(one).strip() for one in values[~gaps].tolist())
+    strict = {one for one in counts if _NUMBER.fullmatch(one)}
+    dates = {one for one in counts if one not in strict and _DATE.fullmatch(one)}
+    likes = {one for one in counts if one not in strict | dates and _LIKE.fullmatch(one)}
+    words = counts.keys() - strict - likes - dates
+    asked = "if these are words, .astype('category') says so"
+
+    def at(some: Iterable[str]) -> str:
+        chosen = set(some)
+        rows = np.flatnonzero([not gap and str(one).strip() in chosen for one, gap in zip(values, gaps, strict=True)])
+        return f"{values[rows[0]]!r:.80} in {rows_of(rows, owner)}"
+
+    def many(some: set[str]) -> bool:
+        """Whether these are most of the different values, or most of the rows."""
+        return bool(some) and (2 * len(some) >= len(counts) or 2 * sum(counts[one] for one in some) >= counts.total())
+
+    if strict and strict == counts.keys():
+        if coded := [one for one in strict if re.match(r"[+-]?0\d", one)]:
+            return f"{where}: holds text of digits that begins with 0, {at(coded)}: pandas.to_numeric drops it; {asked}"
+        said = f"{where}: holds numbers as text, which are read as numbers; {asked}"
+        return Held("numbers", _floats(values, gaps), gaps, text=True, notes=(said,))
+    if many(strict | likes):
+        if likes and not words and not dates:
+            return (
+                f"{where}: holds text that may be a number, such as {at(likes)}: read it as one, as "
+                f"pandas.read_csv(..., decimal=',') or thousands=',' does; {asked}"
+            )
+        odd = at(words | dates) if words or dates else at(likes)
+        return (
+            f"{where}: holds text of numbers but for {odd}: make these gaps, as pandas.to_numeric(..., "
+            f"errors='coerce') does; {asked}"
+        )
+    if many(dates):
+        return f"{where}: holds text of dates, such as {at(dates)}: {_DATES}; {asked}"
+    notes = [f"{where}: holds words and, as a word, {at(strict | likes)}"] if strict | likes else []
+    if empty := {one for one in words if one.casefold() in _GAPS}:
+        notes.append(f"{where}: {at(empty)} is a word of its own: make it a gap (None) if no value is meant")
+    if both := alike(Counter(values[~gaps].tolist()).items()):
+        notes.append(f"{where}: {both} are different words")
+    return Held("words", values, gaps, notes=tuple(notes))

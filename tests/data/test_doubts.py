@@ -1,0 +1,143 @@
+"""Notes on what may be meant otherwise: drawn federations in which it is so, and others in which it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.data import DataSpec, build, from_arrays, from_frame
+
+draws = pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mark.nightly)])
+
+
+def federation(seed: int, clients: int, classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Clients whose labels follow from features in the same way, and whose features have their own means."""
+    draw = np.random.default_rng(seed)
+    who = np.repeat(np.arange(clients), 90)
+    x = draw.normal(size=(len(who), 6)) + draw.normal(size=(clients, 6))[who] * np.r_[0.0, np.ones(5)]
+    edges = np.quantile(x[:, 0], np.arange(1, classes) / classes)
+    return x, np.searchsorted(edges, x[:, 0] + 0.3 * draw.normal(size=len(who))), who
+
+
+@draws
+def test_swapped_labels_are_noted_with_the_client_and_others_are_not(draws: int) -> None:
+    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
+    @given(st.integers(0, 10**6), st.integers(3, 6), st.integers(2, 4), st.booleans())
+    def check(seed: int, clients: int, classes: int, swapped: bool) -> None:
+        x, y, who = federation(seed, clients, classes)
+        odd = seed % clients
+        if swapped:
+            y = np.where(who == odd, classes - 1 - y, y)
+        names = np.array([f"site {k}" for k in range(clients)])
+        notes = [note for note in from_arrays(x, y, names[who]).notes if "swapped" in note]
+        assert bool(notes) == swapped
+        assert all(f"'site {odd}'" in note for note in notes[:1])
+
+    check()
+
+
+@draws
+def test_classes_of_one_client_and_clients_that_share_none_are_noted(draws: int) -> None:
+    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
+    @given(st.integers(0, 10**6), st.integers(2, 5), st.sampled_from(["none", "alone", "apart"]))
+    def check(seed: int, clients: int, what: str) -> None:
+        _, y, who = federation(seed, clients, 2)
+        x = np.random.default_rng(seed).normal(size=(len(y), 2))
+        labels = np.where(y == 1, "sick", "well").astype(object)
+        odd = seed % clients
+        if what == "alone":
+            labels[np.flatnonzero(who == odd)[:9]] = "unknown"
+        if what == "apart":
+            labels[who == odd] = np.where(y[who == odd] == 1, "krank", "gesund")
+        names = np.array([f"site {k}" for k in range(clients)])
+        notes = list(from_arrays(x, labels, names[who]).notes)
+        assert len(notes) == (what != "none")
+        assert all(f"'site {odd}'" in note for note in notes)
+        assert what != "alone" or "'unknown'" in notes[0]
+
+    check()
+
+
+@draws
+def test_ids_among_the_features_are_noted_by_name(draws: int) -> None:
+    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
+    @given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(["id", "measured", "code"]), st.booleans())
+    def check(seed: int, visits: int, what: str, prepared: bool) -> None:
+        draw = np.random.default_rng(seed)
+        patients = 240 // visits
+        rows = np.repeat(np.arange(patients), visits)
+        who = np.array(["Hope", "Visby"])[rows % 2]
+        column = {
+            "id": 100 + draw.permutation(patients)[rows],
+            "measured": draw.integers(90, 180, len(rows)),
+            "code": rows % 7,
+        }[what]
+        frame = pd.DataFrame({"odd": column, "x": draw.normal(size=len(rows)), "who": who})
+        frame["ill"] = (frame.x > 0).astype(int)
+        options: dict[str, Any] = {"prepare": "auto"} if prepared else {}
+        notes = [note for note in from_frame(frame, "ill", "who", **options).notes if "ids" in note]
+        assert len(notes) == (what == "id")
+        assert all("'odd'" in note and (visits > 1) == ("too good" in note) for note in notes)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "said"),
+    [
+        (np.arange(90) % 3, 3, ""),
+        (np.arange(90) % 3 * 2, 5, "2 of which no row has"),
+        (np.arange(90) % 30, 30, "30 classes"),
+        (np.arange(90) % 3 * 1.0, None, "only 3 whole"),
+        (np.arange(90) * 1.0, None, ""),
+        (np.arange(90) / 7, None, ""),
+    ],
+)
+def test_counts_and_classes_that_may_be_taken_for_one_another(y: Any, classes: int | None, said: str) -> None:
+    found = from_arrays(np.random.default_rng(0).normal(size=(90, 2)), y)
+    assert found.num_classes == classes
+    assert len(found.notes) == bool(said)
+    assert all(said in note for note in found.notes)
+
+
+def test_notes_are_told_once_by_a_run_and_by_who_gains() -> None:
+    x, y, who = federation(0, 3, 2)
+    data = x, np.where(who == 1, 1 - y, y), np.array(["a", "b", "c"])[who]
+    run = hanse.run(hanse.Experiment(mechanism="fedavg", model="logistic", run={"rounds": 1}), data=data)
+    assert sum("swapped" in line for line in run.said) == 1
+    assert str(run).count("swapped") == 1
+    found = hanse.who_gains(data, mechanisms=["fedavg"], model="logistic", rounds=1)
+    assert ["swapped" in line for line in found.sentences()].index(True) == 1
+    assert "\n".join(found.sentences()).count("swapped") == 1
+
+
+def test_who_gains_checks_all_mechanisms_before_the_first_is_played(tmp_path: Any) -> None:
+    x, y, who = federation(0, 3, 2)
+    mechanisms = {"first": "fedavg", "third": {"name": "fedavg", "settle": "by_value"}}
+    with pytest.raises(UserError) as wrong:
+        hanse.who_gains((x, y, who), mechanisms=mechanisms, rounds=1, out=tmp_path / "out")
+    assert any(line.startswith("third: ") for line in wrong.value.lines)
+    assert not (tmp_path / "out").exists()
+
+
+def test_columns_may_be_called_by_numbers() -> None:
+    frame = pd.DataFrame({0: np.arange(60.0), 1: np.arange(60) % 2, 2: ["a", "b"] * 30})
+    data = build(DataSpec(partition="natural", clients=2), from_frame(frame, 1, 2))
+    assert data.names == ("a", "b")
+    run = hanse.run(
+        hanse.Experiment(data={"source": {"target": 1, "client_column": 2, "features": [0]}}, mechanism="fedavg",
+                         run={"rounds": 1}),
+        data=frame,
+    )  # fmt: skip
+    again = hanse.Experiment(**{"mechanism": "fedavg", "data": {"source": {"target": 1, "client_column": 2}}})
+    assert again.data.source.target == 1  # type: ignore[union-attr]
+    assert run.names == ("a", "b")
+    with pytest.raises(UserError, match=r"'1': frame has no such column, but 1"):
+        from_frame(frame, "1", 2)

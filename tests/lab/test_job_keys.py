@@ -1,0 +1,44 @@
+"""What names a run of PI-FL in the folder of results, since the default of who judges contributions changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hanse.lab.job import folder_of, key_of, play_kept, seeded
+
+SMALL: dict[str, Any] = {
+    "data": {"clients": 4, "partition": {"samples_per_client": 30}},
+    "model": {"name": "logistic"},
+    "mechanism": {"name": "pifl"},
+    "engine": {"train": "stacked", "threads": 1},
+    "run": {"rounds": 2},
+}
+
+
+def test_the_paper_s_values_keep_the_key_that_they_had_as_the_default() -> None:
+    then = "a1b62c9372f1d48cb95b"  # of the table {"name": "pifl"}, made by the version that had "all" as its default
+    paper = {"name": "pifl", "invited": "earn", "value": {"judges": "all"}}
+    assert key_of({"mechanism": paper}) == then
+    default = [{"name": "pifl"}, {"name": "pifl", "value": {"judges": "auto"}}, {"name": "pifl", "value": {}}, "pifl"]
+    assert len({key_of({"mechanism": table}) for table in default}) == 1
+    assert key_of({"mechanism": {"name": "pifl"}}) != then
+    tables: list[Any] = [
+        {"name": "pifl", "value": "first_order_clients"},
+        {"name": "pifl", "value": {"name": "first_order_clients", "judges": "all"}},
+        {"name": "pifl", "value": "first_order"},
+        {"name": "pifl", "value": {"judges": "others"}},
+        {"name": "pifl", "value": {"judges": "all"}},  # with today's "unpaid"
+        {"name": "fedavg", "value": "first_order_clients"},
+        {"name": "fedavg"},
+    ]
+    assert len({key_of({"mechanism": table}) for table in tables} | {then}) == len(tables) + 1
+
+
+def test_a_run_whose_judges_were_left_open_goes_on_in_its_directory(tmp_path: Path) -> None:
+    job, rounds = seeded(SMALL, 0, "open"), list[int]()
+    first = play_kept(job, rounds.append, runs=tmp_path)
+    again = play_kept(job, rounds.append, runs=tmp_path)
+    assert first["status"] == again["status"] == "done"
+    assert rounds == [1, 1, 2]  # nothing was played twice
+    assert 'name = "first_order"' in (folder_of(tmp_path, job) / "config.toml").read_text()

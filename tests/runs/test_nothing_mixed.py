@@ -1,0 +1,155 @@
+"""A run is a success only if something was mixed: the one test of that, and what says so at every door."""
+
+from __future__ import annotations
+
+import socket
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli.entry import app
+from hanse.lab.job import play, seeded
+from hanse.mechanisms.registry import MECHANISMS
+from hanse.reports.answers import answers_of
+from hanse.runs.chance import in_no_sum, nothing_mixed, unsold
+from hanse.runs.rehearsal import rehearse
+
+SILENT: dict[str, Any] = {
+    "data": {"source": "digits", "clients": 3},
+    "mechanism": {"name": "fedavg"},
+    "behaviour": {"dropout": {"rate": 1.0}},
+    "run": {"rounds": 2},
+}
+
+
+def own(targets: Any = None) -> tuple[Any, Any, Any]:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(90, 8)).astype("float32")
+    y = (x[:, 0] + x[:, 1] > 0).astype(int)
+    return x, y if targets is None else targets(y), np.array(list("abc") * 30)
+
+
+def test_one_update_with_a_weight_is_enough_and_nothing_else_is() -> None:
+    line = [{"round": 0, "seats": 2}]
+    assert nothing_mixed(line, [("no reply", None), (None, 0.5)]) is None
+    assert nothing_mixed(line, [("no reply", None), (None, None)]) is None  # a weight that is not known
+    assert nothing_mixed([], []) is None
+    assert "no reply" in (nothing_mixed(line, [("no reply", None), ("no reply", 0.0)]) or "")
+    assert nothing_mixed(line, [(None, 0.0)]) is not None
+    assert nothing_mixed([{"round": 0, "seats": 0}], []) is not None
+    assert nothing_mixed(line, []) is None  # the seats' lines are lost, which others say
+
+
+def test_a_market_without_a_trade_and_a_group_in_no_sum_are_said() -> None:
+    assert len(unsold([{"market/edges": 0.0}, {}])) == 1
+    assert unsold([{"market/edges": 0.0}, {"market/edges": 2.0}]) == unsold([{}]) == []
+    [line] = in_no_sum([(0, None), (1, "its group was lost"), (1, "its group was lost"), (2, None), (2, "late")])
+    assert "clients 1 " in line
+    assert "its group was lost" in line
+    assert in_no_sum([(0, None)]) == in_no_sum([(0, "lost")]) == []
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS.keys() - {"centralised"}))
+def test_every_mechanism_passes(name: str) -> None:
+    assert hanse.run(rehearse(name, rounds=1).experiment).nothing is None
+
+
+def test_a_run_in_which_nobody_answers_is_no_success(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="mixed"):
+        found = hanse.run(hanse.Experiment(**SILENT), out=tmp_path / "run")
+    assert found.nothing
+    assert answers_of(tmp_path / "run").doubts[0] == found.nothing
+    assert str(found).startswith(found.nothing)
+    with pytest.warns(UserWarning, match="mixed"):
+        assert hanse.resume(tmp_path / "run", rounds=3).nothing
+    job = play(seeded(SILENT, 0, "silent"), lambda rounds: None)
+    assert job["status"] == "failed"
+    assert "mixed" in job["error"]
+    file = tmp_path / "exp.toml"
+    file.write_text('mechanism = "fedavg"\ndata.clients = 3\nbehaviour.dropout.rate = 1.0\nrun.rounds = 1\n')
+    done = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "other")])
+    assert done.exit_code == 1
+    assert (tmp_path / "other" / "config.toml").exists()
+
+
+def test_a_model_that_gives_nan_ends_the_run_in_its_first_round() -> None:
+    class Nan(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.layer(x) * float("nan")
+
+    with pytest.raises(UserError, match=r"round 0.*NaN"):
+        hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 3}), data=own(), model=Nan())
+
+
+def test_a_loop_that_makes_no_step_has_no_weight() -> None:
+    def fit(model: Any, data: Any, round: Any) -> None:
+        if round.client != 0:
+            with torch.no_grad():
+                next(model.parameters()).add_(0.1)  # by hand: PyTorch counts no step
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = hanse.run(hanse.Experiment(mechanism="fedavg", train={"loop": fit}, run={"rounds": 1}), data=own())
+    first, *others = run.clients
+    assert first["steps"] == first["weight"] == 0
+    assert "no step" in first["refused"]
+    assert all(seat["weight"] == 0.5 for seat in others)
+
+
+def test_targets_in_a_column_are_classes_and_one_hot_ones_are_refused() -> None:
+    experiment = hanse.Experiment(mechanism="fedavg", model="logistic", run={"rounds": 1})
+    rows = [hanse.run(experiment, data=own(how)).table.rows for how in (None, lambda y: y[:, None])]
+    assert torch.equal(*rows)
+    for how in (lambda y: np.eye(2, dtype=int)[y], lambda y: np.eye(2)[y], lambda y: np.eye(2, dtype=bool)[y]):
+        with pytest.raises(UserError, match="one-hot"):
+            hanse.run(experiment, data=own(how))
+
+
+def test_batch_norm_is_not_trained_on_single_samples() -> None:
+    net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with pytest.raises(UserError, match=r"train\.batch_size: 1"):
+        hanse.run(hanse.Experiment(mechanism="fedavg", train={"batch_size": 1}), data=own(), model=net)
+
+
+def test_a_module_that_fails_on_one_clients_samples_is_told_with_client_and_round() -> None:
+    class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            if self.training and len(x) > 5 and bool((x > 50).any()):  # not on the few that are tried before
+                raise LookupError("no such pixel")
+            return self.layer(x)
+
+    x, y, clients = own()
+    x[clients == "b", 0] = 60.0
+    with pytest.raises(UserError, match=r"round 0: client 1 \(b\).*LookupError: no such pixel") as caught:
+        hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 1}), data=(x, y, clients), model=Picky())
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_a_port_that_another_federation_holds_is_refused_by_its_option(tmp_path: Path) -> None:
+    from hanse.wings.operate.loopback import Loopback
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port: {port}"):
+            Loopback(tmp_path / "net", tmp_path, (port,), members=1).up()
+        with pytest.raises(UserError, match=f"--listen: {port}"):
+            Loopback(tmp_path / "net", tmp_path, (port - 1,), members=1, listen=f"127.0.0.1:{port}")._refuse_taken([])
+    assert not (tmp_path / "net").exists()
