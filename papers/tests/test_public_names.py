@@ -10,6 +10,9 @@ import ast
 import re
 from pathlib import Path
 
+import hanse
+import hanse_papers
+
 ROOT = Path(__file__).parents[2]
 
 UNDOCUMENTED = {
@@ -71,3 +74,7 @@ def test_the_papers_use_documented_names_and_no_more_undocumented_ones() -> None
     assert len(known) > 60
     beyond = {(module, name) for module, name in used() if module not in known and f"{module}.{name}" not in known}
     assert beyond == {(module, name) for module, names in UNDOCUMENTED.items() for name in names.split()}
+
+
+def test_the_papers_have_the_version_of_the_hanse_that_they_came_with() -> None:
+    assert hanse_papers.__version__ == hanse.__version__

@@ -24,11 +24,11 @@ from hanse.flower import ClientData
 from hanse.learning.sequences import is_text
 from hanse.wings.language.participant import instructions
 from hanse.wings.language.sources import INSTRUCTION, client_reports
-from hanse_papers.catalogue import find_table
 
 
 def shipped(**more: Any) -> hanse.Experiment:
     """iPFL's table 1 on the shipped set at its smallest, three of the clients, eager enough to trade."""
+    find_table = pytest.importorskip("hanse_papers.catalogue", reason="pip install -e papers").find_table
     cell = next(c for c in find_table("ipfl", "table1", "smoke").cells if c.algorithm == "iPFL")
     sections = {name: dict(section) for name, section in cell.variants[0].sections.items()}
     sections["data"] |= {"clients": 3}
