@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 import pytest
+import rotation  # noqa: F401  before any worker process starts
 import torch
 from hypothesis import settings
 

@@ -35,7 +35,6 @@ class Own(FedAvg):
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
         noise = float(np.random.standard_normal())  # noqa: NPY002
         self.kept["rounds"].append(server_round)
         self.kept["noise"].append(noise)
@@ -51,7 +50,6 @@ class Saving(FedAvg):
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
         np.savez(self.folder / f"round-{server_round}.npz", *arrays.to_numpy_ndarrays())
         import torch
 
@@ -126,7 +124,6 @@ class Outside(FedMedian):
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
         return ArrayRecord({k: Array(a.numpy() + next(COUNTER)) for k, a in arrays.items()}), metrics
 
 
@@ -139,7 +136,6 @@ BEGUN = time.perf_counter()
 class Timed(FedMedian):
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
         passed = 1e3 * (time.perf_counter() - BEGUN)  # of a day's seconds float32 would not see the next call
         return ArrayRecord({k: Array(a.numpy() + passed) for k, a in arrays.items()}), metrics
 
@@ -165,7 +161,6 @@ class Shifted(FedMedian):
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        assert arrays is not None
         moved = 0.01 * self.by(server_round)
         return ArrayRecord({k: Array((a.numpy() + moved).astype(np.float32)) for k, a in arrays.items()}), metrics
 
@@ -309,7 +304,6 @@ class Switching(FedMedian):
 
     def other(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = FedMedian.aggregate_train(self, server_round, replies)
-        assert arrays is not None
         return ArrayRecord({k: Array(a.numpy() + 1) for k, a in arrays.items()}), metrics
 
     def switch(self, now: str) -> None:

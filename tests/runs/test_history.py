@@ -137,8 +137,8 @@ def test_both_engines_agree_on_batches_by_class() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "train", "line"),
     [
-        ("ditto", {"statistics": "own"}, "train.statistics: 'own': needs a mechanism with one shared model"),
-        ("scaffold", {"lr_decay_by": "last"}, "train.lr_decay_by: 'last': control variates need one learning rate"),
+        ("ditto", {"statistics": "own"}, "train.statistics: 'own'"),
+        ("scaffold", {"lr_decay_by": "last"}, "train.lr_decay_by: 'last'"),
     ],
 )
 def test_what_cannot_remember_is_refused(mechanism: str, train: dict[str, Any], line: str) -> None:

@@ -123,7 +123,6 @@ def test_who_claims_what_it_has_not_loses_the_bond_and_its_weight(mechanism: str
         (1, f"{KEPT}/2", (("escrow/2", -10 * TOKEN), ("mint", 10 * TOKEN)))
     ]
     assert {s["samples"] for s in run.clients if s["client"] == 2 and "samples" in s} == {0.0}
-    assert run.book is not None
     assert run.book.balance("escrow/2") == 0
     if mechanism == "fedavg":
         assert weight(run, 0, 2) == weight(run, 2, 2) == 0.0
@@ -174,7 +173,6 @@ def test_a_bond_whose_audit_the_run_leaves_no_time_for_goes_back(mechanism: str,
     [*_, (when, kind, step, moved, memo)] = [one for one in posted(tmp_path / "run") if one[1] in (RETURNED, KEPT)]
     assert (when, kind, step, memo) == (3, RETURNED, f"{RETURNED}/1", UNFINISHED)
     assert moved == (("escrow/1", -10 * TOKEN), ("client/1", 10 * TOKEN))
-    assert run.book is not None
     assert not any(units for name, units in run.book.balances.items() if name.startswith("escrow/"))
     assert {one["proved_samples"] for one in run.clients if one["client"] == 1} == {0.0}
     assert hanse.resume(tmp_path / "run").book == run.book
@@ -227,7 +225,6 @@ def test_settings_that_cannot_work_are_refused(sizes: Any, sections: Any, line: 
 def test_a_bond_that_a_member_cannot_pay_any_more_leaves_it_without_a_size(tmp_path: Path) -> None:
     """A grant of nothing pays no bond; the floor may lend it."""
     run = hanse.run(experiment(clients={"grant": 0.0}, ledger={"floor": -10.0}, rounds=1), out=tmp_path / "run")
-    assert run.book is not None
     assert sum(run.book.balances.values()) == 0
     assert np.isfinite(weight(run, 0, 1))
     assert [one["proved_samples"] for one in run.clients] == [one["samples"] for one in run.clients]

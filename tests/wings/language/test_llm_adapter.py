@@ -118,11 +118,11 @@ def test_training_moves_adapters_by_their_gradients_and_leaves_the_base(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": [8, 16]}, r"model\.rank: \[8, 16\]: one rank for all clients"),
+        ({"rank": [8, 16]}, r"model\.rank"),
         ({"rank": 0}, "a whole number, 1 or more"),
         ({"alpha": 0}, "a number above 0"),
-        ({"targets": ["nothing"]}, r"model\.targets: \['nothing'\]: Target modules"),
-        ({"rnak": 3}, "did you mean 'rank'"),
+        ({"targets": ["nothing"]}, r"model\.targets.*'nothing'"),
+        ({"rnak": 3}, "'rank'"),
     ],
 )
 def test_options_that_cannot_be(llm: None, options: dict[str, object], message: str) -> None:
@@ -131,7 +131,7 @@ def test_options_that_cannot_be(llm: None, options: dict[str, object], message: 
 
 
 def test_data_and_base_must_agree(llm: None) -> None:
-    with pytest.raises(UserError, match=r"263 tokens, and the data have 300; data\.source\.tokenizer must be 'bytes'"):
+    with pytest.raises(UserError, match=r"263 tokens.*300"):
         build_problem("lora", (T,), 300, 0, **OPTIONS)
     with pytest.raises(UserError, match="takes instructions"):
         build_problem("lora", (1, 8, 8), 10, 0, **OPTIONS)
@@ -140,9 +140,7 @@ def test_data_and_base_must_agree(llm: None) -> None:
 def test_a_base_that_is_not_there(llm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     missing = str(tmp_path / "nothing")
-    with pytest.raises(
-        UserError, match=r"neither a folder with a model nor in the cache.*allowed offline: 'tiny'"
-    ) as e:
+    with pytest.raises(UserError, match=r"model nor.*'tiny'") as e:
         build_problem("lora", (T,), TOKENS, 0, base=missing)
     assert len(e.value.lines) == 1
     assert "\n" not in e.value.lines[0]
@@ -151,12 +149,12 @@ def test_a_base_that_is_not_there(llm: None, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("bits", [8, 4])
 def test_quantised_bases_need_the_hardware(llm: None, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match=f"model.bits: {bits}: needs a CUDA device, and there is none here"):
+    with pytest.raises(UserError, match=rf"model.bits.*{bits}"):
         build_problem("lora", (T,), TOKENS, 0, base="some/model", bits=bits)
 
 
 def test_bits_that_do_not_exist_and_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="allowed: 8, 4, or leave it out"):
+    with pytest.raises(UserError, match="allowed: 8"):
         base_module._quantised(SimpleNamespace(), 3)
 
     def absent(name: str) -> None:
@@ -165,7 +163,5 @@ def test_bits_that_do_not_exist_and_without_the_extra(monkeypatch: pytest.Monkey
     from hanse.base import errors
 
     monkeypatch.setattr(errors.importlib, "import_module", absent)
-    with pytest.raises(
-        UserError, match=r"model.name: 'lora': needs peft, which is not installed: pip install '\.\[llm\]'"
-    ):
+    with pytest.raises(UserError, match=r"model.name: 'lora'.*'\.\[llm\]'"):
         build_problem("lora", (T,), TOKENS, 0, **OPTIONS)

@@ -37,7 +37,7 @@ def shipped(**more: Any) -> hanse.Experiment:
     return hanse.Experiment(**{**sections, **more})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_engines_agree_on_adapters_local_and_deployment(llm: None, tmp_path: Path) -> None:
     exp = shipped(run={"rounds": 2})
     net = network(tmp_path / "net", 3, ("transformers", "peft", "tiny_base"))
@@ -107,7 +107,7 @@ def test_texts_and_other_samples_do_not_meet(llm: None, tmp_path: Path) -> None:
 
 def test_a_file_that_makes_no_shares_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", 0, 0)
-    with pytest.raises(UserError, match=r"test 0\.6 and validation 0\.4: 0 or more, and below 1 together"):
+    with pytest.raises(UserError, match=r"0\.6.*0\.4"):
         instructions(path, test=0.6, validation=0.4)
     with pytest.raises(UserError, match="cannot be read"):
         instructions(tmp_path / "none.json")

@@ -162,6 +162,7 @@ def test_with_a_certificate_the_page_is_served_by_tls_and_keys_are_asked_for(
     assert "Secure" in answer("POST", "/login", f"key={secret}", X_Forwarded_Proto="http").headers["set-cookie"]
 
 
+@pytest.mark.slow
 def test_the_command_starts_nginx_before_the_page_and_ends_it(serve: Callable[..., int], tmp_path: Path) -> None:
     cert, private = certificate(tmp_path)
     words = ["serve", str(tmp_path), "--port", "0", "--cert", str(cert), "--cert-key", str(private)]
@@ -169,7 +170,6 @@ def test_the_command_starts_nginx_before_the_page_and_ends_it(serve: Callable[..
     environment = {**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as served:
         try:
-            assert served.stdout is not None
             found = re.search(r"https://127\.0\.0\.1:(\d+)", served.stdout.readline())
             assert found
             trusted = ssl.create_default_context(cafile=str(cert))
@@ -189,7 +189,7 @@ def test_without_nginx_or_with_a_bad_certificate_it_says_so_in_one_line(
     (tmp_path / "bad").write_text("no certificate")
     with pytest.raises(UserError, match=r"nginx: did not start: .*cannot load certificate"):
         serve(cert=tmp_path / "bad", key=tmp_path / "bad")
-    with pytest.raises(UserError, match="must have no quotes"):
+    with pytest.raises(UserError, match="quotes"):
         serve(cert=tmp_path / "a;b", key=tmp_path / "bad")
     monkeypatch.setattr(proxy, "nginx", lambda: None)
     with pytest.raises(UserError, match="nginx: is not installed"):

@@ -37,7 +37,7 @@ def test_a_process_that_fails_or_hangs_is_no_statement(tmp_path: Path, monkeypat
             await Statements().get(ListedRun("x", "run", tmp_path), 0, "html")
         return str(wrong.value)
 
-    assert "the server's log says why" in asyncio.run(play())
+    assert "log says" in asyncio.run(play())
 
 
 def test_a_statement_is_kept_until_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,17 +101,6 @@ def test_pieces_are_as_good_as_the_whole(
     assert found == numbers
 
 
-def test_a_short_series_is_kept_whole() -> None:
-    series = SparseSeries(most=8)
-    for x in range(8):
-        series.add(x, x / 2)
-    assert series.points() == [(x, x / 2) for x in range(8)]
-    series.add(8, 4.0)
-    assert series.points() == [(0, 0.0), (2, 1.0), (4, 2.0), (6, 3.0), (8, 4.0)]
-    series.add(9, 4.5)
-    assert series.points()[-2:] == [(8, 4.0), (9, 4.5)]
-
-
 @given(st.integers(1, 3000), st.integers(2, 64).map(lambda n: 2 * n))
 @settings(max_examples=60, deadline=None)
 def test_a_long_series_is_thinned_evenly_and_ends_with_the_last(count: int, most: int) -> None:

@@ -74,7 +74,6 @@ def served(folder: Path, *options: str) -> Iterator[str]:
     environment = {**os.environ, "COLUMNS": "300", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         try:
-            assert server.stdout is not None
             found = re.search(r"https?://[^/ ]+", server.stdout.readline())
             assert found
             yield found[0]

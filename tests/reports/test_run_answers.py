@@ -51,7 +51,6 @@ def test_values_are_the_reports_with_and_without_a_directory(played: hanse.Run) 
     assert played.path is not None
     record = load_run(played.path)
     found = contribution(SeedGroup("x", (record,)))
-    assert found is not None
     values = played.values()
     np.testing.assert_array_equal(values.values, found.totals)
     np.testing.assert_array_equal(values.standard_errors, found.errors)
@@ -71,17 +70,17 @@ def test_a_run_shows_itself(played: hanse.Run) -> None:
     plain = hanse.run(EXPERIMENT, data=frame())
     assert "Mary" not in str(plain)
     assert plain.plot().chart.title == "Accuracy at the clients"
-    with pytest.raises(UserError, match="values: this run valued no updates"):
+    with pytest.raises(UserError, match="run valued"):
         plain.values()
-    with pytest.raises(UserError, match="joining: it compares two run directories, and this run has none"):
+    with pytest.raises(UserError, match="joining: "):
         plain.joining(plain)
     for ask in (lambda: plain.statement(0), plain.report, plain.joining):
-        with pytest.raises(UserError, match=r"this run has no directory: give it one, hanse\.run\(\.\.\., out="):
+        with pytest.raises(UserError, match=r"hanse\.run"):
             ask()
 
 
 def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
-    with pytest.raises(UserError, match=r"there is no run of clients alone yet: run\.alone\(\) plays it"):
+    with pytest.raises(UserError, match=r"run\.alone"):
         played.joining()
     assert played.path is not None
     python = f"hanse.load('{played.path}').alone(data=...)"
@@ -104,8 +103,8 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
         assert (gain.joined, gain.alone) == (fit.last, fit.alone_accuracy)
         assert (gain.low, gain.high) == fit.difference_interval
         assert gain.gain == pytest.approx(gain.joined - gain.alone)
-    assert "eval.metrics = ['accuracy'] compares them row by row" in str(joining)
-    with pytest.raises(UserError, match=r"^client 9: no such client; this run has clients 0 to 3$"):
+    assert "eval.metrics" in str(joining)
+    with pytest.raises(UserError, match=r"^client 9: no such client.* 0 to 3"):
         played.statement(9)
     page = played.statement("Hope")
     assert page.headline.startswith("Hope: ")
@@ -116,7 +115,7 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
     again = hanse.load(played.path)  # type: ignore[arg-type]
     assert again.joining().gains == again.joining(alone).gains == joining.gains  # no bit of it lives in memory alone
     assert str(again.joining()) == str(joining)
-    with pytest.raises(UserError, match=r"alone: the data were given as an object: give them again"):
+    with pytest.raises(UserError, match=r"alone: "):
         again.alone()
     assert again.alone(frame()).metrics == alone.metrics
     with pytest.raises(UserError, match="compare: must be given other runs"):
