@@ -14,7 +14,7 @@ ROOMS = re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", DESIGN, re.MULTILINE)
 def test_the_map_names_files_that_exist(room: str, text: str) -> None:
     folder = ROOT / "src" / "hanse" / room
     for name in re.findall(r"`([\w*]+(?:\.py|/))`", text):
-        assert list(folder.glob(name)), name
+        assert list(folder.rglob(name)), name
 
 
 def test_every_room_is_on_the_map() -> None:

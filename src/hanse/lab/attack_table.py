@@ -368,7 +368,7 @@ def judged(cells: Sequence[Cell], seeds: int, margin: float) -> list[Cell]:
     """
     from scipy.special import stdtrit  # late: it takes longer to import than a short run
 
-    from hanse.lab.claims.statistics import holm, t_sides
+    from hanse.lab.statistics import holm, t_sides
 
     def error(cell: Cell) -> float:
         whole = len(cell.gains) == seeds and seeds > 1 and cell.failed is None
