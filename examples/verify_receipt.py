@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 FIELDS = ["statement", "index", "of", "path", "record", "proof", "head"]
 SAID = ["round", "client", "balance", "escrow", "postings"]
+MAY = ["value", "epsilon", "agreement"]  # what a statement may say beside
 
 
 def need(ok, why):
@@ -69,7 +70,7 @@ def verify(line, public):
     statement, index, of, path, record, proof, head = (receipt[name] for name in FIELDS)
     said = json.loads(statement)
     need(line.rstrip("\n") == written(receipt, ascii=False) and statement == written(said), "written otherwise")
-    need(list(receipt) == FIELDS and [name for name in said if name != "value"] == SAID, "other fields")
+    need(list(receipt) == FIELDS and [name for name in said if name not in MAY] == SAID, "other fields")
     whole = (index, of, *(said[name] for name in SAID[:4]))
     need(all(type(number) is int and abs(number) < 2**63 for number in whole), "not whole numbers")
     need(said["client"] >= 0 and type(said.get("value", 0.0)) is float, "no client, or no value")

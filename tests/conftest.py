@@ -5,6 +5,7 @@ import select
 from collections.abc import Callable
 
 import pytest
+import rotation  # noqa: F401  before any worker process starts
 import torch
 from hypothesis import settings
 

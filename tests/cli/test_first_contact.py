@@ -7,7 +7,6 @@ import io
 import os
 import shlex
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -226,7 +225,7 @@ def test_a_model_with_one_answer_a_sample_is_refused_on_texts(monkeypatch: pytes
     data = build_data(experiment.data)
     texts = Samples(torch.zeros(5, 8, dtype=torch.int64), torch.zeros(5, 8, dtype=torch.int64))
     object.__setattr__(data, "server_test", texts)
-    with pytest.raises(UserError, match=r"'mlp': gives one answer per sample, and data\.source 'digits' asks"):
+    with pytest.raises(UserError, match=r"'mlp'.*data\.source"):
         build(experiment, data)
 
 
@@ -281,23 +280,3 @@ def test_from_two_seconds_on_a_bar_shows_how_far_it_is(monkeypatch: pytest.Monke
         progress(1, 3)
     assert "drawing" in drawn.getvalue()
     assert "1/3" in drawn.getvalue()
-
-
-def test_a_bar_also_shows_where_work_says_nothing_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = threading.Event()
-    monkeypatch.setattr("hanse.runs.observers.PATIENCE", 0.0)
-    monkeypatch.setattr("rich.progress.Progress.start", lambda self: begun.set())
-    console = Console(file=io.StringIO(), width=80, force_terminal=True)
-    with counting("checking the books", console):
-        assert begun.wait(60)
-
-
-def test_a_bars_text_is_cut_where_the_line_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, before = io.StringIO(), threading.active_count()
-    console = Console(file=drawn, width=92, force_terminal=True)
-    with counting("runs", console, at_once=True, thread=False) as told:
-        told(1, 60, "best so far: [samples] times 10, sends noise")
-        assert threading.active_count() == before  # what forks beside the bar finds no thread
-    assert "1/60" in drawn.getvalue()
-    assert "best so far: [samples] ti…" in drawn.getvalue()
-    assert "times" not in drawn.getvalue()

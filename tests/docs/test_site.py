@@ -26,6 +26,9 @@ LOADED = re.compile(
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
@@ -100,10 +103,3 @@ def test_links_out_of_the_site_exist() -> None:
     for source in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", FENCED.sub("", source.read_text())):
             assert target.startswith("https://") or (ROOT / target).exists(), (source, target)
-
-
-def test_the_picture_of_a_round_names_its_stages() -> None:
-    picture = ElementTree.parse(ROOT / "docs" / "images" / "one-round.svg").getroot()
-    words = {"".join(t.itertext()) for t in picture.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"ASK", "SELECT", "TRAIN", "WEIGH", "VALUE", "SETTLE", "MIX", "DEPLOY"} <= words
-    assert picture.find("{http://www.w3.org/2000/svg}title") is not None

@@ -72,7 +72,6 @@ def test_losses_are_pytorchs(given: Any, classes: int | None) -> None:
     output = torch.randn((20, width), generator=draw)
     y = torch.randint(classes, (20,), generator=draw) if classes else torch.randn((20, 2), generator=draw)
     objective = build_objective(given, classes)
-    assert objective is not None
     name = given if isinstance(given, str) else given["name"]
     assert objective(output, y).numpy() == pytest.approx(by_torch(name, output, y).numpy(), rel=1e-5)
     both = torch.stack([output.t(), output.t() + 1])  # two models on the same samples, and each on its own

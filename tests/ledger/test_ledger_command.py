@@ -135,7 +135,7 @@ def test_verify(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
     assert code == 1
     assert out.startswith("The books hold: ")  # they do, whatever is wrong with an index of them
     assert "not hold" not in err
-    assert "the index differs from the books: transaction 3 (round 0, step 'grant/2'); 'hanse ledger rebuild'" in err
+    assert "transaction 3 (round 0, step 'grant/2')" in err
     code, out, _ = run_hanse("ledger", "balances", folder, "--json")  # the index is never believed
     assert (code, json.loads(out)) == (0, dict(book_of(TOLD).balances))
     code, out, _ = run_hanse("ledger", "verify", folder, "--json")

@@ -43,7 +43,7 @@ def test_a_market_that_breaks_is_recorded_and_audited(tmp_path: Path) -> None:
 
 
 def test_break_goes_with_the_papers_prices_only() -> None:
-    with pytest.raises(hanse.UserError, match="'critical': must be 'marginal' with stop = 'break'"):
+    with pytest.raises(hanse.UserError, match=r"'critical'.*'marginal'"):
         hanse.run(experiment(mechanism={"name": MARKET, "weigh": {"stop": "break", "pricing": "critical"}}))
 
 
@@ -72,7 +72,6 @@ def test_who_imports_nothing_is_pulled_to_its_own_last_model() -> None:
     played = rounds_of(experiment(rounds=2, mechanism={"name": MARKET, "pull_alone": True, "lam": 2.0, "eta": 5.0}))
     first, second = (p.view for p in played)
     seats = second.trained.seats
-    assert seats.mu is not None
     assert seats.mu.tolist() == [0.4] * 5  # lam / eta, everybody; client 0 only sells
     assert first.trained.seats.mu.tolist() == [0.0] * 5
     centre = second.table.rows[int(np.flatnonzero(seats.R[0])[0])]
@@ -136,7 +135,6 @@ def test_fedfomo_draws_among_all_and_weighs_by_the_train_loss() -> None:
     scores = [t for r in federation.asked[-1] for t in r.tasks if isinstance(t, Score)]
     assert [(t.share, len(t.models)) for t in scores] == [("train", 4)] * N  # old, own, two that were drawn
     W, received = played.view.mixed.W[:, :N], played.view.get(Received)
-    assert received is not None
     assert received.sent.sum(axis=1).tolist() == [2] * N
     assert W.sum(axis=1).tolist() == pytest.approx([1.0] * N)
     assert ((W > 0) <= (received.sent > 0)).all()
@@ -155,7 +153,6 @@ def test_fedfomo_draws_itself_as_often_as_others_at_first() -> None:
     sent = np.zeros((N, N), int)
     for _ in range(9):
         received = world.play().view.get(Received)
-        assert received is not None
         sent += received.sent
     assert sent.sum(axis=1).tolist() == [9] * N
     assert (np.diag(sent) > 0).all()  # itself, too
@@ -168,7 +165,7 @@ def test_fedfomo_on_train_samples_needs_no_validation_share() -> None:
     given["mechanism"] = {"name": "fedfomo", "sent": "drawn", "share": "train", "entry": 1e-6}
     assert len(hanse.run(hanse.Experiment(**given)).metrics) == 4
     given["mechanism"] = {"name": "fedfomo"}
-    with pytest.raises(hanse.UserError, match="needs a validation share at each client"):
+    with pytest.raises(hanse.UserError, match="validation share"):
         hanse.run(hanse.Experiment(**given))
 
 

@@ -37,7 +37,7 @@ def test_digits_by_fedavg(seed: int) -> None:
 @pytest.mark.parametrize(
     ("source", "least"),
     [("mnist", 0.9), ("fashion_mnist", 0.8), ("cifar10", 0.3), ("shakespeare", 0.3), ("loans", 0), ("schools", 0),
-     ("flights", 0)],
+     pytest.param("flights", 0, marks=pytest.mark.nightly)],
 )  # fmt: skip
 def test_a_source_by_fedavg(source: str, least: float) -> None:
     try:
@@ -90,7 +90,7 @@ def test_the_rate_goes_by_what_steps() -> None:
 
 
 def test_no_rounds_are_refused_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"run\.rounds: 0: must be at least 1"):
+    with pytest.raises(UserError, match=r"run\.rounds: 0"):
         hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 0}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

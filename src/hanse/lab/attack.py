@@ -36,9 +36,9 @@ from hanse.lab.job import Job, Step, attempt, seeded
 from hanse.lab.kept import Results, Store
 from hanse.lab.player import PlayedJobs, play_all
 from hanse.mechanisms.ipfl import IPFL
-from hanse.rounds.round import first_state, play_round
 from hanse.runs.config import Experiment
 from hanse.runs.observers import Told, untold
+from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 RULES = Path(__file__).with_name("cheats.toml")

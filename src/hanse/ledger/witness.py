@@ -125,10 +125,9 @@ class Witness:
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             cut_torn(file)
-            last, told = _last(path), None
-            if last is None:  # new here, or its file is lost: receipts have heads, too
-                told = self._told(head)
-            if (before := last or told) is not None and (why := _against(before, head, since, proof)):
+            last, told = _last(path), self._told(head)  # receipts have heads, too, and may be newer
+            before = max((one for one in (last, told) if one is not None), key=lambda one: one.count, default=None)
+            if before is not None and (why := _against(before, head, since, proof)):
                 raise self._alarm(before, head, why)
             line = cosign(head.text, self.name, self._key, now)
             if last is None or head.count > last.count:

@@ -27,9 +27,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from hanse.base.errors import UserError, library, nearest
 from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
-from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.privacy import told_used_up, used_up
+from hanse.runs.round import Played
 from hanse.runs.round_record import figure_of
 from hanse.runs.run import Observer, Run
 

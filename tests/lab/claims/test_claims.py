@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -10,11 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -533,6 +531,7 @@ decide({Path(sys.argv[1]): [claim_of()]}, work=work)
 """
 
 
+@pytest.mark.slow
 def test_it_can_be_killed_at_any_time(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[3])
     words = [sys.executable, "-c", KILLED, str(tmp_path), root]
@@ -640,72 +639,6 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, word: str)
     shown = call("gtflat", word, "--out", str(tmp_path / "file" / "deep"))
     assert isinstance(shown.exception, UserError)
     assert f"{tmp_path / 'file'} is not a folder" in str(shown.exception)
-
-
-# ---- the idle core's script
-
-
-@pytest.fixture
-def script() -> ModuleType:
-    path = Path(__file__).parents[3] / "benchmarks" / "decide.py"
-    spec = importlib.util.spec_from_file_location("decide", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_idle_core_plays_a_checkout_of_one_commit(script: ModuleType, tmp_path: Path) -> None:
-    root, who = tmp_path / "tree", ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
-    native = root / script.NATIVE
-    native.mkdir(parents=True)
-    (native / "seats.c").write_text("first")
-    (root / ".gitignore").write_text("*.so\n")
-    script.git("init", "-q", root=root)
-    commits = []
-    for text in ("first", "second"):
-        (native / "seats.c").write_text(text)
-        script.git("add", "-A", root=root)
-        script.git(*who, "commit", "-q", "--allow-empty", "-m", text, root=root)
-        commits.append(script.git("rev-parse", "HEAD", root=root))
-    (native / "seats.so").write_text("built of the second")
-    (native / "seats.c").write_text("second")
-    first, second = (script.checkout(commit, root, tmp_path / "cache") for commit in commits)
-    assert [place.name for place in (first, second)] == [commit[:12] for commit in commits]
-    assert [(place / script.NATIVE / "seats.c").read_text() for place in (first, second)] == ["first", "second"]
-    assert [(place / script.NATIVE / "seats.so").exists() for place in (first, second)] == [False, True]
-    with (second / script.NATIVE / "seats.so").open() as used:
-        (native / "seats.so").write_text("built anew")
-        assert script.checkout(commits[1][:9], root, tmp_path / "cache") == second
-        assert used.read() == "built of the second"  # as it was: a process that runs it goes on
-    assert (second / script.NATIVE / "seats.so").read_text() == "built anew"
-    with pytest.raises(SystemExit, match="--commit nothing: there is no such commit"):
-        script.checkout("nothing", root, tmp_path / "cache")
-
-
-def test_two_that_start_together_share_one_checkout(script: ModuleType, tmp_path: Path) -> None:
-    root, who = tmp_path / "tree", ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
-    (root / script.NATIVE).mkdir(parents=True)
-    (root / script.NATIVE / "seats.c").write_text("source\n" * 1000)
-    (root / script.NATIVE / "seats.so").write_text("built")
-    (root / ".gitignore").write_text("*.so\n")
-    script.git("init", "-q", root=root)
-    script.git("add", "-A", root=root)
-    script.git(*who, "commit", "-q", "-m", "first", root=root)
-    with ThreadPoolExecutor(8) as pool:
-        places = list(pool.map(lambda _: script.checkout("HEAD", root, tmp_path / "cache"), range(8)))
-    assert len(set(places)) == 1
-    assert {file.name for file in (places[0] / script.NATIVE).iterdir()} == {"seats.c", "seats.so"}
-
-
-def test_the_idle_core_is_paused_by_a_file(script: ModuleType, tmp_path: Path) -> None:
-    for paper in PAPERS:
-        (tmp_path / paper).mkdir()
-    script.pause(tmp_path, on=True)
-    assert sorted(path.parent.name for path in tmp_path.glob("*/pause")) == sorted(PAPERS)
-    script.pause(tmp_path, on=False)
-    assert not list(tmp_path.glob("*/pause"))
 
 
 def test_each_setting_is_compared_with_its_own_printed_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

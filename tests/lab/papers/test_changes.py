@@ -27,6 +27,7 @@ def settings(variant: Variant) -> dict[str, Any]:
     return {name: value for name, value in found.items() if not name.startswith(UNSAID)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("paper", sorted(PAPERS))
 def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe: str) -> None:

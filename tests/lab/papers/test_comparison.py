@@ -81,40 +81,6 @@ def printed(done: TableOutcome, width: int) -> list[str]:
     return console.export_text().splitlines()
 
 
-@pytest.mark.parametrize(("width", "tables"), [(200, 1), (51, 2), (37, 3)])
-def test_a_terminal_shows_whole_names_and_numbers(tmp_path: Path, width: int, tables: int) -> None:
-    columns, names = ("flip: benign accuracy %", "flip: utility", "same: utility"), ("FedAMP", "pFedGraph")
-    of_paper = {columns[1]: 90.0}
-    cells = (cell(name, column=column, published=of_paper.get(column)) for column in columns for name in names)
-    done = run_table(table(*cells), seeds=2, workers=1, folder=tmp_path, work=made_up)
-    lines = printed(done, width)
-    assert "ours (seeds: 2), below it the paper's" in " ".join(" ".join(lines).split())
-    assert sum(line.startswith("┏") for line in lines) == tables
-    assert sum(line.strip() == "digits (more)" for line in lines) == tables - 1
-    shown = [[word.strip() for word in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
-    labels = [line[0] for line in shown if line[0]]
-    assert labels == [label for name in names for label in (f"{name}: ours", "the paper's")] * tables
-    numbers = [word for line in shown for word in line[1:] if word]
-    # the paper's stand in their column alone
-    assert sorted(numbers) == ["55.00±7.07"] * len(columns) * len(names) + ["90.00±1.00"] * len(names)
-
-
-def test_where_the_paper_prints_nothing_no_line_is_kept_for_it(tmp_path: Path) -> None:
-    done = run_table(table(cell("a"), cell("b")), seeds=1, workers=1, folder=tmp_path, work=made_up)
-    assert "below it the paper's" not in " ".join(printed(done, 200))
-    assert "–" not in "".join(printed(done, 200))
-
-
-def test_nothing_is_announced_where_nothing_differs(tmp_path: Path) -> None:
-    same = (cell("a", published=90.0), cell("b", published=90.0))
-    done = run_table(table(*same), seeds=2, workers=1, folder=tmp_path, work=made_up)
-    text = show.table_markdown(done, done.table)
-    assert "scale smoke. Nothing in its settings differs from the paper, or from this recipe at full size.\n" in text
-    assert "What differs" not in text
-    changed = show.table_markdown(replace(done, table=replace(done.table, changes=("in words",))), done.table)
-    assert "What differs from the paper, or from this recipe at full size:\n\n- in words\n" in changed
-
-
 def test_files(tmp_path: Path) -> None:
     done = outcome(tmp_path, figures=({"kind": "curves"},))
     paths = show.write_outcome(done, done.table, tmp_path)
@@ -132,6 +98,7 @@ def test_files(tmp_path: Path) -> None:
     assert paths[3].stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_smoke_run_of_table1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HANSE_DATA", raising=False)
     monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)

@@ -15,7 +15,6 @@ import pytest
 from hanse.lab.papers import figures, show
 from hanse.lab.papers.catalogue import PAPERS
 from hanse.lab.papers.compare import VariantScore
-from hanse.lab.papers.computed import fit
 from hanse.lab.papers.runner import TableOutcome, expand, run_table
 from hanse.lab.papers.tables import RECIPES, SCALES, Cell, Variant
 from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, to_csv
@@ -121,15 +120,6 @@ def test_a_run_that_ended_early_is_in_no_curve_and_no_cdf(tmp_path: Path) -> Non
         assert lines(chart)["a (1 of 2 seeds)"].x == pytest.approx([10, 30])
 
 
-def test_a_strip_of_one_seed_has_no_whiskers(tmp_path: Path) -> None:
-    spec = {"kind": "strip", "each": "utility/client/*", "column": "utility"}
-    found = outcome(tmp_path, spec, two, *pair("a", 0.5))
-    one = next(iter(found.results))
-    [chart] = figures.charts(replace(found, results={one: found.results[one]}), "f")
-    [*_, (name, _, _, low, high)] = csv.reader(io.StringIO(to_csv(chart)))
-    assert (name, low, high) == ("mean over clients", "", "")
-
-
 def two(lr: float, seed: int) -> dict[str, Any]:
     return {"test/accuracy": [0, 0, lr + 0.1 * seed], "utility/mean": [0, 0, 10 * lr - seed],
             "utility/client/0": [0, 0, 1.0], "utility/client/1": [0, 0, -2.0 - seed]}  # fmt: skip
@@ -138,47 +128,6 @@ def two(lr: float, seed: int) -> dict[str, Any]:
 def pair(name: str, lr: float, **more: Any) -> list[Cell]:
     money = {"metric": "utility/mean", "factor": 1.0}
     return [cell(name, of(lr), column="accuracy", **more), cell(name, of(lr), column="utility", **money, **more)]
-
-
-def test_a_scatter_has_whiskers_both_ways_and_a_place_for_who_has_no_y(tmp_path: Path) -> None:
-    spec = {"kind": "scatter", "x": "accuracy", "y": "utility", "missing": 0.0}
-    done = outcome(tmp_path, spec, two, *pair("a", 0.5, published=60.0), cell("Local", of(0.3), column="accuracy"))
-    [chart] = figures.charts(done, "f")
-    drawn = lines(chart)
-    assert (chart.x, chart.y) == ("accuracy", "utility")
-    assert (drawn["a"].x[0], drawn["a"].y[0]) == pytest.approx((55, 4.5))
-    assert (drawn["a"].right[0], drawn["a"].high[0]) == pytest.approx((55 + 50**0.5, 4.5 + 0.5**0.5))  # type: ignore[index]
-    assert (drawn["Local"].x[0], drawn["Local"].y[0]) == pytest.approx((35, 0))
-    assert (drawn["a, printed"].x[0], drawn["a, printed"].y[0], drawn["a, printed"].hollow) == (60, 60, True)
-    header = to_csv(chart).splitlines()[0]
-    assert header == "series,accuracy,utility,low,high,left,right"
-
-
-def test_moves_go_from_the_start_to_each_setting(tmp_path: Path) -> None:
-    spec = {"kind": "moves", "start": "none", "x": "accuracy", "y": "utility"}
-    cells = [
-        replace(c, column=f"{name}: {c.column}") for name, lr in (("none", 0.5), ("flip", 0.2)) for c in pair("a", lr)
-    ]
-    [chart] = figures.charts(outcome(tmp_path, spec, two, *cells), "f")
-    drawn = lines(chart)
-    assert chart.title.startswith("A table (digits: flip); ")
-    assert drawn["a, the way"].x == pytest.approx([55, 25])
-    assert drawn["a, the way"].y == pytest.approx([4.5, 1.5])
-    assert (drawn["a"].x[0], drawn["a"].y[0], drawn["a"].hollow) == (pytest.approx(25), pytest.approx(1.5), False)
-    assert drawn["a, none"].hollow
-    assert drawn["a, the way"].bare  # it has no marker that could hide those at its ends
-
-
-def test_a_strip_has_every_client_and_the_mean(tmp_path: Path) -> None:
-    spec = {"kind": "strip", "each": "utility/client/*", "column": "utility"}
-    [chart] = figures.charts(outcome(tmp_path, spec, two, *pair("a", 0.5), *pair("b", 0.1)), "f")
-    drawn = lines(chart)
-    assert drawn["one client in one run"].y.tolist() == [1, -2, 1, -3] * 2
-    # two runs of two clients in either place, beside each other in the order of the clients
-    assert drawn["one client in one run"].x.tolist() == pytest.approx([-0.25, 0.05] * 2 + [0.75, 1.05] * 2)
-    assert drawn["mean over clients"].y == pytest.approx([4.5, 0.5])
-    rows = list(csv.reader(io.StringIO(to_csv(chart))))
-    assert [row[1] for row in rows[1:]] == ["a"] * 4 + ["b"] * 4 + ["a", "b"]
 
 
 def test_bars_have_the_papers_beside_ours(tmp_path: Path) -> None:
@@ -218,17 +167,6 @@ def trades(lr: float, seed: int) -> dict[str, Any]:
     return {"clients": [0, 1], "money": [[0, 2.0 + 2 * seed], [0, 0]], "imports": [[0, lr], [0, 0]]}
 
 
-def test_a_fit_of_two_points_is_not_drawn_and_one_of_equal_numbers_is_no_error(tmp_path: Path) -> None:
-    spec = {"kind": "fit", "x": "data.partition.samples_per_client"}
-    cells = [cell("a", of(0.1 * n, 25 * n), column=f"{n}") for n in (1, 2, 3)]
-    flat = outcome(tmp_path, spec, lambda lr, seed: {"test/accuracy": [0.5] * 3}, *cells)
-    [chart] = figures.charts(flat, "x")
-    assert lines(chart)["ours, fitted"].y == pytest.approx(50)
-    assert fit({25: 50.0, 50: 50.0})["R2"] == 0
-    [chart] = figures.charts(replace(flat, table=replace(flat.table, cells=flat.table.cells[:2])), "x")
-    assert set(lines(chart)) == {"ours"}
-
-
 def test_lines_and_bars_of_fewer_seeds_say_so(tmp_path: Path) -> None:
     def curves(lr: float, seed: int) -> dict[str, list[float]]:
         return {"test/accuracy": [lr] * 3}
@@ -248,14 +186,6 @@ def test_lines_and_bars_of_fewer_seeds_say_so(tmp_path: Path) -> None:
         "1 of 2",
         "",
     ]
-
-
-def test_bars_of_one_column_among_several_are_called_after_it(tmp_path: Path) -> None:
-    spec = {"kind": "bars", "columns": ["accuracy", "local accuracy"], "x_name": "accuracy"}
-    cells = cell("a", of(0.1), column="accuracy", metric="nowhere"), cell("a", of(0.1), column="local accuracy")
-    done = outcome(tmp_path, spec, lambda lr, seed: {"test/accuracy": [lr] * 3}, *cells)
-    [chart] = figures.charts(done, "x")
-    assert chart.x == "local accuracy"
 
 
 @pytest.mark.parametrize(("name", "key"), [("roles", "roles"), ("listed", "role")])

@@ -325,6 +325,7 @@ def test_example1_from_the_command_line(tmp_path: Path) -> None:
     assert apart == [("Table 1, payoffs, u[2]", "s=(1, 0, 1)")]  # T9
 
 
+@pytest.mark.slow
 def test_a_smoke_table_really_trains(tmp_path: Path) -> None:
     result = call("table3", "--only", "alpha=1 gtfedavg", "--json", out=tmp_path)
     assert result.exit_code == 0, result.output

@@ -8,23 +8,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from hanse.base.errors import UserError
 from hanse.lab.claims.claim import load_claims
-from hanse.lab.claims.judge import Runs, Verdict, jobs_of, judge
-from hanse.lab.claims.statistics import Effect, Judged, effect, words
+from hanse.lab.claims.judge import Verdict
+from hanse.lab.claims.statistics import Effect, Judged
 from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile
 from hanse.lab.papers.catalogue import PAPERS, find_table
 from hanse.lab.papers.compare import rows
 from hanse.lab.papers.runner import expand, kept_outcome
-from hanse.reports.chart import Lines, to_csv
 
 ROWS = {"10 iterations": (0.70, 0.72, 0.77), "50 iterations": (0.61, 0.60, 0.68)}
-MOST = {"index.md": 1200, **{f"{paper}.md": 2500 for paper in PAPERS}}  # words that a reader sees unfolded
 
 
 @pytest.fixture
@@ -140,86 +136,6 @@ def test_an_answer_counts_words_and_says_what_the_twin_and_the_claims_show(pages
     )
 
 
-def test_a_row_has_both_effects_the_interval_the_seeds_and_the_word(pages: ModuleType, tmp_path: Path) -> None:
-    found, runs = verdict("few rounds: UCB", "open", -0.25), Runs(tmp_path)
-    jobs = {job.key: job for seed in range(20) for job in jobs_of(found.claim, seed)}
-    for key in list(jobs)[:3]:
-        runs.kept.write(jobs[key], finished(jobs[key], 0.5, jobs[key].rounds))
-    assert pages._claim_row(found, runs) == (
-        "| **few rounds: UCB**: With few rounds GreedyFed is more accurate than UCB (Table II) | +1.49 | "
-        f"-0.25 [-0.75, +0.25] points | 5 | **open** (needs 20), 3 of {len(jobs)} runs |"
-    )
-    far = replace(found, judged=replace(found.judged, needed=62))
-    assert pages._claim_row(far, runs).endswith("| **open** (needs 62) |")  # no plan comes to so many seeds
-    sure = verdict("round-robin", "confirmed", 5.5)
-    lines = pages._index_rows([found, verdict("noise: UCB", "not run"), verdict("even data", "open"), sure])
-    assert lines[2] == "| round-robin | – | +5.50 [+5.00, +6.00] | 5 | **confirmed** |"  # decided ones come first
-    assert lines[3] == "| few rounds: UCB | +1.49 | -0.25 [-0.75, +0.25] | 5 | **open** (needs 20) |"
-    assert lines[4] == ""
-    assert lines[5] == "**Open**, too few seeds for a number: *even data* ([1](greedyfed.md#claims))."
-    assert lines[6:] == ["", "**Not run**: *noise: UCB*."]
-
-
-def test_a_confirmed_effect_below_what_matters_is_confirmed_in_direction_alone(pages: ModuleType) -> None:
-    found = verdict("round-robin", "confirmed", 0.25)
-    assert pages.word_of(replace(found, judged=replace(found.judged, lesser=True))) == (
-        "**confirmed in direction, not in size**"
-    )
-
-
-def test_what_is_computed_has_its_tables_unit_no_seeds_and_how_far_off_is_still_equal(pages: ModuleType) -> None:
-    found = {v.claim.name: v for v in judge(load_claims("ipfl"), Runs(Path("nowhere")))}
-    twice, fit = found["truthful about sizes: twice"], found["R squared of the fit"]
-    assert pages.ours_of(twice, unit=True) == "+253 markets with a counterexample (0.5 allowed)"
-    assert pages.ours_of(fit, unit=True).endswith(" off (0.01 allowed)")
-    assert "points" not in pages.ours_of(fit, unit=True)
-    assert (pages.ours_of(twice), pages.seeds_of(twice)) == ("+253 off", "computed")
-
-
-def test_the_numbers_behind_a_word_give_its_interval(pages: ModuleType) -> None:
-    claims = load_claims("greedyfed")
-    effects = [effect(np.array([1.0, 2.0, 3.0, 2.0, 1.5]), claims[0].margin, 0.1), None]
-    found = Verdict(claims[0], words(effects, [claims[0].margin, 1.0])[0], 5, 0.1)
-    *_, row, _, _, _ = pages._behind([found])
-    mean, error, seeds, share, level = map(float, [cell.strip() for cell in row.split("|")][4:9])
-    half = stats.t.isf(level * share / 2, seeds - 1) * error
-    assert (mean - half, mean + half) == pytest.approx((found.judged.low, found.judged.high), abs=0.01)
-
-
-def test_a_forest_plot_has_effects_in_multiples_of_the_smallest_that_matters(pages: ModuleType) -> None:
-    given = [
-        verdict("few rounds: UCB", "open", -0.25),
-        verdict("round-robin", "confirmed", 5.5),
-        verdict("noise: UCB", "open"),
-    ]
-    chart = pages.forest("greedyfed", given)
-    assert isinstance(chart.marks, Lines)
-    confirmed, still_open, printed = chart.marks.lines
-    assert chart.marks.rows == ("few rounds: UCB", "round-robin")
-    assert (confirmed.x.tolist(), confirmed.left.tolist(), confirmed.right.tolist()) == ([11.0], [10.0], [12.0])
-    np.testing.assert_allclose(still_open.x, [-0.25 / (1.49333 / 2)], rtol=1e-4)
-    assert (printed.name, printed.x.tolist(), printed.y.tolist()) == ("the paper's", [2.0], [0.0])
-    assert to_csv(chart).splitlines()[1] == "confirmed,11,round-robin,,,10,12"
-    svg = pages.to_svg(pages._drawn(chart))
-    assert all(f">{text}<" in svg for text in ("few rounds: UCB", "round-robin", "confirmed"))
-    assert pages.forest("greedyfed", [verdict("noise: UCB", "open")]) is None
-
-
-def test_words_that_a_reader_sees_are_counted(pages: ModuleType) -> None:
-    text = "<!-- made -->\n# Two [words](a/b.md)\n| a | - |\n<details>x <b>y z</b></details>\n"
-    assert pages.words(text) == 3
-    assert pages.words(text, folded=True) == 6
-
-
-def test_a_page_folds_each_table_that_has_a_run(pages: ModuleType, ipfl_only: None, results: Path) -> None:
-    page = made(pages, results)["ipfl.md"].text
-    assert page.count("<details") == page.count("</details>") == 3  # a table, how its numbers are read, and the data
-    assert "<summary>table9: Table 9" in page
-    assert "| 10 iterations | 73.00 ± 3.61 / 60.43 |" in page
-    assert "cifar10: half of it" in page  # what the data were when the pages were written
-    assert "`hanse reproduce ipfl table9 --scale small`" in page
-
-
 def test_pages_that_are_not_what_the_results_give_are_found(
     pages: ModuleType, ipfl_only: None, results: Path, tmp_path: Path
 ) -> None:
@@ -237,7 +153,7 @@ def test_pages_that_are_not_what_the_results_give_are_found(
     assert not (folder / "figures" / "old.svg").exists()
 
 
-def test_the_pages_are_what_the_kept_results_give_and_as_short_as_they_should_be(
+def test_the_pages_are_what_the_kept_results_give(
     pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("HANSE_DATA", raising=False)  # the same on a machine without data
@@ -245,6 +161,3 @@ def test_the_pages_are_what_the_kept_results_give_and_as_short_as_they_should_be
     with pages.data_as_kept(pages.RESULTS, update=False) as data:
         found = pages.pages(pages.RESULTS, data)
     assert pages.stale(found, pages.PAGES) == []
-    counted = {page.name: pages.words(page.text) for page in found}
-    assert counted.keys() == MOST.keys()
-    assert {name: count for name, count in counted.items() if count > MOST[name]} == {}

@@ -77,6 +77,7 @@ def test_the_paper_s_settings() -> None:
     assert PAPERS["pifl"].tables["figure5"]("paper").cells[0].variants[0].sections["mechanism"]["tiers"] == 4
 
 
+@pytest.mark.slow
 def test_a_smoke_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["reproduce", "pifl", "table4", "--seeds", "2", "--workers", "1", "--out", str(tmp_path), "--json"]
     assert not app(arguments, standalone_mode=False)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hanse.lab.papers import changes
 from hanse.lab.papers.catalogue import PAPERS
 from hanse.lab.papers.tables import Paper, PaperTable, differences
-
-PAGE = Path(__file__).parents[3] / "docs" / "papers.md"
 
 
 def undocumented(paper: Paper) -> list[str]:
@@ -89,8 +86,3 @@ def test_every_line_has_its_source(paper: str) -> None:
         needed = {"setting", "paper", "authors", "source"}
         assert needed <= line.keys() <= needed | {"also", "missing"}
         assert all(line[key].strip() for key in ("paper", "authors", "source"))
-
-
-@pytest.mark.parametrize("paper", sorted(PAPERS))
-def test_the_page_has_a_place_for_the_list(paper: str) -> None:
-    assert PAGE.read_text().count(f"<!-- recipes: {paper} -->\n") == 1

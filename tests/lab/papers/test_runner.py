@@ -212,6 +212,7 @@ def test_one_failure_stops_nothing(tmp_path: Path) -> None:
     assert run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up).played == 2  # tried again
 
 
+@pytest.mark.slow
 def test_processes_and_a_worker_that_dies(tmp_path: Path) -> None:
     wanted = table(cell("dies", with_lr(99.0)), cell("good", with_lr(0.1)), cell("well", with_lr(0.2)))
     outcome = run_table(wanted, seeds=1, workers=2, folder=tmp_path, work=made_up)
