@@ -315,12 +315,13 @@ def _as_numbers(texts: Iterable[str]) -> str:
 
 def _from_text(dates: Iterable[str]) -> str:
     """Return how text becomes dates: pandas guesses which of two numbers is the month."""
-    unsure = {one for one in dates if not re.match(r"\d{4}-|\d{1,2}:", one)}
+    unsure = sorted(one for one in dates if not re.match(r"\d{4}[-./]|\d{1,2}:", one))
     if not unsure:
         return _DATES
+    example = next((one for one in unsure if len(set(map(int, re.findall(r"\d+", one)[:2]))) > 1), unsure[0])
     return (
         f"{_DATES}, if its format says how each client writes them, such as format='%d.%m.%Y': without it, the "
-        f"month of {min(unsure)!r} is a guess"
+        f"month of {example!r} is a guess"
     )
 
 
