@@ -26,6 +26,7 @@ import typer
 from hanse.base.errors import MachineError, PartError, UserError, first_line, of_file, out_of_memory
 from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking, own_modules
+from hanse.base.terminal import plainly
 from hanse.base.wings import target, wings
 from hanse.cli import attack, audit, crate, doctor, invoice, ledger, receipt, reproduce, statement, sweep, theory
 from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
@@ -369,15 +370,16 @@ def main() -> None:
     Commands that play experiments may import modules that the experiments name, also from the current folder. All other
     commands import nothing that a run's files name.
     """
-    _refuse_empty(sys.argv[1:])
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if command in (*RUNS, *(one.name for wing in wings() for one in wing.commands if one.plays)):
-        # the user runs this file, so it may name modules of the current folder
-        own_modules()
-        _main()
-    else:
-        with looking():
+    with plainly():
+        _refuse_empty(sys.argv[1:])
+        if command in (*RUNS, *(one.name for wing in wings() for one in wing.commands if one.plays)):
+            # the user runs this file, so it may name modules of the current folder
+            own_modules()
             _main()
+        else:
+            with looking():
+                _main()
 
 
 def _refuse_empty(words: Sequence[str]) -> None:

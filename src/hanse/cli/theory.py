@@ -15,6 +15,7 @@ import numpy as np
 import typer
 
 from hanse.base.errors import UserError, nearest
+from hanse.base.terminal import Terminal
 from hanse.cli.options import err
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ def theory(
         hanse theory pifl --clients 50 --samples 20
         hanse theory pifl --run runs/pifl --alone runs/local
     """
-    from rich.console import Console
     from rich.table import Table
 
     from hanse.lab.theory import crossings, gains, pifl_points
@@ -77,7 +77,7 @@ def theory(
     if as_json:
         print(json.dumps(result, indent=1))
         return
-    console = Console()
+    console = Terminal()
     table = Table(
         "tau^2", "alone (53)", "tier (55)", "simulated", "as printed", "one model (54)", "simulated", "as printed"
     )

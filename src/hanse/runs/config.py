@@ -9,7 +9,6 @@ The fields' types document the allowed values, and ``docs/reference/experiment.m
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -611,7 +610,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
             text = file.read(SMALL + 1)
         if len(text) > SMALL:  # a device such as /dev/zero has no end
             raise UserError(f"{path}: has more than {SMALL >> 20} MiB; an experiment is a TOML file")
-        return tomllib.loads(text.decode("utf-8-sig"))  # editors of Windows begin a file with a mark
+        return toml.loads(text.decode("utf-8-sig"))  # editors of Windows begin a file with a mark
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except IsADirectoryError:

@@ -47,7 +47,6 @@ overrides keys of that file. ``[[differences]]`` in ``authors.toml`` names each 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -55,6 +54,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+from hanse.base import toml
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import named_choice
 from hanse.data.sources import is_here
@@ -302,9 +302,9 @@ def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
 def _file(paper: str, name: str) -> Document:
     """Return a TOML file of a paper's folder. It is shared by all callers and must not be changed."""
     text = (files(__package__) / paper / f"{name}.toml").read_text()
-    document = tomllib.loads(text)
+    document = toml.loads(text)
     if "published" in document:
-        document["published"] = tomllib.loads(text, parse_float=_Written)["published"]
+        document["published"] = toml.loads(text, parse_float=_Written)["published"]
     return document
 
 
