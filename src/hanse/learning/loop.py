@@ -460,9 +460,9 @@ class LoopEngine(ScoringEngine):
                     f"{LOOP} {NO_STEP} on its {len(data)} samples: its optimiser's step() was never called, or no "
                     "batch was full (a batch_size above their number, with drop_last)"
                 )
-            if all(parameter.grad is None for parameter in module.parameters()):
+            if self._counts.steps and all(parameter.grad is None for parameter in module.parameters()):
                 return _refused(
-                    f"{LOOP} trained something else: {seat.steps} steps, and the model that it was given is as it was, "
+                    f"{LOOP} trained something else: {self._counts.steps} steps, and the model that it was given is as it was, "
                     "without a gradient: train this model, not a copy or a new one"
                 )
             return seat
