@@ -462,8 +462,8 @@ class LoopEngine(ScoringEngine):
                 )
             if self._counts.steps and all(parameter.grad is None for parameter in module.parameters()):
                 return _refused(
-                    f"{LOOP} trained something else: {self._counts.steps} steps, and the model that it was given is as it was, "
-                    "without a gradient: train this model, not a copy or a new one"
+                    f"{LOOP} trained something else: {self._counts.steps} steps, and the model that it was given "
+                    "is as it was, without a gradient: train this model, not a copy or a new one"
                 )
             return seat
         except LoopError as wrong:
