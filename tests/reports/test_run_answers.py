@@ -183,7 +183,12 @@ def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
         (
             {"fedavg": [(-0.3, -0.1), (-0.1, 0.3)], "ditto": [(-0.1, 0.3), (-0.1, 0.3)]},
             "For none of the 2 clients is it sure that joining by ditto changes anything. "
-            "Of the 2 mechanisms here, ditto has the best result; the others follow.",
+            "Of the 2 mechanisms here, ditto is ahead by clients surely better off, less those surely worse.",
+        ),
+        (
+            {"fedavg": [(-0.1, 0.1), (-0.1, 0.3)], "ditto": [(-0.1, 0.3), (-0.1, 0.3)]},
+            "For none of the 2 clients is it sure that joining by ditto changes anything. "
+            "Of the 2 mechanisms here, ditto is ahead by the mean gain.",
         ),
         (
             {"fedavg": [(0.1, 0.3), (-0.1, 0.3)]},

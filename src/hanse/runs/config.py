@@ -10,7 +10,7 @@ The fields' types document the allowed values, and ``docs/reference/experiment.m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -147,6 +147,11 @@ def _named(given: Any) -> Any:
     path = path_of(given)
     # "<locals>" or "<lambda>": no module could give the function back to a run that is resumed
     if "<" in path:
+        if not hasattr(given, "__qualname__") and "<" not in path_of(type(given)) and not isinstance(given, partial):
+            raise ValueError(
+                "is an object, which no module has by a name: give its class and options, such as {'name': "
+                "torch.nn.CrossEntropyLoss, 'reduction': 'none'}, or a function"
+            )
         raise ValueError("no module has it by a name: define it with 'def' at the top of a module or script")
     return path
 
