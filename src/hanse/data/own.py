@@ -365,8 +365,10 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> _Encoded:
     labels = np.unique(values)
     if both_alike := alike(zip(labels.tolist(), np.unique(values, return_counts=True)[1].tolist(), strict=True)):
         raise UserError(f"{where}: the labels {both_alike} cannot be told apart reliably: {ALIKE}")
-    # more labels than half of the rows: numbers that were stored as text or as integers, not classes
-    if given[0].ndim == 1 and len(labels) > max(2, len(values) // 2):
+    # more labels than half of the rows: numbers that were stored as text or as integers, not classes; a few rows of a
+    # few classes, each there, are classes
+    few = values.dtype.kind in "iu" and len(labels) <= 10 and np.array_equal(labels, np.arange(len(labels)))
+    if given[0].ndim == 1 and not few and len(labels) > max(2, len(values) // 2):
         raise UserError(
             f"{where}: {len(labels)} different labels in {len(values)} rows; numbers to be predicted must be floats"
         )
