@@ -258,7 +258,7 @@ def test_rows_that_nobody_lays_out_or_makes_are_named(table: dict[str, Any], lac
 
 
 def test_what_is_unmet_is_one_line() -> None:
-    assert Unmet("weigh", "'fedsoft'", "rows 'cluster'").line == "mechanism.weigh: FedSoft needs rows 'cluster'"
+    assert Unmet("weigh", "'fedsoft'", "rows 'cluster'").line == "mechanism.weigh: 'fedsoft' needs rows 'cluster'"
 
 
 @pytest.mark.parametrize(
