@@ -332,6 +332,34 @@ def test_estimators_that_predict_from_more_than_what_is_averaged_are_refused(kin
     assert "hanse.shapley" in wrong.value.lines[0]
 
 
+class Centred(LinearRegression):  # type: ignore[misc]
+    """An estimator of one's own, which counts no columns."""
+
+    def fit(self, x: Any, y: Any) -> Any:
+        self.middle = x.mean(axis=0)
+        super().fit(x - self.middle, y)
+        del self.n_features_in_
+        return self
+
+    def predict(self, x: Any) -> Any:
+        return (x - self.middle) @ self.coef_ + self.intercept_
+
+
+def test_estimators_that_count_no_columns_are_asked_too() -> None:
+    models = [Centred().fit(X[::2], Y[::2]), Centred().fit(X[1::2] + 10, Y[1::2])]
+    with pytest.raises(UserError, match=r"^updates\[1\]: a Centred: predicts from more"):
+        hanse.value(models, lambda model: float(model.predict(X).mean()))
+
+
+def test_masked_updates_are_refused() -> None:
+    rows = np.arange(12.0).reshape(3, 4)
+    rows = np.ma.masked_array(rows, mask=rows == 5)
+    for updates in (rows, list(rows), [{"w": row} for row in rows], [[row] for row in rows]):
+        with pytest.raises(UserError, match=r"^updates\[1\].*masked"):
+            hanse.value(updates, lambda model: 0.0)
+    hanse.value(np.ma.masked_array(rows.data), lambda model: 0.0)  # nothing of it is masked
+
+
 def test_a_pair_of_functions_that_carries_over_too_little_is_refused() -> None:
     models = [PLSRegression(2).fit(X[i::3] + i, Y[i::3]) for i in range(3)]
 
