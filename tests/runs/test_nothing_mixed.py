@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import socket
 import warnings
 from pathlib import Path
@@ -106,6 +107,34 @@ def test_a_loop_that_makes_no_step_has_no_weight() -> None:
     assert first["steps"] == first["weight"] == 0
     assert "no step" in first["refused"]
     assert all(seat["weight"] == 0.5 for seat in others)
+
+
+def _a_copy(model: Any, data: Any, round: Any) -> None:
+    trained = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    for x, y in data.loader():
+        nn.functional.cross_entropy(trained(x), y).backward()
+        optimizer.step()
+
+
+def _no_backward(model: Any, data: Any, round: Any) -> None:
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def _one_moves(model: Any, data: Any, round: Any) -> dict[str, float]:
+    with torch.no_grad():
+        next(model.parameters()).add_(0.1 * (round.client == 0))
+    return {"steps": 1}
+
+
+@pytest.mark.parametrize(("loop", "result"), [(_a_copy, False), (_no_backward, False), (_one_moves, True)])
+def test_a_loop_that_steps_and_leaves_every_model_as_it_was_is_no_success(loop: Any, result: bool) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        run = hanse.run(hanse.Experiment(mechanism="fedavg", train={"loop": loop}, run={"rounds": 2}), data=own())
+    assert all(seat["steps"] and seat["weight"] for seat in run.clients)
+    assert (run.nothing is None) == result
+    assert any("train.loop" in str(one.message) for one in warned) != result
 
 
 def test_targets_in_a_column_are_classes_and_one_hot_ones_are_refused() -> None:
