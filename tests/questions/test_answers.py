@@ -207,10 +207,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     [("mixture", 1000, 101), ("mixture", 30, 31), ("monte_carlo", 45, None), ("gtg", 145, None)],
 )
 def test_a_time_is_kept(clock: Any, method: Any, seconds: float, evaluated: int | None) -> None:
-    found = hanse.value(RNG.normal(size=(10, 3)), clock, method=method, seconds=seconds)
-    assert found.seconds <= seconds
-    if evaluated is not None:
-        assert found.evaluated in (evaluated, evaluated - 1)  # pairs of coalitions
+    for seed in range(5):  # some averages are rounded otherwise the second time
+        found = hanse.value(np.random.default_rng(seed).normal(size=(10, 3)), clock, method=method, seconds=seconds)
+        assert found.seconds <= seconds
+        assert not found.unsteady.any()
+        assert evaluated is None or found.evaluated in (evaluated, evaluated - 1)  # pairs of coalitions
 
 
 @pytest.mark.parametrize(
