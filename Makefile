@@ -3,21 +3,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-slow test-frameworks lint format bench bench-peers decide docs package clean
+.PHONY: demo test test-slow test-nightly test-frameworks lint format bench bench-peers decide docs package clean
 
 demo: $(READY)  ## set up, then train a federation on real digits and write a report
 	$(BIN)/hanse demo --out runs/demo
 
-test: $(READY)  ## set up, then run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# one worker more than there are cores: many of the long tests wait for other processes
+WORKERS = $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1))
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
-# one worker more than there are cores: many of these tests wait for other processes
-test-slow: $(READY)  ## the tests that take long
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1)) --dist worksteal
+test: $(READY)  ## set up, then run the tests that every change must pass
+	$(PYTEST) -n auto
+
+test-slow: $(READY)  ## the tests that take long, and of the large draws a fifteenth that the commit picks
+	$(PYTEST) -n $(WORKERS) -m 'slow and not nightly and not soak'
+
+test-nightly: $(READY)  ## everything, the large draws whole; hours
+	$(PYTEST) -n $(WORKERS) -m 'not soak'
 
 test-frameworks: $(READY)  ## the Flower apps of examples/flower, on all four frameworks, and a gradient of JAX
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,frameworks]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/deployment/test_flower_examples.py tests/learning/test_valuing.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower/test_flower_examples.py tests/learning/test_valuing.py
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .
@@ -45,9 +51,10 @@ decide: $(READY)  ## an idle core works on the papers' claims, from a checkout o
 docs: $(READY)  ## the documentation site, in build/site; opens without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-package: $(READY)  ## the source distribution and the wheel with the compiled engine, in dist
+package: $(READY)  ## the source distribution and the wheel with the compiled engine, and those of the papers, in dist
 	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/python -m build --outdir dist papers
 	$(BIN)/twine check --strict dist/*
 
 bench-peers: $(READY)  ## hanse beside other systems; HANSE_DATA as above; environments of their own in the user's cache folder
@@ -57,8 +64,8 @@ clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # torch first and by itself: later installs then find it there and fetch no other build
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
 	touch $(READY)

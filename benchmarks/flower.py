@@ -14,7 +14,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from hanse.deployment.loopback import Loopback
+from hanse.wings.operate.loopback import Loopback
 
 APP = Path(__file__).parent / "flower_app"
 AGAINST = {

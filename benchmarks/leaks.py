@@ -40,7 +40,7 @@ from hanse.learning.job import SeatJob
 from hanse.learning.loop import LoopEngine
 from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequential import SequentialEngine
-from hanse.rounds.round import Played, first_state, play_round
+from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 CLIENTS, HELD, STEPS, WORLDS = 12, 50, 600, 32

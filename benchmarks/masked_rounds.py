@@ -22,11 +22,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import hanse
 from hanse.data import build
-from hanse.deployment.client import client_app
-from hanse.deployment.rehearsal import InProcessGrid
-from hanse.deployment.server import play
 from hanse.federation.masker import Trusted
 from hanse.federation.node import ClientData
+from hanse.flower.agreed import agree
+from hanse.flower.client import client_app
+from hanse.flower.rehearsal import InProcessGrid
+from hanse.flower.server import play
 from hanse.ledger.witness import Witness
 
 
@@ -68,7 +69,8 @@ def played(
     }
     sets = (data.server_validation, data.server_test)
     run = play(
-        InProcessGrid(apps), exp, folder / "run", clients, lambda: sets, [clock], patience_s=60.0, key=key
+        InProcessGrid(apps), exp, folder / "run", clients, lambda: sets, [clock], patience_s=60.0, key=key,
+        agreement=agree(exp, key, "run", "benchmark", homes),
     )  # fmt: skip
     wall, processor = np.median(np.diff(clock.at, axis=0), axis=0)
     return float(wall), float(processor), run

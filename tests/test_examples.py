@@ -17,14 +17,12 @@ from hanse.data import build
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FOLDERS = ("loans", "flights")
-SLOW = pytest.param("flights", marks=pytest.mark.slow(reason="builds 327,317 rows seven times"))
+NIGHTLY = pytest.param("flights", marks=pytest.mark.nightly(reason="builds 327,317 rows seven times"))
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("who_gains", EXAMPLES / "who_gains.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "who_gains", module)
     spec.loader.exec_module(module)
@@ -44,7 +42,7 @@ def test_the_files_of_a_folder_differ_in_what_is_compared_alone(folder: str, scr
         hanse.Experiment.read(path)
 
 
-@pytest.mark.parametrize("folder", ["loans", SLOW])
+@pytest.mark.parametrize("folder", ["loans", NIGHTLY])
 def test_a_folder_plays_and_prints_its_table(
     folder: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

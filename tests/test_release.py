@@ -28,7 +28,6 @@ def test_the_version_is_said_alike() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     heading = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert heading is not None
     assert citation["version"] == heading[1].rstrip(",") == hanse.__version__
     assert citation["license"] == project["license"] == "Apache-2.0"
     assert [author["name"] for author in citation["authors"]] == [author["name"] for author in project["authors"]]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rotation import rotating
 from strangers import DAMAGES, LOOKS, bait_of, link, setting
 
 import hanse
@@ -29,9 +30,9 @@ from hanse.reports.report import save as real_save
 from hanse.reports.report import write_report
 from hanse.runs.line_tail import last_line
 from hanse.runs.run_record import load_run
-from hanse.web.live_run import LiveRun
-from hanse.web.runs import ListedRun, find_runs, summary
-from hanse.web.statements import Statements
+from hanse.wings.operate.page.live_run import LiveRun
+from hanse.wings.operate.page.runs import ListedRun, find_runs, summary
+from hanse.wings.operate.page.statements import Statements
 
 Hanse = Callable[..., tuple[int, str, str]]
 EVIL = "from pathlib import Path\nPath(r'{}').touch()\n\ndef f(*given, **named):\n    raise SystemExit(3)\n"
@@ -91,6 +92,9 @@ def untouched(folder: Path) -> bool:
     )
 
 
+DRAWN = [name for name, (_, refused_by) in DAMAGES.items() if "report" not in refused_by]
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
     folder: Path, run_hanse: Hanse, damage: str
@@ -118,8 +122,7 @@ def test_a_damaged_directory_is_loaded_or_refused_in_a_line(folder: Path, damage
     assert untouched(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", [name for name, (_, refused_by) in DAMAGES.items() if "report" not in refused_by])
+@pytest.mark.parametrize("damage", rotating(DRAWN, 10, pytest.mark.slow))
 def test_a_report_of_what_is_left_is_drawn(
     folder: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -220,7 +223,7 @@ def test_only_what_runs_experiments_looks_for_modules_in_the_current_folder(
     evil(tmp_path)
     code, _, err = run_hanse("statement", "exp.toml", "--dry-run", "--client", "0")
     assert (code, bait_of(tmp_path).exists()) == (2, False)
-    assert "is an import path, which would run code" in err
+    assert "run code" in err
     code, _, _ = run_hanse("run", "exp.toml")
     assert (code, bait_of(tmp_path).exists()) == (3, True)  # a program: it ran
 
@@ -265,9 +268,9 @@ def test_nobody_connects_where_a_runs_file_says(folder: Path, run_hanse: Hanse, 
 def test_what_is_written_is_whole_and_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "page").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="is a link, or not a regular file"):
+    with pytest.raises(OSError, match="regular"):
         write_whole(tmp_path / "page", "theirs")
-    with pytest.raises(OSError, match="is a link, or not a regular file"):
+    with pytest.raises(OSError, match="regular"):
         write_whole(tmp_path, "x")
     write_whole(tmp_path / "new" / "page", "one")
     write_whole(tmp_path / "new" / "page", b"two")
@@ -300,7 +303,7 @@ def test_a_model_too_large_for_the_memory_is_told_in_a_line(tmp_path: Path, run_
     file.write_text('mechanism = "fedavg"\nmodel = { name = "mlp", hidden = [1_000_000_000_000] }\n')
     code, _, err = run_hanse("run", file, "--out", tmp_path / "run")
     assert code == 1
-    assert "hanse: not enough memory: RuntimeError" in err
+    assert "enough memory" in err
     assert "Traceback" not in err
     assert not (tmp_path / "run").exists()
 
@@ -331,7 +334,7 @@ def test_an_index_with_a_view_in_it_is_not_read(folder: Path, run_hanse: Hanse) 
         )
     code, _, err = run_hanse("ledger", "verify", folder)
     assert code == 1
-    assert "is not an index: it has 'books', which is no plain table" in err
+    assert "'books'" in err
 
 
 def test_a_report_builds_no_data_set_of_any_size_on_the_word_of_a_file(tmp_path: Path) -> None:
@@ -346,4 +349,4 @@ def test_a_report_builds_no_data_set_of_any_size_on_the_word_of_a_file(tmp_path:
         with looking():
             [facts] = data_facts(group_runs([run]))
         assert facts.counts is None
-        assert "only built for up to 10,000 clients and without data.path" in facts.skipped
+        assert "10,000 clients" in facts.skipped

@@ -17,8 +17,8 @@ from hanse.core.part import View
 from hanse.ledger.split import split
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import group_runs
-from hanse.rounds.round import Played
 from hanse.runs.experiment import Observer
+from hanse.runs.round import Played
 from hanse.runs.run_record import load_runs
 from hanse.runs.setup import build
 
@@ -93,7 +93,6 @@ def test_the_parts_select_weigh_and_value(composed: Watch) -> None:
     run = composed.run
     for view in composed.views:
         before, after = (view.judge.score(rows).loss for rows in (view.table.models("server"), view.trained.rows))
-        assert view.values is not None
         assert view.values.per_seat == pytest.approx(before - after, rel=1e-4)
     for r, clients in ((0, [0, 1, 2, 3]), (1, [4, 5, 6, 7]), (2, [0, 1, 2, 3])):
         assert sorted(s["client"] for s in run.clients if s["round"] == r) == clients
@@ -107,7 +106,6 @@ def test_the_fees_go_to_whose_values_are_above_zero(composed: Watch) -> None:
     for view in composed.views:
         kitty += 8 * 2 * TOKEN
         want = {c: units - 2 * TOKEN for c, units in want.items()}
-        assert view.values is not None
         worth = np.maximum(view.values.per_seat, 0).tolist()
         if any(worth):
             for c, units in zip(view.trained.seats.client.tolist(), split(kitty, worth), strict=True):
@@ -170,7 +168,6 @@ def test_the_example_of_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [code] = blocks(README, "python")
     exec(code, {})
     found = contribution(group_runs(load_runs(["runs/first"]))[0])
-    assert found is not None
     assert found.harmful == ["5"]
     assert [len(group) for group in found.ranked.groups()] == [7, 1]
 

@@ -1,7 +1,9 @@
 """Plays Flower's FedAvg and hanse alternately and writes the seconds of each round."""
 
+import hashlib
 import itertools
 import json
+import os
 import time
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from setting import experiment, hanses, module, spec
 
 from hanse.data import build
 from hanse.flower import server_app
+from hanse.flower.agreed import agree
+from hanse.flower.operator_key import SIGNS_WITH, signing_key
 
 app = ServerApp()
 
@@ -38,7 +42,12 @@ def ours(grid: Grid, context: Context, nodes: int, rounds: int, mechanism: dict,
     data = build(spec(nodes))
     sets = (data.server_validation, data.server_test)
     exp = experiment(nodes, rounds, mechanism)
-    server_app(exp, out=out, members=nodes, load_server_data=lambda: sets)(grid, context)
+    key = Path(os.environ[SIGNS_WITH])  # the nodes of this trial agree to each run
+    homes, file = sorted((key.parents[1] / "participants").glob("node*")), out.with_suffix(".txt")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    run = hashlib.sha256(str(out).encode()).hexdigest()[:32]
+    file.write_text(agree(exp, signing_key(key), run, "benchmark", homes).note(signing_key(key)))
+    server_app(exp, out=out, members=nodes, load_server_data=lambda: sets, agreement=file)(grid, context)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert all(line["answered"] >= nodes for line in lines), [line["answered"] for line in lines]
     return [line["time/round_s"] for line in lines]

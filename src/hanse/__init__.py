@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hanse.base.errors import UserError
-    from hanse.deployment.valued.valued import valued
-    from hanse.questions.joining import who_gains
-    from hanse.questions.run import Run, load, resume, run
-    from hanse.questions.valuing import shapley, value
+    from hanse.flower.valued.valued import valued
+    from hanse.reports.joining import who_gains
+    from hanse.reports.run import Run, load, resume, run
+    from hanse.reports.valuing import shapley, value
     from hanse.runs.config import Experiment
 
 __all__ = ["Experiment", "Run", "UserError", "load", "resume", "run", "shapley", "value", "valued", "who_gains"]
@@ -36,15 +36,15 @@ __version__ = "0.1.0"
 # the module of each public name
 _HOMES = {
     "Experiment": "hanse.runs.config",
-    "Run": "hanse.questions.run",
+    "Run": "hanse.reports.run",
     "UserError": "hanse.base.errors",
-    "load": "hanse.questions.run",
-    "resume": "hanse.questions.run",
-    "run": "hanse.questions.run",
-    "shapley": "hanse.questions.valuing",
-    "value": "hanse.questions.valuing",
-    "valued": "hanse.deployment.valued.valued",
-    "who_gains": "hanse.questions.joining",
+    "load": "hanse.reports.run",
+    "resume": "hanse.reports.run",
+    "run": "hanse.reports.run",
+    "shapley": "hanse.reports.valuing",
+    "value": "hanse.reports.valuing",
+    "valued": "hanse.flower.valued.valued",
+    "who_gains": "hanse.reports.joining",
 }
 
 

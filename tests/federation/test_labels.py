@@ -18,7 +18,7 @@ from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.job import SeatJob
-from hanse.rounds.round import Setup, first_state, play_round
+from hanse.runs.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 

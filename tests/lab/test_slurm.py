@@ -8,12 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from sweep_cases import EXPERIMENT
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "slurm" / "sweep.sbatch"
 
 
+@pytest.mark.slow
 def test_the_parts_are_the_whole_sweep(tmp_path: Path) -> None:
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
     command = tmp_path / "hanse"

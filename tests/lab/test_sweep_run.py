@@ -188,7 +188,7 @@ def test_a_chosen_engine_is_no_reason_to_run_again(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     points = points_of(tmp_path, "train.lr=0.5")
-    with pytest.raises(UserError, match="--workers 0: must be at least 1"):
+    with pytest.raises(UserError, match="--workers 0"):
         run_sweep(points, tmp_path / "out", workers=0)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):

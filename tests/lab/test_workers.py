@@ -9,19 +9,16 @@ import tempfile
 import threading
 import time
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from sweep_cases import dies_once, made_up, points_of
+from sweep_cases import dies_once, points_of
 
-from hanse.data import sources
 from hanse.lab import player
 from hanse.lab.job import Job, Step, play, play_kept
 from hanse.lab.kept import Store
-from hanse.lab.player import _Worker, in_processes, may_fork, play_all
+from hanse.lab.player import _Worker, may_fork, play_all
 from hanse.lab.sweep import run_sweep
 
 
@@ -37,36 +34,6 @@ def test_the_same_bits_in_other_processes(forked: bool, tmp_path: Path, monkeypa
     here = curves(jobs, tmp_path / "here", 1)
     monkeypatch.setattr(player, "may_fork", lambda jobs: forked)
     assert curves(jobs, tmp_path / "there", 2) == here
-
-
-def test_a_bar_is_drawn_where_something_is_left_to_play(tmp_path: Path) -> None:
-    jobs = [point.job for point in points_of(tmp_path, "train.lr=0.5,0.25", seeds=1)]
-    drawn = []
-    for _ in range(2):
-        file = StringIO()
-        console = Console(file=file, width=100)
-        assert (
-            len(play_all(jobs, Store(tmp_path / "jobs"), made_up, workers=1, label="test", console=console).results)
-            == 2
-        )
-        drawn.append(file.getvalue())
-    assert "2/2 runs" in drawn[0]
-    assert drawn[1] == ""
-
-
-def test_each_source_is_loaded_once_for_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_digits, log = sources.SOURCES["digits"], tmp_path / "log"
-
-    def load(**options: object) -> object:
-        with log.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        return load_digits(**options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sources, "SOURCES", {**sources.SOURCES, "digits": load})
-    monkeypatch.setattr(player, "may_fork", lambda jobs: True)
-    jobs = [point.job for point in points_of(tmp_path, "train.lr=0.5,0.25", seeds=2)]
-    curves(jobs, tmp_path / "out", 2)
-    assert log.read_text() == f"{os.getpid()}\n"
 
 
 @pytest.mark.parametrize("forked", [True, False])
@@ -100,22 +67,6 @@ def test_forks_only_where_it_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(player.torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(threading, "active_count", lambda: 2)
     assert not may_fork(jobs("train.lr=0.5"))
-
-
-def says_whether_forked(job: Job, step: Step) -> dict[str, Any]:
-    return made_up(job, step) | {"forked": hasattr(sys, "hanse_test_parent")}
-
-
-def test_the_place_of_a_process_that_died_is_taken_by_no_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(player, "may_fork", lambda jobs: True)
-    monkeypatch.setattr(sys, "hanse_test_parent", os.getpid(), raising=False)  # which only a fork of this one has
-    jobs = [point.job for point in points_of(tmp_path, "train.lr=97.0,99.0,98.0")]
-    found = list(in_processes(jobs, lambda job, rounds: None, work=says_whether_forked, workers=1))
-    assert [(job.key, result["status"], result.get("forked")) for job, result in found] == [
-        (jobs[0].key, "done", True),
-        (jobs[1].key, "failed", None),
-        (jobs[2].key, "done", False),  # by then the bar has its thread
-    ]
 
 
 ORPHANS = """
@@ -157,12 +108,3 @@ def test_a_busy_process_that_is_ended_leaves_no_temporary_folder(
     assert len(list(tmp_path.iterdir())) == 1
     worker.end()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_training_loop_that_may_ask_for_threads_is_not_played_in_a_fork(tmp_path: Path) -> None:
-    [point] = points_of(tmp_path, "train.lr=0.5", seeds=1, more='[train]\nloop = "tests.lab.test_workers:loop"\n')
-    assert not may_fork([point.job])
-
-
-def loop(model: object, data: object, round: object) -> None:
-    """A training loop that does nothing."""

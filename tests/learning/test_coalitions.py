@@ -113,7 +113,6 @@ def test_models_side_by_side_see_what_each_sees_alone(
     module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 6), nn.ReLU(), nn.Linear(6, 3))
     problem = Problem(module, Layout.of(module))
     stack = read_convolutions(problem)
-    assert stack is not None
     assert tuple(_seen(layers, size[d], d) for d in (0, 1)) == seen
     row = problem.layout.flatten(module)
     rows = row + 0.1 * torch.randn(5, len(row))

@@ -81,7 +81,7 @@ def test_the_published_generator_has_its_size() -> None:
     published = Generator(10, 32)
     assert published.num_parameters == (32 + 10) * 256 + 256 + 2 * 256 + 256 * 32 + 32
     assert published.size == published.num_parameters + 2 * 256
-    with pytest.raises(ValueError, match=r"generator row: shape \(3,\): must be"):
+    with pytest.raises(ValueError, match="generator row"):
         published.parts(torch.zeros(3))
 
 
@@ -314,7 +314,7 @@ def test_seats_side_by_side_give_the_bits_of_one_thread() -> None:
 @pytest.mark.parametrize("make", [StackedEngine, VmappedEngine])
 def test_engines_that_cannot_add_its_loss_refuse_it(make: type) -> None:
     problem, pool, jobs = problem_and_jobs()
-    with pytest.raises(ValueError, match="trains without payloads; use 'sequential'"):
+    with pytest.raises(ValueError, match="'sequential'"):
         make(problem).train(pool, jobs, RECIPE, 0.05)
 
 

@@ -156,11 +156,9 @@ def test_where_there_are_no_graphs() -> None:
 
     assert chosen(device="cuda").graphs
     assert chosen(device="cuda").label == "stacked (1 thread, CUDA graphs)"
-    with pytest.raises(
-        UserError, match=r"^engine.graphs is true, but the device is 'cpu'; CUDA graphs need a CUDA dev"
-    ):
+    with pytest.raises(UserError, match=r"engine.graphs.*'cpu'"):
         chosen()
-    with pytest.raises(UserError, match=r"^engine.graphs is true, but the engine is 'sequential'; only 'stacked' has"):
+    with pytest.raises(UserError, match=r"engine.graphs.*'sequential'"):
         chosen(device="cuda", train="sequential")
-    with pytest.raises(UserError, match=r"^engine.graphs is true, and engine.workers 2; graphs need 1 worker$"):
+    with pytest.raises(UserError, match=r"engine.graphs.*engine.workers"):
         chosen(device="cuda", workers=2)

@@ -129,10 +129,9 @@ def test_a_metric_of_the_users_is_within_its_range_or_else_what_a_bootstrap_foun
 
 @pytest.mark.parametrize("within", [[1, 0], [0, 1, 2], "0..1", [0, float("inf")], [True, 2]])
 def test_a_range_that_is_none_is_refused(within: object) -> None:
-    with pytest.raises(hanse.UserError, match=r"within is .*; must be \[least, greatest\], two finite numbers"):
+    with pytest.raises(hanse.UserError, match=r"within is.*greatest"):
         build_metric({"name": HERE + "share_right", "within": within}, 2)
     read = reading_of({"name": HERE + "share_right", "within": within})
-    assert read is not None
     assert read.within == (-math.inf, math.inf)
 
 
@@ -151,7 +150,6 @@ def test_a_statement_of_a_few_rows_claims_no_certainty(tmp_path: Path) -> None:
     best = [fit for fit in fits if fit.main is not None and fit.main.last == 1.0]
     assert best
     for fit in fits:
-        assert fit.main is not None
         assert fit.samples is not None
         assert fit.main.interval == pytest.approx(wilson(fit.main.last or 0.0, fit.samples))
     assert all(fit.main is not None and (fit.main.interval or (1, 1))[0] < 0.85 for fit in best)

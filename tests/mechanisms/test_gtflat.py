@@ -19,7 +19,7 @@ from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLAT, GTFLATSelect, sketched
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.weigh import InverseDistance
-from hanse.rounds.round import Setup, first_state, play_round
+from hanse.runs.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 M = 4
@@ -109,7 +109,6 @@ def test_options(view: View) -> None:
 
 def test_validation_payoffs_are_losses_of_pairs(world: Setup, view: View) -> None:
     samples = world.data.server_validation
-    assert samples is not None
     losses = np.zeros((M, M))
     for i in range(M):
         for j in range(M):
@@ -262,11 +261,11 @@ def test_a_random_start_of_whole_individuals() -> None:
     found = replicator.equilibrium(phi, 1, 0.8, 100, start=start)
     assert found[0].tolist() == (share / 100).tolist()
     assert replicator.equilibrium(phi, 0, 0.8, 100, start=start).tolist() == (start / 100).tolist()
-    with pytest.raises(ValueError, match="start: needs 3 rows of whole numbers with the sum 100"):
+    with pytest.raises(ValueError, match=r"3 rows.*100"):
         replicator.equilibrium(phi, 1, 0.8, 100, start=start + np.eye(3))
     with pytest.raises(ValueError, match="start: needs a population"):
         replicator.equilibrium(phi, 1, 0.8, start=start)
-    with pytest.raises(UserError, match="start: 'random': needs a population"):
+    with pytest.raises(UserError, match="start: 'random'"):
         GTFLAT(start="random")
 
 
@@ -316,6 +315,6 @@ def test_a_run_selects_by_the_game() -> None:
 
 @pytest.mark.parametrize("payoff", ["cosine", "layers"])
 def test_an_eps_that_nothing_reads_is_refused(payoff: str) -> None:
-    with pytest.raises(UserError, match=rf"eps: 1e-06: has no effect with payoff = '{payoff}'"):
+    with pytest.raises(UserError, match=rf"eps: 1e-06.*'{payoff}'"):
         hanse.Experiment(mechanism={"name": "fedavg", "weigh": {"name": "gtflat", "payoff": payoff, "eps": 1e-6}})
     hanse.Experiment(mechanism={"name": "fedavg", "weigh": {"name": "gtflat", "eps": 1e-6}})

@@ -19,13 +19,13 @@ from hanse.core.entry import TOKEN, client
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View
 from hanse.core.port import Roster, Trained
 from hanse.core.table import Seats, Table, Updates
-from hanse.deployment.arrays import Form
-from hanse.deployment.valued.mechanism import OfReplies, Watched
-from hanse.deployment.valued.worth import ByFunction
+from hanse.flower.arrays import Form
+from hanse.flower.valued.mechanism import OfReplies, Watched
+from hanse.flower.valued.worth import ByFunction
 from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.value import GTG, Banzhaf, Exact, FirstOrder, LeaveOneOut, Mixture, MonteCarlo, Path
-from hanse.rounds.round import finish, first_state, play_round
+from hanse.runs.round import finish, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 

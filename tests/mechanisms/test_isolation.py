@@ -68,6 +68,7 @@ def importers(rounds: list[MarketRound]) -> list[int]:
     return [int(r.graph[:, ATTACKER].sum()) for r in rounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shuffle", "gaussian", "same"])
 def test_a_free_attacker_has_importers_until_models_must_be_related(kind: str, tmp_path: Path) -> None:
     """Review of the papers, A3: an attacker that asks nothing."""
@@ -166,9 +167,9 @@ def test_distances_are_made_once_a_round(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_settings_that_go_with_nothing_are_refused() -> None:
-    with pytest.raises(UserError, match="related: 3: needs distance = 'cosine'; must be 'none'"):
+    with pytest.raises(UserError, match=r"related: 3.*'cosine'"):
         ipfl_posted(distance="squared_l2")
-    with pytest.raises(UserError, match=r"mechanism.weigh.of: 'own': needs train.optimizer = 'sgd'"):
+    with pytest.raises(UserError, match=r"mechanism.weigh.of: 'own'.*train.optimizer"):
         hanse.run(
             hanse.Experiment(
                 data={"clients": 4},

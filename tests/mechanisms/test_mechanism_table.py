@@ -101,16 +101,16 @@ def test_what_no_file_can_name() -> None:
     class Inside(BySamples):
         pass
 
-    with pytest.raises(UserError, match=r"mechanism\.weigh: .*Inside: is defined inside a function or class"):
+    with pytest.raises(UserError, match=r"mechanism\.weigh.*defined inside"):
         hanse.Experiment(mechanism=replace(fedavg(), weigh=Inside()))
-    with pytest.raises(UserError, match=r"mechanism\.weigh\.by: function cannot be written as TOML: must be numbers"):
+    with pytest.raises(UserError, match=r"mechanism\.weigh\.by"):
         table_of(replace(fedavg(), weigh=Halved(by=lambda: 3)))  # type: ignore[arg-type]
 
 
 def test_one_part_split_in_two_is_refused() -> None:
     market = ipfl()
     twin = replace(market, weigh=replace(market.weigh))  # type: ignore[type-var]
-    with pytest.raises(UserError, match="must be one object in all its slots"):
+    with pytest.raises(UserError, match="one object"):
         table_of(twin)
 
 

@@ -30,7 +30,7 @@ from hanse.mechanisms import ipfl as settling
 from hanse.mechanisms.fedsoft import soft_shares
 from hanse.mechanisms.weigh import sample_shares
 from hanse.reports.audit import audit_run
-from hanse.rounds.round import Setup, finish, first_state, play_round
+from hanse.runs.round import Setup, finish, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 N = 4

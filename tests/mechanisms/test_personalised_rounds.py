@@ -34,7 +34,7 @@ from hanse.mechanisms.ifca import ifca
 from hanse.mechanisms.pfedgraph import pfedgraph
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import scaffold
-from hanse.rounds.round import LoopState, Played, Setup, first_state, play_round
+from hanse.runs.round import LoopState, Played, Setup, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.testing import Figures
 
@@ -113,7 +113,6 @@ def test_ditto_sits_twice_and_keeps_one_of_both_to_itself() -> None:
         shared, own = training(federation, c)
         assert (shared.row, shared.mu, shared.private) == (N, 0.0, False)
         assert (own.row, own.mu, own.private) == (c, 0.7, True)
-        assert own.centre is not None
         assert torch.equal(own.centre, before[N])  # the shared model as it was sent
         assert torch.equal(own.start, before[c])
         assert own.centre.data_ptr() == shared.start.data_ptr()  # one model on the wire
@@ -123,7 +122,6 @@ def test_ditto_sits_twice_and_keeps_one_of_both_to_itself() -> None:
     for c in range(N):
         assert torch.equal(after.rows[c], row_of(c, replace(training(federation, c)[1])))
     assert after.owner.tolist() == [0, 1, 2, 3, -1]
-    assert played.view.deployment is not None
     assert played.view.deployment.rows.tolist() == [0, 1, 2, 3]
     assert played.state.home.tolist() == [N] * N
 
@@ -195,7 +193,6 @@ def test_pfedgraph_starts_from_the_graphs_mix_and_holds_what_it_trained() -> Non
     np.testing.assert_allclose(graph[0], [0.45, 0.55, 0, 0], atol=1e-12)
     np.testing.assert_allclose(graph[3], [0, 0, 0.45, 0.55], atol=1e-12)
     assert played.view.mixed.metrics["weigh/edges"] == 4
-    assert played.view.deployment is not None
     assert played.view.deployment.rows.tolist() == [0, 1, 2, 3]
     torch.testing.assert_close(played.state.table.rows[0], INITIAL + 1)
     federation.asked.clear()
@@ -312,7 +309,6 @@ def test_ifca_trains_and_holds_the_cluster_of_lowest_loss() -> None:
     before = world.state.table.rows.clone()
     played = world.play()
     assert [training(federation, c)[0].row for c in range(N)] == [0, 1, 0, 1]
-    assert played.view.deployment is not None
     assert played.view.deployment.rows.tolist() == [0, 1, 0, 1]
     W = played.view.mixed.W
     np.testing.assert_allclose(W[0, :N], [0.25, 0, 0.75, 0])
@@ -328,7 +324,6 @@ def test_who_is_silent_stays_in_the_cluster_that_it_named_last() -> None:
     federation.silent = frozenset({"clusters"})
     played = world.play()
     assert [training(federation, c)[0].row for c in range(N)] == [1] * N
-    assert played.view.deployment is not None
     assert played.view.deployment.rows.tolist() == [1] * N
 
 
@@ -414,7 +409,6 @@ def check_scaffold(mechanism: Mechanism, momentum: float, model: Callable[..., t
         updates = played.view.trained.rows.double()
         for client in sat:
             [task] = training(federation, client)
-            assert task.tilt is not None
             torch.testing.assert_close(task.tilt.double(), c - own[client], atol=1e-5, rtol=1e-5)
         new = {i: own[i] - c + (x - u) / h for i, u in zip(sat, updates, strict=True)}
         c = c + sum(new[i] - own[i] for i in sat) / N

@@ -210,7 +210,7 @@ def test_bytes_are_those_of_the_models_that_travel() -> None:
 
 def test_fedfomo_without_validation_shares_is_refused_with_the_reason() -> None:
     made = experiment("fedfomo", data={"clients": 4, "partition": "iid"})
-    with pytest.raises(hanse.UserError, match="FedFomo needs a validation share at each client"):
+    with pytest.raises(hanse.UserError, match=r"fedfomo.*validation share"):
         hanse.run(made)
 
 

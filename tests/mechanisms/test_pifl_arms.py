@@ -20,6 +20,7 @@ from hanse.federation.behaviour import Me
 from hanse.federation.policy import BestTier, RewardSeeking
 from hanse.games import shapley
 from hanse.mechanisms.pifl import Bids
+from tests.conftest import needs_papers
 
 
 def bids_of(view: View) -> np.ndarray:
@@ -38,8 +39,6 @@ def test_with_a_threshold_below_the_best_a_client_bids_twice_and_sits_in_two_tie
     run, views = watched(clients={"policy": {"name": "best_tier", "threshold": 0.9}}, run={"rounds": 2})
     view = views[1]
     bids, seats, models, kept = bids_of(view), view.seats, view.table.rows, view.get(Bids)
-    assert seats is not None
-    assert kept is not None
     data = build(DataSpec(**experiment().data.model_dump()))
     pool, index = data.pool(list(range(20)))
     for c, own in enumerate(index):  # all of its samples: fewer than score_samples
@@ -75,7 +74,6 @@ def test_where_accounts_run_dry_bids_are_refused_and_those_who_can_pay_and_the_i
     seen = 0
     for view in views[2:]:
         bids, seats = bids_of(view), view.seats
-        assert seats is not None
         for c in seats.client.tolist():
             seen += not bids[c].any()  # a broke client trains where it is invited, and earns without paying
         for k in (0, 1):  # all who can pay train if there are few; only the tier's random place is free
@@ -90,8 +88,9 @@ def test_where_accounts_run_dry_bids_are_refused_and_those_who_can_pay_and_the_i
     assert min(clients.values()) >= 0
 
 
+@needs_papers
 def test_a_tier_without_bidders_may_be_trained_by_random_clients() -> None:
-    select = {"name": "hanse.lab.papers.authors:FullTiers", "by_contribution": 4, "at_random": 1}
+    select = {"name": "hanse_papers.authors:FullTiers", "by_contribution": 4, "at_random": 1}
     run, views = watched(clients={"policy": "free_rider"}, mechanism={"select": select}, run={"rounds": 3})
     assert [line["seats"] for line in run.metrics] == [10, 10, 10]
     assert [line["select/tier 0/invited"] for line in run.metrics[1:]] == [5, 5]
@@ -107,14 +106,12 @@ def test_bids_and_accuracies_may_come_from_the_validation_share() -> None:
     data = build(DataSpec(**experiment().data.model_dump()))
     pool, index = data.pool(list(range(20)), "validation")
     bids = before.get(Bids)
-    assert bids is not None
     for c, own in enumerate(index):
         right = [int((_guess(run, row, pool.x[own]) == pool.y[own]).sum()) for row in before.table.rows]
         if right[0] != right[1]:
             assert bids.wanted[c] == [int(np.argmax(right))]
     group = before.trained.seats.client[before.trained.seats.target == 0].tolist()
     held = torch.cat([index[c] for c in group])
-    assert now.settlement is not None
     expected = float((_guess(run, now.table.rows[0], pool.x[held]) == pool.y[held]).double().mean())
     assert now.settlement.metrics["tokens/tier 0/accuracy"] == pytest.approx(expected, abs=1e-9)
 
@@ -123,7 +120,6 @@ def test_personal_weights_may_come_from_test_data() -> None:
     run = hanse.run(experiment(mechanism={"personal_from": "test"}, run={"rounds": 4}))
     data = build(DataSpec(**experiment().data.model_dump()))
     pool, index = data.pool(list(range(20)), "test")
-    assert run.personal is not None
     for c in (0, 7, 19):
         own = index[c]
         v = np.array([float((_guess(run, row, pool.x[own]) == pool.y[own]).sum()) for row in run.table.rows])
@@ -133,9 +129,7 @@ def test_personal_weights_may_come_from_test_data() -> None:
 def test_algorithm_2_on_the_server_s_data_is_the_gradient_there_times_the_way_from_the_mean() -> None:
     run, views = watched(mechanism={"value": "first_order"}, run={"rounds": 2})
     view = views[1]
-    assert view.values is not None
     validation = build(DataSpec(**experiment().data.model_dump())).server_validation  # half of the test set
-    assert validation is not None
     seats, rows, samples = view.trained.seats, view.trained.rows.double(), view.trained.num_samples
     for k in (0, 1):
         group = np.flatnonzero(seats.target == k)

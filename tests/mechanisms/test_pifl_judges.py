@@ -152,6 +152,7 @@ def test_a_part_that_is_named_stays_at_the_clients_and_python_means_what_the_fil
     assert rehearse(mine).setup.mechanism.value == mine.value
 
 
+@pytest.mark.slow
 def test_a_client_that_lies_about_its_gradient_gains_nothing_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     gained = {}
@@ -171,7 +172,7 @@ def test_a_client_that_lies_about_its_gradient_gains_nothing_by_default(monkeypa
     assert gained["all"] > 500_000  # half a token in five rounds
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("setting", ["default, validation samples at the server", "default, none there"])
 def test_over_seeds_the_gradient_lie_gains_at_most_5_per_cent(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
@@ -195,7 +196,7 @@ def test_the_paper_s_way_comes_with_a_warning_before_the_run_and_in_the_statemen
         app(["run", str(file), "--explain", "--out", str(out)], standalone_mode=False)
         said = " ".join(capsys.readouterr().out.split())
         assert (warning in said) is warned
-        assert ("the server's validation samples judge contributions" in said) is not warned
+        assert ("samples judge contributions" in said) is not warned
         assert (SELF_JUDGED in statement(out, 0).doubts) is warned
         assert (SELF_JUDGED in load_run(out).doubts) is warned
         assert (SELF_JUDGED in prospect(Experiment.read(file), 0).unknown) is warned

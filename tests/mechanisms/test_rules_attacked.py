@@ -17,9 +17,9 @@ from hanse.core.port import Reply, Request, Scored
 from hanse.core.table import mix
 from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.reports.audit import audit_run
-from hanse.rounds.round import Played
 from hanse.runs.config import Experiment
 from hanse.runs.refusals import enough_replies
+from hanse.runs.round import Played
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,6 @@ def test_values_of_fltrust_are_exact_beside_an_update_that_hardly_moves() -> Non
     hanse.run(experiment("fltrust", 1, parts={"value": "exact"}, behaviour=lazy), observers=[watch])
     view = watch.rounds[0].view
     told = view.get(Aggregated)
-    assert told is not None
     assert view.mixed.W[0, 0] > 1000
     updates, old = view.trained.rows, view.table.rows
 
@@ -120,7 +119,6 @@ def test_values_of_fltrust_are_exact_beside_an_update_that_hardly_moves() -> Non
         )
         for i in range(5)
     ]
-    assert view.values is not None
     np.testing.assert_allclose(view.values.per_seat, values, atol=1e-6)
 
 
@@ -198,5 +196,5 @@ def test_nothing_is_clipped_where_nobody_moved() -> None:
     run = hanse.run(experiment("clipped", 1, behaviour=still), observers=[watch])
     assert run.metrics[0]["weigh/clipped"] == 0.0
     assert torch.equal(watch.rounds[0].state.table.rows, watch.rounds[0].view.table.rows)
-    with pytest.raises(UserError, match=r"^mechanism\.weigh\.tau: 1e-30: input should be greater than"):
+    with pytest.raises(UserError, match=r"mechanism\.weigh\.tau: 1e-30"):
         experiment({"name": "fedadam", "tau": 1e-30})

@@ -17,8 +17,8 @@ from hanse.core.telling import describe
 from hanse.games import shapley
 from hanse.learning.blocks import sample_blocks
 from hanse.mechanisms.registry import build_mechanism, unmet_needs
-from hanse.rounds.round import Setup, first_state, play_round
 from hanse.runs.observers import valued_otherwise
+from hanse.runs.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 M = 4
@@ -51,7 +51,6 @@ def value(view: View, **options: Any) -> Values:
 def utilities(world: Setup, view: View, kind: str) -> dict[frozenset[int], float]:
     """Average every coalition's models by samples and test them with plain PyTorch."""
     samples = world.data.server_validation
-    assert samples is not None
     n = view.trained.num_samples
     found = {}
     for size in range(M + 1):
@@ -77,7 +76,6 @@ def utilities(world: Setup, view: View, kind: str) -> dict[frozenset[int], float
 def loss_of(world: Setup, row: torch.Tensor) -> float:
     """Return the validation loss of a row by plain PyTorch."""
     samples = world.data.server_validation
-    assert samples is not None
     world.problem.layout.load(world.problem.module, row.float())
     with torch.no_grad():
         return float(functional.cross_entropy(world.problem.module(samples.x).double(), samples.y))
@@ -179,7 +177,7 @@ def test_old_steps_and_copies_are_worth_nothing_where_only_what_is_new_counts(vi
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"utility": "accuracy"}, "mechanism.value.utility: 'accuracy': must be 'loss'"),
+        ({"utility": "accuracy"}, "mechanism.value.utility: 'accuracy'"),
         ({"points": 0}, "mechanism.value.points: 0"),
         ({"points": 25}, "mechanism.value.points: 25"),
     ],
@@ -224,7 +222,6 @@ def test_leave_one_out_and_banzhaf_by_hand(world: Setup, view: View) -> None:
 
 def test_first_order_values_are_gradient_times_move(world: Setup, view: View) -> None:
     samples = world.data.server_validation
-    assert samples is not None
     n, rows = view.trained.num_samples, view.trained.rows
     shares = torch.tensor(n / n.sum(), dtype=torch.float32)
     mixed = shares @ rows
@@ -255,7 +252,6 @@ def test_few_seats_are_valued_exactly_by_the_mixture_and_many_with_errors(view: 
     assert few.without_block == pytest.approx(exact.without_block, abs=0.1 * float(np.abs(exact.per_seat).max()))
     assert value(view, name="mixture", budget=12).metrics["value/models_evaluated"] == 12
     pairs = found.interactions
-    assert pairs is not None
     game = view.judge.coalitions(view.trained.rows, view.table.rows[0], view.mixed.W[0, :M], "loss")
     for i, j in combinations(range(M), 2):
         total = 0.0
@@ -315,11 +311,11 @@ def test_a_ranking_that_is_sure_ends_the_evaluation(view: View) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"alpha": 2.0}, "mechanism.value.alpha: 2.0 has no effect: it needs semivalue = 'beta'"),
-        ({"semivalue": "banzhaf", "beta": 2.0}, "mechanism.value.beta: 2.0 has no effect"),
-        ({"stop": "top", "sure": 0.9}, "mechanism.value.sure: 0.9 has no effect: it needs stop = 'budget'"),
-        ({"top": 3}, "mechanism.value.top: 3 has no effect: it needs stop = 'top'"),
-        ({"stop": "top", "precision": 0.1}, "mechanism.value.precision: 0.1 has no effect: it needs stop = 'payout'"),
+        ({"alpha": 2.0}, r"mechanism.value.alpha: 2.0.*'beta'"),
+        ({"semivalue": "banzhaf", "beta": 2.0}, "mechanism.value.beta: 2.0"),
+        ({"stop": "top", "sure": 0.9}, r"mechanism.value.sure: 0.9.*'budget'"),
+        ({"top": 3}, r"mechanism.value.top: 3.*'top'"),
+        ({"stop": "top", "precision": 0.1}, r"mechanism.value.precision: 0.1.*'payout'"),
     ],
 )
 def test_options_without_effect_are_refused(options: dict[str, Any], line: str) -> None:
@@ -358,7 +354,6 @@ def test_value_parts_say_what_they_measure() -> None:
     for name, wanted in named.items():
         mechanism = build_mechanism({"name": "pifl" if name == "first_order_clients" else "fedavg", "value": name})
         said = describe({"value": mechanism.value}, {}, None, None, 3, 0).measure
-        assert said is not None
         assert said.name == wanted
         assert said.share_out == (wanted in ("Shapley value", "path value"))
         assert said.ranks == (wanted in ("first-order value", "place among the others"))
@@ -392,8 +387,6 @@ def test_gtg_of_eight_clients_agrees_with_exact_on_every_round() -> None:
     for _ in range(5):
         played = play_round(here, state)
         state, found = played.state, played.view.values
-        assert found is not None
-        assert found.exact is not None
         assert found.standard_errors is not None
         # what is truncated within a permutation is below eps = 1e-4
         off = np.maximum(np.abs(found.per_seat - found.exact) - 1e-4, 0) / found.standard_errors
@@ -406,7 +399,6 @@ def test_gtg_of_eight_clients_agrees_with_exact_on_every_round() -> None:
 @pytest.mark.parametrize("name", ["exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "first_order", "path"])
 def test_without_a_block_values_are_those_of_the_other_samples(world: Setup, view: View, name: str) -> None:
     samples = view.judge.validation
-    assert samples is not None
     blocks = sample_blocks(len(samples))
     assert len(blocks) == 20
     assert torch.equal(torch.cat(blocks).sort().values, torch.arange(len(samples)))
@@ -417,7 +409,6 @@ def test_without_a_block_values_are_those_of_the_other_samples(world: Setup, vie
     if name == "path":
         given = {"points": 24}  # the most, so that the same rule is taken on other samples
     found = value(view, name=name, **given)
-    assert found.without_block is not None
     assert found.without_block.shape == (M, 20)
     for b in (0, 7):
         kept = torch.cat([block for k, block in enumerate(blocks) if k != b])
@@ -430,9 +421,7 @@ def test_without_a_block_values_are_those_of_the_other_samples(world: Setup, vie
 @pytest.mark.parametrize("utility", ["accuracy", "balanced"])
 def test_blocks_are_left_out_of_every_utility(view: View, utility: str) -> None:
     samples = view.judge.validation
-    assert samples is not None
     found = value(view, name="exact", utility=utility)
-    assert found.without_block is not None
     kept = torch.cat(sample_blocks(len(samples))[1:])
     others = replace(view, judge=replace(view.judge, validation=samples.take(kept)))
     alone = value(others, name="exact", utility=utility)

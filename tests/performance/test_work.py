@@ -237,7 +237,7 @@ def test_first_layers_computed_anew_are_caught(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_work_that_grows_with_clients_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hanse.rounds import round as rounds
+    from hanse.runs import round as rounds
 
     play = rounds.play_round
 

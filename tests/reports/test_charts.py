@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from reports_cases import large_run, metric, seat, write_run
 
-from hanse.reports.accuracy import curve_charts
-from hanse.reports.chart import Bars, Chart, Heat, Lines, colour, even, ticks
+from hanse.reports.chart import Bars, Chart, Heat, Lines
 from hanse.reports.classmap import class_chart, data_facts
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.groups import SeedGroup, group_runs
@@ -33,7 +32,6 @@ def test_contributions_add_up_and_rank(tmp_path: Path) -> None:
         seat(2, 3, refused="late"),
     ]
     found = contribution(group(write_run(tmp_path / "a", [metric(r, 0.1) for r in range(3)], seats)))
-    assert found is not None
     assert found.clients.tolist() == [5, 1, 2]
     assert found.rounds.tolist() == [1, 2, 3]
     assert found.running == pytest.approx(np.array([[0, 2, 2], [0.5, 0.75, 0.75], [0.2, 0.2, -0.2]]))
@@ -48,7 +46,6 @@ def test_contributions_over_seeds_are_means(tmp_path: Path) -> None:
         for i, (c, v) in enumerate(((0, 1.0), (0, 2.0)))
     ]
     found = contribution(group(*paths))
-    assert found is not None
     assert found.totals.tolist() == [1.5]
     assert found.errors == pytest.approx([0.2 / 2**0.5])
 
@@ -60,13 +57,6 @@ def test_a_client_with_two_seats_is_selected_once(tmp_path: Path) -> None:
     assert shares.tolist() == [0, 1, 0.5, 0, 0, 0]
 
 
-def test_captions_do_not_repeat_how_lines_are_to_be_read(tmp_path: Path) -> None:
-    lines = [metric(r, 0.1 * r, **{"client/test_accuracy": 0.1 * r, "client/test_loss": 1.0}) for r in range(3)]
-    captions = [chart.caption for chart in curve_charts([group(write_run(tmp_path / "a", lines))])]
-    assert len(captions) >= 3
-    assert ["Each line is a single run" in caption for caption in captions] == [True] + [False] * (len(captions) - 1)
-
-
 def test_everyone_always_makes_no_selection_figure(tmp_path: Path) -> None:
     seats = [seat(r, c) for r in range(2) for c in range(6)]
     assert participation_charts([group(write_run(tmp_path / "a", [metric(0), metric(1)], seats))]) == []
@@ -76,7 +66,6 @@ def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
     seats = [seat(0, c, refused=why) for c, why in enumerate(("late", "late", "NaN"))]
     charts = participation_charts([group(write_run(tmp_path / "a", [metric(0, refused=3)], seats))])
     bars = next(c.marks for c in charts if c.key == "refusals")
-    assert isinstance(bars, Bars)
     assert bars.labels == ("late", "NaN")
     assert bars.series[0].values.tolist() == [2, 1]
 
@@ -89,11 +78,8 @@ def test_stages_add_up_to_the_round(tmp_path: Path) -> None:
 
 def test_class_map_is_rebuilt_from_the_config(tmp_path: Path) -> None:
     (facts,) = data_facts([group(write_run(tmp_path / "a", [metric(0, 0.1)]))])
-    assert facts.counts is not None
     assert facts.counts.shape == (6, 10)
     chart = class_chart(facts)
-    assert chart is not None
-    assert isinstance(chart.marks, Heat)
     assert chart.marks.z**2 == pytest.approx(facts.counts.T)
 
 
@@ -117,18 +103,15 @@ def test_many_clients_and_rounds_are_thinned(tmp_path: Path) -> None:
     found = group(large_run(tmp_path / "a", rounds=900, clients=400, per_round=8))
     charts = {c.key: c for c in contribution_charts([found])}
     heat = charts["contribution-map-greedyfed"].marks
-    assert isinstance(heat, Heat)
     assert heat.z.size <= 60_000
     assert heat.z.shape[0] <= 300
     assert heat.columns[-1] == "900"
     bars = charts["contribution-ranking-greedyfed"].marks
-    assert isinstance(bars, Bars)
     assert len(bars.labels) == 26
     assert bars.labels[15].endswith(" between (mean)")
     totals = contribution(found).totals  # type: ignore[union-attr]
     assert bars.series[0].values == pytest.approx([*totals[:15], totals[15:-10].mean(), *totals[-10:]])
     curve = next(c.marks for c in figures([found]) if c.key == "test-accuracy")
-    assert isinstance(curve, Lines)
     assert len(curve.lines[0].x) == 400
     assert curve.lines[0].x[[0, -1]].tolist() == [1, 900]
 
@@ -155,20 +138,6 @@ def test_page_and_file_show_the_charts_numbers(tmp_path: Path) -> None:
         assert np.array(shown, float) == pytest.approx(wanted, rel=1e-4, abs=1e-12, nan_ok=True)
 
 
-def test_every_look_has_a_colour_of_its_own() -> None:
-    assert colour(0) == "#0072B2"
-    assert colour(10) == "#80B8D8"  # half of it white
-    assert len({colour(i) for i in range(28)}) == 28
-
-
-def test_positions_and_ticks() -> None:
-    assert even(5, 10).tolist() == [0, 1, 2, 3, 4]
-    assert even(100, 3).tolist() == [0, 50, 99]
-    assert ticks(["a", "b"], 5) == [0, 1]
-    assert ticks([str(r) for r in range(1, 61)], 10) == [9, 19, 29, 39, 49, 59]
-    assert ticks(["x"] * 100, 4)[-1] == 99
-
-
 def test_a_dollar_or_a_link_in_a_name_is_only_text(tmp_path: Path) -> None:
     seats = [seat(0, c, 1.0 + c, name=n) for c, n in enumerate(("$x^2$ \\frac{", '<a href="http://evil">y</a>'))]
     found = group(write_run(tmp_path / "a", [metric(0, 0.5)], seats))
@@ -178,14 +147,3 @@ def test_a_dollar_or_a_link_in_a_name_is_only_text(tmp_path: Path) -> None:
     assert any('<a href="http' in text for text in texts)
     assert any("$x^2$" in text for text in texts)
     assert "<a " not in svg
-
-
-def test_an_experiment_looks_the_same_in_every_figure(tmp_path: Path) -> None:
-    plain = write_run(tmp_path / "a", [metric(0, 0.5)], changes={"mechanism": {"name": "fedavg"}})
-    both = write_run(tmp_path / "b", [metric(0, 0.6, **{"client/test_accuracy": 0.4})])
-    charts = {c.key: c.marks for c in figures(group_runs(load_runs([plain, both])))}
-    server, client = charts["test-accuracy"], charts["client-test-accuracy"]
-    assert isinstance(server, Lines)
-    assert isinstance(client, Lines)
-    assert [line.name for line in client.lines] == ["greedyfed"]
-    assert client.lines[0].look == server.lines[1].look == 1

@@ -11,7 +11,7 @@ from hanse.reports.groups import group_runs
 from hanse.reports.participation import refusal_counts, selection
 from hanse.reports.report import summary
 from hanse.reports.statement_models import models_of
-from hanse.rounds.arrivals import STILL
+from hanse.runs.arrivals import STILL
 from hanse.runs.run_record import load_run
 
 

@@ -57,7 +57,6 @@ def test_mean_and_deviation_by_hand(tmp_path: Path) -> None:
     ]
     (group,) = group_runs(load_runs(paths))
     curve = group.curve("test/accuracy")
-    assert curve is not None
     assert curve.rounds.tolist() == [0, 1]
     assert curve.mean == pytest.approx([0.2, 0.7])
     assert curve.sd == pytest.approx([0.1, 0.2])  # sqrt((0.01 + 0 + 0.01) / 2), sqrt((0.04 + 0 + 0.04) / 2)
@@ -70,7 +69,6 @@ def test_curve_ends_with_the_shortest_seed(tmp_path: Path) -> None:
     paths = [accuracies(tmp_path / f"s{i}", [0.1] * (2 + i), {"run": {"seed": i}}) for i in range(2)]
     (group,) = group_runs(load_runs(paths))
     curve = group.curve("test/accuracy")
-    assert curve is not None
     assert curve.rounds.tolist() == [0, 1]
     assert group.same_clients == group.runs
 
@@ -119,7 +117,6 @@ def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
     (group,) = group_runs(load_runs([short, long, long]))
     assert [r.name for r in group.runs] == ["long"]
     curve = group.curve("test/accuracy")
-    assert curve is not None
     assert curve.sd is None
 
 

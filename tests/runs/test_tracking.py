@@ -150,5 +150,5 @@ def test_what_is_missing_is_one_line(
 
 
 def test_no_such_tracker(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--track mlfow: no such tracker; did you mean 'mlflow'"):
+    with pytest.raises(UserError, match=r"--track mlfow.*'mlflow'"):
         make_trackers(["mlfow"], tmp_path)

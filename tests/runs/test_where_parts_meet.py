@@ -40,7 +40,6 @@ def test_a_client_s_model_is_the_one_that_it_holds_not_the_one_it_starts_from(tm
     run = hanse.run(experiment("ditto", model={"name": "mlp", "hidden": [3]}), data=frame(), out=tmp_path / "run")
     own = run.table.rows[torch.as_tensor(run.table.owner >= 0)]
     for found in (run, hanse.load(tmp_path / "run")):
-        assert found.problem is not None
         rows = [found.problem.layout.flatten(found.model(c)) for c in range(3)]
         assert all(torch.equal(row, own[c]) for c, row in enumerate(rows))
     assert not torch.equal(own[0], own[1])
@@ -89,12 +88,12 @@ def test_other_frozen_parameters_are_refused_where_rows_do_not_have_them(tmp_pat
     given, model = experiment(model={"send": "trainable"}), net()
     run = hanse.run(given, data=frame(), model=model, out=tmp_path / "run")
     assert same(hanse.load(tmp_path / "run", model=model).model(0), run.model(0))
-    with pytest.raises(UserError, match="have other frozen parameters than this model"):
+    with pytest.raises(UserError, match="other frozen parameters"):
         hanse.load(tmp_path / "run", model=net())
-    with pytest.raises(UserError, match="have other frozen parameters than this model"):
+    with pytest.raises(UserError, match="other frozen parameters"):
         hanse.resume(tmp_path / "run", data=frame(), model=net(), rounds=3)
     assert len(hanse.resume(tmp_path / "run", data=frame(), model=model, rounds=3).metrics) == 3
-    with pytest.raises(UserError, match=r"given as an object \(Sequential\); give it again"):
+    with pytest.raises(UserError, match=r"given as an object \(Sequential\)"):
         hanse.load(tmp_path / "run").model()
 
 
@@ -138,6 +137,7 @@ def test_a_loop_that_ends_the_process_costs_its_client_the_seat(raised: BaseExce
     def fit(model: nn.Module, data: Any, round: Any) -> None:
         if round.client == 1:
             raise raised
+        next(model.parameters()).data.add_(0.01)
 
     run = hanse.run(experiment(rounds=1, train={"lr": 0.1, "loop": fit}), data=frame())
     assert [line.get("refused") for line in run.clients] == [None, f"its training loop raised {said}", None]
@@ -151,6 +151,7 @@ def test_what_a_loop_sets_for_the_process_is_put_back(workers: int) -> None:
         torch.set_num_threads(3)
         if round.client == 2:
             sys.exit()
+        next(model.parameters()).data.add_(0.01)
 
     before = torch.get_num_threads()
     engine = {"train": "sequential", "workers": workers, "device": "cpu"}

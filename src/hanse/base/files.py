@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import stat
-import tomllib
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +28,7 @@ from typing import IO, Any, BinaryIO, TextIO, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base import toml
 from hanse.base.errors import UserError
 
 SMALL = 1 << 24  # bytes of a file that is read in one piece
@@ -36,7 +36,7 @@ LONGEST = 1 << 26  # bytes of a line; a longer one is damage
 ARRAYS = 1 << 28  # bytes that the arrays of one round may unpack to
 CLIENTS = 10**7  # no run has more; arrays by client are as long as the highest number says
 FEDERATION = "federation.json"  # names the run to its participants, on a network and in a simulation on Ray
-ASKED = "requests.txt"  # the requests that a participant's node has taken
+ASKED, ASKED_HEAD = "requests.log", "requests.head"  # the requests that a participant's node has taken, and their head
 MEMBERS = "members.json"  # who takes part in a federation on a network
 
 Arrays = dict[str, NDArray[Any]]
@@ -161,7 +161,7 @@ def _parsed(file: Path, parse: Callable[[str], Any]) -> Any:
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Return the contents of a TOML file. Raises UserError if it cannot be read or is not TOML."""
-    table: dict[str, Any] = _parsed(file, tomllib.loads)
+    table: dict[str, Any] = _parsed(file, toml.loads)
     return table
 
 

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from typing import Any
 
 # what hanse itself writes into a run's config.toml: it plays nothing and calls nothing that its options name
-OWN = frozenset({"hanse.deployment.valued.mechanism:flower"})
+OWN = frozenset({"hanse.flower.valued.mechanism:flower"})
 _LOOKING: ContextVar[bool] = ContextVar("hanse_looking", default=False)
 _OWN: ContextVar[Mapping[str, Callable[..., Any]] | None] = ContextVar("hanse_own", default=None)
 

@@ -44,7 +44,7 @@ def verify(
         hanse receipt verify client-3.jsonl --operator operator.pub
         hanse receipt verify mine/client-3.jsonl theirs/client-5.jsonl
     """
-    from hanse.deployment.operator_key import public_key
+    from hanse.flower.operator_key import public_key
     from hanse.ledger.note import fingerprint
     from hanse.ledger.receipts import read_file, split_view
     from hanse.ledger.witness import alarms
@@ -76,8 +76,8 @@ def verify(
 
 def _pinned() -> list[bytes]:
     """Return the operators' keys that are pinned in this user's folder."""
-    from hanse.deployment.operator_key import home_of, public_key
     from hanse.federation.node import OPERATORS
+    from hanse.flower.operator_key import home_of, public_key
 
     return [public_key(path) for path in sorted((home_of() / OPERATORS).glob("*.pub"))]
 

@@ -2,7 +2,7 @@
 
 Start here to write a part. A part is a frozen dataclass of hyper-parameters with pure methods: its state is passed in
 and returned. It fills a slot of a :class:`Mechanism` by having the method of that slot, and one part may fill several
-slots. The loop (:mod:`hanse.rounds.round`) calls them in this order::
+slots. The loop (:mod:`hanse.runs.round`) calls them in this order::
 
     present -> ASK -> SELECT -> TRAIN -> WEIGH -> VALUE -> SETTLE -> MIX -> DEPLOY -> record
 
@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -648,6 +648,18 @@ class Size:
     rounds: int
 
 
+class Most(NamedTuple):
+    """The most that a part asks one client in a round, by questions of one kind.
+
+    Attributes:
+        questions: how many questions.
+        models: how many models they are about, together.
+    """
+
+    questions: int = 1
+    models: int = 0
+
+
 class Part(Protocol):
     """One decision of a mechanism, or several. Subclass it for the defaults: no needs, no state, no questions.
 
@@ -695,6 +707,18 @@ class Part(Protocol):
         the last round. To hand on values that were computed for its questions, the part returns :class:`Questions`.
         """
         return ()
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return the most that :meth:`asks` asks one client in a round, by kind of question, such as "Score".
+
+        Participants on a network agree to these numbers before they join. What a part in the slot weigh or value asks
+        is counted for each of the client's seats. The default is that nothing is asked.
+
+        Args:
+            clients: how many clients there may be.
+            rows: how many rows of the model table are the server's.
+        """
+        return {}
 
     def learn(self, outcome: View, state: State) -> State:
         """Return the next state, from the finished round. The default changes nothing.
@@ -755,6 +779,10 @@ class TrainPart(Part, Protocol):
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Return this round's seats, made from ``view.choice``, and the next state."""
+
+    def seats_each(self) -> int:
+        """Return the most seats that one client has in a round. The default is 1."""
+        return 1
 
     def sends(self, view: View, state: State) -> Payload | None:
         """Return the payload of this round's training tasks; None, the default, for nothing.

@@ -470,7 +470,7 @@ class Request:
 
         What a round asks of client 2 to train:
 
-        >>> from hanse.rounds.exchange import training
+        >>> from hanse.runs.exchange import training
         >>> from hanse.runs.rehearsal import rehearse
         >>> view = rehearse("fedavg").view
         >>> requests = training(view.seats, view.table, None)

@@ -39,14 +39,12 @@ from hanse.data.choices import (
     Pooled,
     Skew,
     Split,
-    Texts,
 )
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, unfinite
 from hanse.data.fingerprint import of_samples, of_text
 from hanse.data.kinds import LISTED
 from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
-from hanse.data.natural import TextOptions
 from hanse.data.own import as_dataset
 from hanse.data.partitions import (
     Indices,
@@ -168,8 +166,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     if dataset is None:
         root = Path(spec.path).expanduser() if spec.path else None
         scale = chosen.scale if isinstance(chosen, Images) else "standard"
-        text = TextOptions(chosen.tokenizer, chosen.length) if isinstance(chosen, Texts) else None
-        dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, text=text)
+        dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, options=chosen)
     dataset = prepared(dataset, spec)
     partition = split(dataset, spec)
     data = SplitData.of(

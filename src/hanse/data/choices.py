@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
 from hanse.base.errors import UserError, named, nearest
 from hanse.base.factories import Positive, Rate, Weight, call
+from hanse.base.wings import Names
 from hanse.data.kinds import Column
 from hanse.data.mixtures import check_mix
-from hanse.data.natural import TEXTS
 from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.preparing import Statistics
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
@@ -52,21 +52,6 @@ class Images:
 
     name: str
     scale: Scale = "standard"
-
-
-@dataclass(frozen=True)
-class Texts:
-    """A source of instructions.
-
-    Attributes:
-        name: the source's name.
-        tokenizer: 'bytes', or a language model's tokenizer by its hub name or folder.
-        length: the number of tokens in the window. Longer samples are cut, and the run notes how many.
-    """
-
-    name: str
-    tokenizer: str = "bytes"
-    length: Annotated[int, Field(ge=2)] = 512
 
 
 @dataclass(frozen=True)
@@ -119,15 +104,24 @@ class Own:
     fingerprint: str | None = None
 
 
-Source = Plain | Images | Texts | Generated | Own
-SOURCE_KINDS: Mapping[str, type[Source]] = {
-    **dict.fromkeys(SOURCES, Plain),
-    **dict.fromkeys((*IMAGES, "femnist", "pacs"), Images),
-    **dict.fromkeys(TEXTS, Texts),
-    **dict.fromkeys(GENERATED, Generated),
-    OBJECT: Own,
-}
-"""The class of each source by its name."""
+class Source(Protocol):
+    """A chosen source with its options: one of the classes here, or a wing's."""
+
+    @property
+    def name(self) -> str:
+        """The source's name, or the import path of a function."""
+
+
+SOURCE_KINDS = Names(
+    {
+        **dict.fromkeys(SOURCES.own, Plain),
+        **dict.fromkeys((*IMAGES, "femnist", "pacs"), Images),
+        **dict.fromkeys(GENERATED, Generated),
+        OBJECT: Own,
+    },
+    "source_options",
+)
+"""The class of each source by its name; that of a wing has the field ``name``, too."""
 
 
 @dataclass(frozen=True)
@@ -382,19 +376,20 @@ def source_of(given: Any) -> Source:
     Raises:
         UserError: with a line for each mistake.
     """
-    if isinstance(given, Plain | Images | Texts | Generated | Own):
-        return given
+    if not isinstance(given, str | Mapping) and type(given) in SOURCE_KINDS.values():
+        source: Source = given
+        return source
     table = _given(given, OBJECT)
     name = table.get("name") if isinstance(table, Mapping) else table
     # an import path is followed when data are loaded, not when a file is checked
     own = {name: Own} if isinstance(name, str) and ":" in name else {}
-    make, options = _known(table, "data.source", {**SOURCE_KINDS, **own})
+    make, options = _known(table, "data.source", Names({**SOURCE_KINDS.own, **own}, "source_options"))
     made: Source = call(make, options, "data.source", ["name"], first=(name,))
     return made
 
 
-def table_of(choice: Source | Split) -> dict[str, Any]:
-    """Return a choice as a table of its name and all options."""
+def table_of(choice: Any) -> dict[str, Any]:
+    """Return a choice, a source or a partition, as a table of its name and all options."""
     options = {f.name: getattr(choice, f.name) for f in fields(choice) if f.init}
     if isinstance(choice, Pooled) and choice.whole is not None:
         options["of"] = table_of(choice.whole)

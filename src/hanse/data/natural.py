@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,6 @@ from hanse.data.dataset import Dataset, Distributions, image_samples, stratified
 from hanse.data.download import fetch_text, fetching
 from hanse.data.samples import Samples
 
-# sources of instructions by name; they are in hanse.data.instructions
-TEXTS = (
-    "instructions", "instruction_files", "fiqa", "tfns", "nwgi", "code_alpaca", "mixed_finance", "finance_code",
-)  # fmt: skip
 NATURAL = ("shakespeare", "shakespeare_next", "femnist", "pacs")
 WINDOW = 80
 LEAST_WINDOWS = 20
@@ -41,19 +36,6 @@ TEXT_TEST_SHARE = 0.2
 FILE = "shakespeare.txt"
 ADDRESS = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-
-
-@dataclass(frozen=True)
-class TextOptions:
-    """How instructions become tokens.
-
-    Attributes:
-        tokenizer: "bytes", or a language model's tokenizer by its hub name or folder.
-        length: tokens of the window.
-    """
-
-    tokenizer: str = "bytes"
-    length: int = 512
 
 
 def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:

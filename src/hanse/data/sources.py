@@ -3,7 +3,7 @@
 :func:`load` is the entry point; :data:`SOURCES` lists the names. Image sources are looked for as ``<name>.npz`` in the
 folder given, in the folder that the environment variable ``HANSE_DATA`` names, and in the user's cache directory. If
 not found, they are downloaded into the cache. Sources that come with clients are in :mod:`hanse.data.natural`, tables
-in :mod:`hanse.data.tables`, and texts in :mod:`hanse.data.instructions`.
+in :mod:`hanse.data.tables`. Wings may add sources, such as texts for language models.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError, gated, import_path
 from hanse.base.files import write_whole
 from hanse.base.streams import stream
+from hanse.base.wings import Names
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import ARCHIVE, CASED, cased, cased_distributions, fetch, fetching, find_emnist, read_emnist
 from hanse.data.keeping import once
 from hanse.data.natural import (
     NATURAL,
-    TEXTS,
-    TextOptions,
     femnist,
     natural_is_here,
     pacs,
@@ -117,7 +116,7 @@ def load(
     seed: int = 0,
     download: bool = True,
     scale: Scale = "standard",
-    text: TextOptions | None = None,
+    options: Any = None,
 ) -> Dataset:
     """Return the data set of a source.
 
@@ -131,7 +130,7 @@ def load(
         scale: the scaling of image sources' pixels: "standard" (mean 0 and deviation 1 over the train set), "unit" (0
             to 1), "centred" ((x - 0.5) / 0.5), "inverted" ((0.5 - x) / 0.5), or "imagenet" (ImageNet's published means
             and deviations). Under "standard", femnist and pacs are from 0 to 1; digits are so under every scaling.
-        text: how instructions become tokens; None for bytes in windows of 512.
+        options: the options of a source that a wing adds, as its class of options; None for their defaults.
 
     Raises:
         UserError: the name is unknown, a file cannot be read, or a download failed.
@@ -144,10 +143,10 @@ def load(
         >>> digits.train.x.shape, digits.train.y.dtype  # images [n, channels, height, width] and their classes
         (torch.Size([1297, 1, 8, 8]), torch.int64)
     """
-    if source in SOURCES and source not in _DRAWN:
+    if source in SOURCES and source not in (*_DRAWN, *SOURCES.added):
         read = partial(_load, source, root=root, seed=0, download=download, scale=scale)
         return once((source, root, scale), read)
-    return _load(source, root=root, seed=seed, download=download, scale=scale, text=text)
+    return _load(source, root=root, seed=seed, download=download, scale=scale, options=options)
 
 
 def _load(
@@ -157,13 +156,14 @@ def _load(
     seed: int,
     download: bool,
     scale: Scale,
-    text: TextOptions | None = None,
+    options: Any = None,
 ) -> Dataset:
     """Return the data set of a source, read anew; the arguments are those of :func:`load`."""
     if source in _IMAGES or source == "emnist_cased":
         return _image_source(source, root=root, download=download, scale=scale)
-    if source in TEXTS:
-        return _instructions(source, root=root, seed=seed, download=download, text=text)
+    if source in SOURCES.added:
+        of_wing: Dataset = SOURCES[source](source, _folders(root), root, seed, download, options)
+        return of_wing
     if source in SOURCES:
         dataset = SOURCES[source](root=root, seed=seed, download=download)
         return _rescaled(dataset, scale) if source in ("femnist", "pacs") else dataset
@@ -372,15 +372,6 @@ def _from_folders(
     return read(_folders(root), download)
 
 
-def _instructions(
-    name: str, *, root: Path | None, seed: int, download: bool, text: TextOptions | None = None
-) -> Dataset:
-    """Load a source of texts; its module is imported late, because it imports this one's package."""
-    from hanse.data.instructions.sources import load_instructions  # it imports this package
-
-    return load_instructions(name, _folders(root), root, seed, download, text or TextOptions())
-
-
 def _read_npz(path: Path, facts: _Images) -> dict[str, NDArray[np.uint8]]:
     """Return the four arrays of an image file, checked against what is known of the source.
 
@@ -414,19 +405,22 @@ def _write_npz(path: Path, arrays: Mapping[str, NDArray[np.uint8]]) -> None:
     write_whole(path, packed.getvalue())
 
 
-SOURCES: Mapping[str, Loader] = {
-    "digits": _digits,
-    **{name: partial(_image_source, name) for name in _IMAGES},
-    "emnist_cased": partial(_image_source, "emnist_cased"),
-    "fedsoft_linear": fedsoft_linear,
-    "shakespeare": partial(_from_folders, shakespeare),
-    "shakespeare_next": partial(_from_folders, shakespeare_next),
-    "femnist": partial(_from_folders, femnist),
-    "pacs": partial(_from_folders, pacs),
-    **{name: partial(load_table, name) for name in TABLES},
-    **{name: partial(_instructions, name) for name in TEXTS},
-}
-"""The named sources; a name maps to its loader."""
+SOURCES = Names(
+    {
+        "digits": _digits,
+        **{name: partial(_image_source, name) for name in _IMAGES},
+        "emnist_cased": partial(_image_source, "emnist_cased"),
+        "fedsoft_linear": fedsoft_linear,
+        "shakespeare": partial(_from_folders, shakespeare),
+        "shakespeare_next": partial(_from_folders, shakespeare_next),
+        "femnist": partial(_from_folders, femnist),
+        "pacs": partial(_from_folders, pacs),
+        **{name: partial(load_table, name) for name in TABLES},
+    },
+    "sources",
+)
+"""The named sources; a name maps to its loader. That of a wing is called with the source's name, the folders to search,
+``root``, ``seed``, ``download`` and its options."""
 
 # their samples depend on the seed, so they are never kept for several runs
-_DRAWN = ("fedsoft_linear", *TABLES, *TEXTS)
+_DRAWN = ("fedsoft_linear", *TABLES)

@@ -117,7 +117,7 @@ class Privacy:
             which the budget lasts for as many rounds as a client is expected to be asked.
         unit: what is hidden: the whole "client", or one "sample" of the client.
         quantile: the share of the updates that should not be shortened. The clip follows this quantile from round to
-            round (:mod:`hanse.rounds.clipping`), and each client says, with noise, whether its update was within the
+            round (:mod:`hanse.runs.clipping`), and each client says, with noise, whether its update was within the
             clip. None: the clip stays.
         rate: how fast the clip follows.
         bits: the standard deviation of the noise on what each client says of the clip. This answer is charged to the

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from hanse.base.errors import UserError, gated, import_path, nearest
 from hanse.base.streams import torch_seed
+from hanse.base.wings import Names
 from hanse.core.table import Layout
 from hanse.data.samples import Inputs
 from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
-from hanse.learning.llm.adapter import lora
 from hanse.learning.losses import Objective
 from hanse.learning.resnet import image_size, resnet20
 from hanse.learning.sequences import lstm
@@ -242,21 +242,23 @@ def cnn_gtflat(input_shape: Shape, num_classes: int | None) -> nn.Module:
     )
 
 
-MODELS: Mapping[str, Callable[..., nn.Module]] = {
-    "logistic": logistic,
-    "mlp": mlp,
-    "cnn": cnn,
-    "cnn_pifl": cnn_pifl,
-    "cnn_greedyfed": cnn_greedyfed,
-    "cnn_small": cnn_small,
-    "cnn_fedgen": cnn_fedgen,
-    "cnn_gtflat": cnn_gtflat,
-    "cnn_femnist": cnn_femnist,
-    "lenet": lenet,
-    "resnet20": resnet20,
-    "lstm": lstm,
-    "lora": lora,
-}
+MODELS: Mapping[str, Callable[..., nn.Module]] = Names(
+    {
+        "logistic": logistic,
+        "mlp": mlp,
+        "cnn": cnn,
+        "cnn_pifl": cnn_pifl,
+        "cnn_greedyfed": cnn_greedyfed,
+        "cnn_small": cnn_small,
+        "cnn_fedgen": cnn_fedgen,
+        "cnn_gtflat": cnn_gtflat,
+        "cnn_femnist": cnn_femnist,
+        "lenet": lenet,
+        "resnet20": resnet20,
+        "lstm": lstm,
+    },
+    "models",
+)
 
 
 def _check_options(where: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
@@ -327,11 +329,12 @@ def _called(name: str | nn.Module | Factory) -> str:
 
 
 def _no_arguments(factory: Factory) -> str:
-    """Return a hint if what was given as a factory can be called without arguments, as a module's class; else ""."""
+    """Return a hint if what was given as a factory is a module's class, or can be called without arguments; else ""."""
     try:
         inspect.signature(factory).bind()
     except (TypeError, ValueError):
-        return ""
+        if not (inspect.isclass(factory) and issubclass(factory, nn.Module)):
+            return ""
     return "it is called as a function (input_shape, num_classes, **options): give one, or the module itself"
 
 

@@ -27,6 +27,7 @@ from hanse.core.entry import CLOSE, Transaction, client, escrow
 from hanse.ledger.record import Record
 
 METRICS, SEATS = "metrics.jsonl", "clients.jsonl"  # in a run directory: a line per round, and a line a seat
+AGREEMENT = "agreement"  # of a round on a network: the hash of what the participants agreed to
 SPENT = "fit/epsilon"  # of a seat: what its client says that it has spent of its privacy budget
 CLOCK = ("time/", "memory/", "bytes/")  # metrics that differ from run to run, or where an answer was lost on its way
 RECEIPT = 2000  # bytes that a receipt may have
@@ -44,11 +45,13 @@ class Facts:
         record: the record's hash, 32 bytes.
         values: what the updates of each client were worth, summed over its seats. Clients without a value are left out.
         spent: the epsilon that each client says it has spent. Clients that do not say it are left out.
+        agreement: the hash of what the participants agreed to. "": there is no agreement.
     """
 
     record: bytes
     values: Mapping[int, float]
     spent: Mapping[int, float] = field(default_factory=dict)
+    agreement: str = ""
 
     @staticmethod
     def of(metrics: Mapping[str, Any], seats: Sequence[Mapping[str, Any]]) -> Facts:
@@ -72,7 +75,7 @@ class Facts:
                 values[seat["client"]] = values.get(seat["client"], 0.0) + seat["value"]
             if seat.get(SPENT) is not None:
                 spent[seat["client"]] = max(spent.get(seat["client"], 0.0), seat[SPENT])
-        return Facts(hashlib.sha256(said.encode()).digest(), values, spent)
+        return Facts(hashlib.sha256(said.encode()).digest(), values, spent, str(metrics.get(AGREEMENT, "")))
 
 
 NOTHING = Facts.of({}, [])  # of a round that has no record, such as the last settlement
@@ -109,7 +112,8 @@ def statements(
     """
     clients = sorted(int(name[7:]) for name in balances if name.startswith("client/"))
     proofs = peaks + path_length(0, max(1, len(clients)))
-    room = RECEIPT - FRAME - HASH * proofs
+    agreed = {AGREEMENT: facts.agreement} if facts.agreement else {}
+    room = RECEIPT - FRAME - HASH * proofs - (len(json.dumps(json.dumps(agreed))) if agreed else 0)
     found = {}
     for c in clients:
         lines = moved.get(c, ())
@@ -125,6 +129,7 @@ def statements(
             said["value"] = facts.values[c]
         if c in facts.spent:
             said["epsilon"] = facts.spent[c]
+        said |= agreed
         found[c] = json.dumps(said, separators=(",", ":")).encode()
     return found
 

@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 from hanse.base.errors import UserError
 from hanse.base.files import cut_torn
 from hanse.base.merkle import hashes_of, root_from
-from hanse.core.declared import Declared
+from hanse.core.declared import Declared, Digest
 from hanse.core.entry import Transaction, client, escrow, leaf
 from hanse.ledger.closing import Line, closing_line, moved_in, shortened
 from hanse.ledger.note import fingerprint
@@ -52,7 +52,8 @@ class Statement(TypedDict):
 
     Postings are (step, account, units) in the book's order. If there are many, there are only their number and hash.
     ``value`` is what the client's updates were worth, and is left out if there is no value. ``epsilon`` is how much of
-    its privacy budget the client said it has spent, and is left out if it said nothing.
+    its privacy budget the client said it has spent, and is left out if it said nothing. ``agreement`` is the hash of
+    what participants on a network agreed to.
     """
 
     round: _Count
@@ -62,6 +63,7 @@ class Statement(TypedDict):
     postings: list[tuple[str, str, _Whole]] | _Short
     value: NotRequired[float]
     epsilon: NotRequired[float]
+    agreement: NotRequired[Digest]
 
 
 _STATEMENT = Declared[Statement](Statement)

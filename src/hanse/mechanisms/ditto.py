@@ -54,6 +54,10 @@ class Ditto(TrainPart):
         """
         return np.full(context.num_clients, table.row("server"))
 
+    def seats_each(self) -> int:
+        """Return 2: a seat at the shared model, and one at the client's own."""
+        return 2
+
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Return first a seat for each chosen client at its shared row, and then a seat for each at its own row."""
         shared = chosen_seats(view)

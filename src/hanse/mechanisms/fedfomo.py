@@ -7,7 +7,7 @@ two slots; :func:`gains` and :func:`received_weights` are its formulas.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 
 from hanse.base.factories import Positive, Share
-from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart, by_slot
+from hanse.core.part import Context, Mechanism, Most, State, TrainPart, View, Weighed, WeighPart, by_slot
 from hanse.core.port import Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.games.gram import distances
@@ -137,6 +137,10 @@ class FedFomo(TrainPart, WeighPart):
         """
         client = chosen_seats(view).client
         return Seats.at(client, view.at("model", client)), state
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {"Score": Most(1, clients + 1)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask each client that trained for the losses of its old model, its update, and those it is sent.

@@ -7,7 +7,7 @@ two slots; :func:`soft_shares` is its rule for the centres.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from hanse.base.factories import Positive, Weight
-from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart, by_slot
+from hanse.core.part import Context, Mechanism, Most, State, TrainPart, View, Weighed, WeighPart, by_slot
 from hanse.core.port import Counted, Nearest, Request
 from hanse.core.table import PER_CLIENT, Block, Floats, Replace, Seats
 from hanse.mechanisms.deploy import ServerModel
@@ -92,6 +92,10 @@ class FedSoft(TrainPart, WeighPart):
     def init(self, context: Context) -> State:
         """Return equal importances for all centres, ``[N, K]``."""
         return {"importance": np.full((context.num_clients, self.clusters), 1.0 / self.clusters)}
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {"Nearest": Most(1, self.clusters)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask every present client, every ``interval`` rounds, on how many of its samples each centre has the lowest

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.core.part import Context, Part, State, View
+from hanse.core.part import Context, Most, Part, State, View
 from hanse.core.port import Ask, Request
 from hanse.core.table import Floats, Ints
 
@@ -88,6 +88,10 @@ class Feedback(Part):
     def init(self, context: Context) -> State:
         """Return the state in which nobody has been valued and nobody has left."""
         return no_news(context.num_clients)
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {"Ask": Most(1, 0)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients that were valued in the last round whether they stay.

@@ -6,7 +6,7 @@ clusters differ only in the initial values of their models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from hanse.base.factories import Positive
-from hanse.core.part import Context, Deployment, DeployPart, Mechanism, State, TrainPart, View, by_slot
+from hanse.core.part import Context, Deployment, DeployPart, Mechanism, Most, State, TrainPart, View, by_slot
 from hanse.core.port import Request, Score, Scored
 from hanse.core.table import Block, Ints, Seats
 from hanse.mechanisms.select import Seated, who
@@ -56,6 +56,10 @@ class IFCA(TrainPart, DeployPart):
     def init(self, context: Context) -> State:
         """Return the state with every client in the first cluster."""
         return {"cluster": np.zeros(context.num_clients, np.int64)}
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {"Score": Most(1, self.clusters)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask every present client for the loss of each model.

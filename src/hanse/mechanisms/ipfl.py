@@ -36,6 +36,7 @@ from hanse.core.part import (
     Choice,
     Context,
     Mechanism,
+    Most,
     Questions,
     SelectPart,
     Settlement,
@@ -339,6 +340,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             return ()
         allowed = f"allowed: {LEAST + 1} to {MOST_JUDGED}, who score one another's models"
         return (f"mechanism.evidence: {self.evidence:g} with {size.clients} clients; {allowed}",)
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {"Ask": Most(3, 0), "Score": Most(2, clients + 1)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").

@@ -37,6 +37,7 @@ from hanse.core.part import (
     Deployment,
     DeployPart,
     Mechanism,
+    Most,
     OwnMix,
     SelectPart,
     Settlement,
@@ -147,6 +148,10 @@ class TierModels(TrainPart):
         """
         places = stream(context.seed, "first homes").permutation(context.num_clients)
         return table.at("tier")[places % self.tiers]
+
+    def seats_each(self) -> int:
+        """Return the number of tiers: a client may train the models of all."""
+        return self.tiers
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
         """Return a seat for each chosen client: at the row of the tier chosen for it, or at its home row.
@@ -445,6 +450,10 @@ class TokenManager(SettlePart):
             "best": np.zeros(0),
         }
 
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {"Ask": Most(1, rows)}
+
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask every present client for bids. A client is told the price, its balance, and what tiers have paid it.
 
@@ -654,6 +663,10 @@ class Tokens(TokenManager):
     A tier's accuracy (eq. 8) is the accuracy of its model on the data of the clients that trained it. These clients
     report it with their next bids. So a round is settled in the next one, and the last round after a final exchange.
     """
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {**super().questions(clients, rows), "Score": Most(1, rows)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients that trained in the last round for the tiers' accuracies, and every client for bids.

@@ -11,7 +11,7 @@ column by column also change buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive, Rate
-from hanse.core.part import Aggregate, AggregatePart, Group, Size, State, View
+from hanse.core.part import Aggregate, AggregatePart, Group, Most, Size, State, View
 from hanse.core.port import Request
 from hanse.core.table import Floats
 from hanse.games.gram import distances
@@ -281,6 +281,10 @@ class Clipped(AggregatePart):
     def __post_init__(self) -> None:
         """Take over the other rule's needs."""
         borrowed(self, self.of)
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return self.of.questions(clients, rows)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask what the other rule wants to know."""

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from hanse.base.factories import Positive, Share, Weight
 from hanse.base.streams import stream
-from hanse.core.part import Choice, Context, SelectPart, Size, State, View
+from hanse.core.part import Choice, Context, Most, SelectPart, Size, State, View
 from hanse.core.port import Request, Score, Scored
 from hanse.core.table import Floats, Ints
 from hanse.games.cumulative import update_cumulative
@@ -511,6 +511,10 @@ class PowerOfChoice(SelectPart):
     def init(self, context: Context) -> State:
         """Return the number of all clients, with which the number of clients asked begins before it decays."""
         return {"size": context.num_clients}
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {"Score": Most(1, 1)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask this round's candidates for the loss of the model that they would start from.

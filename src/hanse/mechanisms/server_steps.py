@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.factories import Rate, Weight
-from hanse.core.part import Aggregate, Aggregated, AggregatePart, Along, Context, Group, State, View
+from hanse.core.part import Aggregate, Aggregated, AggregatePart, Along, Context, Group, Most, State, View
 from hanse.core.port import Request, Score, Scored
 from hanse.mechanisms.robust import BY_SAMPLES, borrowed, lengths
 from hanse.mechanisms.scaffold import step_sum
@@ -100,6 +100,10 @@ class ServerStep(AggregatePart):
         """
         empty = {name: moment[None][:0] for name, moment in self.first(context.layout.num_parameters).items()}
         return {"rows": np.zeros(0, np.int64), **empty}
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return self.of.questions(clients, rows)
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask what the other rule wants to know.
@@ -315,6 +319,10 @@ class QFedAvg(AggregatePart):
     needs = GROUPED | {"sgd"}
     q: Weight = 1.0
     lipschitz: Rate | None = None
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most of a client with one seat."""
+        return {"Score": Most(1, 1)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients that train a group's row for the loss of the model from which they start."""

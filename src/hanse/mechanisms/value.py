@@ -28,7 +28,7 @@ from torch import Tensor
 from hanse.base.errors import PartError, UserError, nearest
 from hanse.base.factories import Positive, Rate, Weight
 from hanse.core.judge import Coalitions
-from hanse.core.part import Aggregated, Context, Size, State, ValuePart, Values, View
+from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
@@ -741,6 +741,10 @@ class FirstOrderAtClients(ValuePart):
         if self.judges != "all":
             return Telling(measures=PLACE)
         return Telling(warning=SELF_JUDGED, measures=FIRST_ORDER)
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return {"Gradient": Most(1, 1)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients of each group for the gradient of the group's mean update.

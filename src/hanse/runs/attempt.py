@@ -24,10 +24,10 @@ from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train
 from hanse.core.table import Floats, Seats
 from hanse.federation.private import TellsOwners
 from hanse.learning.loop import LOOP, NO_STEP
-from hanse.ledger.closing import NOTHING, close, moved_in
-from hanse.rounds.round import LoopState, Played, Setup, failed_round, finish, play_round
+from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.config import Experiment
 from hanse.runs.kept_answers import Answers, Keeping
+from hanse.runs.round import LoopState, Played, Setup, failed_round, finish, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
 
@@ -62,6 +62,8 @@ def attempt(setup: Setup, experiment: Experiment, state: LoopState) -> RecordedR
         state: the state before the round.
     """
     done = _attempted(setup, experiment, state)
+    if setup.agreement:
+        done.record.metrics[AGREEMENT] = setup.agreement
     if not setup.books:
         return done
     record = done.record.closed()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from hanse.rounds.round import LoopState
 from hanse.runs.checkpoint import own_copy
+from hanse.runs.round import LoopState
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir
 

@@ -29,8 +29,8 @@ from hanse.core.history import History
 from hanse.core.part import State
 from hanse.core.table import Block, Seats, Table, Updates
 from hanse.federation.account import Account, account_from
-from hanse.rounds.arrivals import Flight, Underway
-from hanse.rounds.round import LoopState
+from hanse.runs.arrivals import Flight, Underway
+from hanse.runs.round import LoopState
 
 VERSION = 4  # of the format; a checkpoint of any other is refused
 # what safetensors calls the types of numbers, in the order in which it lays them out: the widest first

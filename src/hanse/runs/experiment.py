@@ -31,7 +31,6 @@ from hanse.data.fingerprint import fingerprint
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
-from hanse.rounds.round import LoopState, Setup, first_state
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
@@ -39,6 +38,7 @@ from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.privacy import same_accounting, warn_of_sitting_out
+from hanse.runs.round import LoopState, Setup, first_state
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
 from hanse.runs.run_record import played_lines
@@ -334,6 +334,7 @@ def run_remote(
     observers: Sequence[Any] = (),
     other_data: bool = False,
     key: Ed25519PrivateKey | None = None,
+    agreement: str = "",
 ) -> Run:
     """Run an experiment with clients behind another federation, or continue it if its directory exists. This combines
     :func:`run` and :func:`resume`, because a server on a network is restarted by starting it again.
@@ -346,12 +347,14 @@ def run_remote(
         observers: objects that see every round.
         other_data: allow server sets that differ from those of earlier rounds.
         key: the operator's key, which signs the heads of the ledger. None: they are not signed.
+        agreement: the hash of what the clients agreed to, which stands in each round's record and statements.
 
     Raises:
         UserError: the experiment cannot be run on a network, or does not fit the directory.
         MachineError: the machine or the network failed. It is a RunFailedError after several failed rounds in a row.
     """
     ready = settle_engine(build(experiment, data), federation=federation)
+    ready = replace(ready, setup=replace(ready.setup, agreement=agreement))
     if (hold.folder / "config.toml").exists():
         return _from_a_checkpoint(ready, observers, hold, other_data, key)
     return play_setup(ready, observers, hold, key=key)

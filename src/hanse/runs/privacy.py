@@ -18,8 +18,8 @@ from hanse.learning.job import Problem, smallest_batch
 from hanse.learning.loop import Loop
 from hanse.learning.private_loop import dp_sgd
 from hanse.mechanisms.demands import refuse_private
-from hanse.rounds.round import LoopState
 from hanse.runs.config import Experiment
+from hanse.runs.round import LoopState
 
 
 def private_of(experiment: Experiment, sizes: np.ndarray | None = None) -> Privacy | None:

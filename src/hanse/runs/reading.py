@@ -24,13 +24,13 @@ from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
-from hanse.rounds.round import LoopState
 from hanse.runs.budget import Budget
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_names
 from hanse.runs.recorded_seats import OWN_TESTS
+from hanse.runs.round import LoopState
 from hanse.runs.round_record import METRICS, SEATS, SHAPE
 from hanse.runs.run import Run
 from hanse.runs.run_record import RunRecord, load_run, played_lines

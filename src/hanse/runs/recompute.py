@@ -31,14 +31,14 @@ from hanse.data.federated import RemoteData
 from hanse.data.samples import Inputs
 from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
-from hanse.ledger.closing import CLOCK
+from hanse.ledger.closing import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
-from hanse.rounds.round import LoopState, Played, Setup, finish, first_state, play_round
 from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file, kinds_of
 from hanse.runs.reading import last_state
 from hanse.runs.replay_tokens import unlike
+from hanse.runs.round import LoopState, Played, Setup, finish, first_state, play_round
 from hanse.runs.round_record import (
     HASH,
     METRICS,
@@ -361,7 +361,7 @@ class _Replay:
         """Compare what parts recorded in the round's line of the metrics; figures of values are measured against the
         ``largest`` value.
         """
-        own = (*CLOCK, *TEST_METRICS, HASH)
+        own = (*CLOCK, *TEST_METRICS, HASH, AGREEMENT)
         if more := sorted(name for name in recorded if name not in made and not name.startswith(own)):
             raise UnlikeError(f"{more[0]} was recorded, and the round makes no such figure")
         for name, mine in made.items():

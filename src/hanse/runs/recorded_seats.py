@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from hanse.base.files import table
 from hanse.core.table import Floats, Ints
-from hanse.rounds.arrivals import STILL
+from hanse.runs.arrivals import STILL
 
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
 

@@ -21,8 +21,8 @@ from hanse.core.calling import method_of
 from hanse.core.part import Context, Group, Mechanism, Part, Stage, State, View
 from hanse.data.choices import table_of
 from hanse.data.spec import parse_spec
-from hanse.rounds.round import LoopState, Played, Setup, first_state, play_round
 from hanse.runs.config import Experiment
+from hanse.runs.round import LoopState, Played, Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
 SMALL: Mapping[str, Mapping[str, Any]] = {

@@ -32,8 +32,8 @@ from hanse.ledger.store import Ledger
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.pifl import TokenManager
 from hanse.mechanisms.registry import built_in_parts
-from hanse.rounds.grants import grant, part_of
 from hanse.runs.config import ClientsSection
+from hanse.runs.grants import grant, part_of
 from hanse.runs.names import read_members
 from hanse.runs.recorded_market import MarketRound, recorded_markets
 from hanse.runs.recorded_seats import is_number

@@ -15,8 +15,8 @@ from hanse.base.files import table
 from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.core.entry import tokens as say
 from hanse.data.commitment import Commitment, attested
-from hanse.rounds.sizes import BOND, KEPT, RETURNED, UNFINISHED, signature_fault
 from hanse.runs.config import SizesSection
+from hanse.runs.sizes import BOND, KEPT, RETURNED, UNFINISHED, signature_fault
 
 BONDS = frozenset({BOND, RETURNED, KEPT})  # kinds of transactions
 _COMMITTED = re.compile(r"([1-9][0-9]*) samples, root ([0-9a-f]{64})")

@@ -34,8 +34,8 @@ from hanse.ledger.run_ledger import latest_claim
 
 if TYPE_CHECKING:
     from hanse.core.part import View
-    from hanse.rounds.round import Played
     from hanse.runs.kept_answers import Answers
+    from hanse.runs.round import Played
     from hanse.runs.testing import Figures
 
 METRICS, SEATS, ROUNDS = closing.METRICS, closing.SEATS, "rounds"

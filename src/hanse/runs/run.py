@@ -24,10 +24,10 @@ from hanse.core.table import SERVER, Table, mix
 from hanse.core.telling import About
 from hanse.learning.by_name import own_module
 from hanse.learning.job import Problem
-from hanse.rounds.round import Played
 from hanse.runs.chance import Guess
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_of
+from hanse.runs.round import Played
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -37,7 +37,7 @@ from hanse.core.table import Floats, Ints
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import Reading, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
-from hanse.rounds.arrivals import STILL, Recorded
+from hanse.runs.arrivals import STILL, Recorded
 from hanse.runs.budget import Budget
 from hanse.runs.chance import Guess, doubts, in_no_sum, nothing_mixed, unsold
 from hanse.runs.config import ClientsSection, RunSection

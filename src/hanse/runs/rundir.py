@@ -17,7 +17,6 @@ import platform
 import re
 import shutil
 import sys
-import tomllib
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,9 +28,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
+from hanse.base import toml
 from hanse.base.errors import MachineError, UserError, in_python
 from hanse.base.files import (
-    ASKED,
     FEDERATION,
     MEMBERS,
     going_on,
@@ -49,7 +48,6 @@ from hanse.core.telling import ABOUT, About, write_about
 from hanse.data.committed import CommittedSet
 from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
 from hanse.ledger.note import public_of
-from hanse.rounds.round import LoopState
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.committed import FILE as COMMITTED
@@ -57,6 +55,7 @@ from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import Experiment
 from hanse.runs.edited import LEFT_OUT, LENGTH, differences, may_change
 from hanse.runs.kept_answers import answers_file
+from hanse.runs.round import LoopState
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
 from hanse.runs.run_record import played_lines
 
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
-# where a simulation's virtual nodes note what they were asked: who they are, before the run begins
+# where a simulation's virtual nodes have signed the agreement, and were asked who they are, before the run begins
 PARTICIPANTS = "participants"
 STARTED = (
     ROUNDS,
@@ -137,7 +136,7 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
 def _is_no_run(path: Path) -> bool:
     """Say whether this entry may exist where a run begins: registered members, or leftovers of a killed start."""
     if path.name == PARTICIPANTS and path.is_dir():
-        return {entry.name for entry in path.iterdir()} == {ASKED}
+        return not any(path.glob("*/*/client-*"))
     return path.name in EARLIER or (path.name in STARTED and not (path.is_dir() and any(path.iterdir())))
 
 
@@ -216,7 +215,7 @@ class RunDir:
             path.mkdir(parents=True, exist_ok=True)
             hold.take()
             _check_free(path, overwrite=overwrite)  # again: another process may have been quicker
-            clear(path, (LOCK,) if overwrite else EARLIER)
+            clear(path, (LOCK,) if overwrite else (*EARLIER, PARTICIPANTS))
             try:
                 (path / ROUNDS).mkdir()
                 (path / "checkpoints").mkdir()
@@ -423,8 +422,8 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
     """
     played, lines = snapshot.state.round, list[str]()
-    before = Experiment(**tomllib.loads(snapshot.settings))  # with the defaults of settings that are new since
-    for key, old, new in differences(*(tomllib.loads(one.to_toml()) for one in (before, experiment))):
+    before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
+    for key, old, new in differences(*(toml.loads(one.to_toml()) for one in (before, experiment))):
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"
         anew = "" if on_network(path) else f": hanse run {path / 'config.toml'}{changed}"

@@ -3,7 +3,7 @@
 There are two steps. :func:`build` makes a :class:`Blueprint`, which is everything but the engine. It collects every
 mistake that can be seen with the data at hand, so a user gets one list and not one error after another.
 :func:`settle_engine` then chooses what trains and writes the choice into the experiment. It returns a :class:`Ready`,
-with the :class:`hanse.rounds.round.Setup` with which rounds are played.
+with the :class:`hanse.runs.round.Setup` with which rounds are played.
 
 :mod:`hanse.runs.refusals` has what is refused, and what users are warned of.
 """
@@ -54,17 +54,17 @@ from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.mechanisms.registry import REASONS, unmet_needs
-from hanse.rounds.arrivals import Waiting
-from hanse.rounds.clipping import AdaptiveClip
-from hanse.rounds.grants import Vesting
-from hanse.rounds.judge import Judge, Root
-from hanse.rounds.round import Setup
-from hanse.rounds.sizes import ProvedSizes
 from hanse.runs import idle, refusals
+from hanse.runs.arrivals import Waiting
+from hanse.runs.clipping import AdaptiveClip
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
+from hanse.runs.grants import Vesting
+from hanse.runs.judge import Judge, Root
 from hanse.runs.metrics import missing_metrics, refused_metrics
 from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets, warn_of_sitting_out
+from hanse.runs.round import Setup
 from hanse.runs.run_record import load_run
+from hanse.runs.sizes import ProvedSizes
 
 # clients on a network train themselves: numbers are those of one thread
 REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])

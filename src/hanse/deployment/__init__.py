@@ -1,1 +1,0 @@
-"""The federation on Flower: a server app, a client app, and the exchange between them."""

@@ -1,0 +1,190 @@
+"""What a participant's folder keeps of its agreements: the signed texts, what was asked so far, and the evidence.
+
+``agreements`` in the folder has a file for each agreement, with the operator's signature and the participant's own
+(:func:`take` writes it, when the owner hands the agreement over), and a file for each run, in which a
+:class:`Binding` counts what was asked. A request that goes beyond the agreement is refused. It is kept in
+``evidence.jsonl`` as the operator has signed it, so anyone can verify it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from hanse.base.errors import UserError
+from hanse.base.files import private_folder, read_text, write_whole
+from hanse.core.declared import UnsoundError
+from hanse.core.port import Request
+from hanse.federation.codec import WireError
+from hanse.federation.node import AGREEMENTS, EVIDENCE
+from hanse.flower.agreement import Agreement, Asked, Tally, counted
+from hanse.ledger.note import cosign, fingerprint, load_key, public_of
+from hanse.ledger.record import Head
+from hanse.ledger.witness import KEY, Witness
+from hanse.runs.committed import code_hash
+from hanse.runs.config import Experiment
+
+MOST_EVIDENCE = 1 << 26  # bytes of evidence that are kept; later requests are only in the node's log
+
+
+def take(home: Path, note: str, operator: bytes, now: float) -> Agreement:
+    """Sign an agreement as a participant and keep it. Only its owner may call this, never a message.
+
+    Args:
+        home: the participant's folder.
+        note: the agreement as the operator gave it.
+        operator: the operator's key that is pinned, 32 bytes.
+        now: seconds since 1970.
+
+    Raises:
+        UserError: it is not an agreement, another operator has signed it, it has ended, or this release of hanse is
+            not among those accepted.
+    """
+    try:
+        found, lines = Agreement.read(note)
+    except ValueError as wrong:
+        raise UserError(f"--agree: is not an agreement: {wrong}") from None
+    if found.operator != operator.hex() or not found.signed(lines):
+        raise UserError(f"--agree: is not signed by the operator's key that is pinned here, {fingerprint(operator)}")
+    if _day(now) > found.expires:
+        raise UserError(f"--agree: the agreement ended on {found.expires}; ask the operator for another")
+    if code_hash() not in found.releases.values():
+        accepted = ", ".join(f"{name} ({digest[:16]})" for name, digest in found.releases.items())
+        raise UserError(
+            f"--agree: this hanse has the code {code_hash()[:16]}; install one that is accepted: {accepted}"
+        )
+    mine = Witness(home)
+    folder = private_folder(home / AGREEMENTS)
+    line = cosign(found.text, mine.name, load_key(home / KEY), int(now))
+    write_whole(folder / f"{found.hash}.txt", f"{found.text}\n{''.join(lines)}{line}", durable=True, private=True)
+    return found
+
+
+def agree(experiment: Experiment, key: Ed25519PrivateKey, run: str, network: str, homes: Iterable[Path]) -> Agreement:
+    """Write an agreement and let the nodes of these folders sign it, which are the operator's own.
+
+    Args:
+        experiment: the experiment.
+        key: the operator's key.
+        run: the run's name.
+        network: what the operator calls the network.
+        homes: the nodes' folders.
+    """
+    public, now = public_of(key), time.time()
+    made = Agreement.of(experiment, run=run, network=network, operator=public, day=_day(now))
+    for home in homes:
+        take(home, made.note(key), public, now)
+    return made
+
+
+@dataclass(frozen=True)
+class Binding:
+    """An agreement that a participant has signed, and what its operator has asked under it.
+
+    Get one with :meth:`find`.
+
+    Attributes:
+        home: the participant's folder.
+        agreement: the agreement.
+        cosignature: the line with the participant's signature.
+        statement: what the operator has signed of the present request.
+        signature: that signature, in hexadecimal digits.
+    """
+
+    home: Path
+    agreement: Agreement
+    cosignature: str
+    statement: str = ""
+    signature: str = ""
+
+    @staticmethod
+    def find(home: Path, name: object, operator: bytes) -> Binding | None:
+        """Return the agreement of this name (its hash) that the participant has signed with this operator, or None.
+
+        Raises:
+            WireError: the file is damaged.
+        """
+        text = str(name)
+        path = home / AGREEMENTS / f"{text}.txt"
+        if len(text) != 64 or not text.isalnum() or not path.exists():
+            return None
+        try:
+            found, lines = Agreement.read(read_text(path))
+        except (ValueError, UserError) as wrong:
+            raise WireError(f"{path}: is damaged ({wrong}); hand the agreement over again") from None
+        if found.hash != text or found.operator != operator.hex():
+            return None
+        return Binding(home, found, lines[-1])
+
+    def check(self, asked: Asked) -> None:
+        """Compare a request with the agreement before anything is done for it. Raises WireError if it goes beyond."""
+        self._compared(asked, self._tally())
+
+    def count(self, asked: Asked, request: Request) -> None:
+        """Compare a request and its questions with the agreement, and write down what it asks.
+
+        Raises:
+            WireError: it goes beyond the agreement. Nothing is counted.
+        """
+        full = replace(asked, questions=counted(request.tasks))
+        path = self._path()
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            tally = self._tally()
+            self._compared(full, tally)
+            lock.seek(0)  # in one write, and never empty: what is left of a longer one stands behind the first line
+            lock.write(tally.after(full, self.agreement).to_json() + "\n")
+
+    def _path(self) -> Path:
+        return self.home / AGREEMENTS / f"{self.agreement.run}.json"
+
+    def _tally(self) -> Tally:
+        """Return what was asked so far. Raises WireError if the file is damaged: nothing is asked anew for that."""
+        path = self._path()
+        text = path.read_text().partition("\n")[0] if path.exists() else ""
+        try:
+            return Tally.read(text) if text else Tally()
+        except UnsoundError as wrong:
+            raise WireError(f"{path}: is damaged ({wrong}): restore it from a copy") from None
+
+    def _compared(self, asked: Asked, tally: Tally) -> None:
+        """Raise WireError and keep the request as evidence if it goes beyond the agreement."""
+        why = self.agreement.allows(asked, tally)
+        if why is None:
+            return
+        said = {"why": why, "agreement": self.agreement.hash, "signature": self.signature, "statement": self.statement}
+        path = self.home / EVIDENCE
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+            if os.fstat(file.fileno()).st_size < MOST_EVIDENCE:
+                file.write(json.dumps(said) + "\n")
+        raise WireError(f"beyond the agreement {self.agreement.hash[:16]}: {why}")
+
+
+def asked_of(round: int, job: str, head: str, now: float, *, letter: bool) -> Asked:
+    """Return what a request asks, before its questions are read.
+
+    Args:
+        round: the round that it names.
+        job: what it says of the run, as JSON.
+        head: the head of the books that it shows; "" for none.
+        now: seconds since 1970.
+        letter: whether it only brings receipts.
+    """
+    return Asked(round, _day(now), json.loads(job), head=Head.read(head) if head else None, letter=letter)
+
+
+def kept(home: Path) -> Sequence[Path]:
+    """Return the files of the agreements in a participant's folder, the one signed last at the end."""
+    return sorted((home / AGREEMENTS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def _day(now: float) -> str:
+    """Return the day (UTC) of a time."""
+    return time.strftime("%Y-%m-%d", time.gmtime(now))

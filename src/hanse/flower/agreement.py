@@ -1,0 +1,470 @@
+"""The agreement: what a participant's owner has agreed to before its node takes part, and what goes beyond it.
+
+The operator writes an :class:`Agreement` for each run and signs it. The owner of a node reads it and hands it to the
+node (``hanse network join --agree FILE``), which signs it, too (:mod:`hanse.flower.agreed`). From then on the node
+compares every request with it: :meth:`Agreement.allows` says why a request goes beyond what was agreed, given the
+:class:`Tally` of what was asked before. Everything here is a value; nothing is read or written.
+
+The file is a signed note (:mod:`hanse.ledger.note`): the agreement as JSON in one canonical form, a blank line, and the
+signatures. The SHA-256 of the JSON is the agreement's name; it stands in every request, statement and receipt.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import Field
+
+from hanse.base.errors import UserError, import_path
+from hanse.core.declared import Count, Declared, Digest, Int64, Name, UnsoundError
+from hanse.core.part import Most, Part
+from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
+from hanse.ledger.note import cosigned_at, fingerprint, is_signed, sign
+from hanse.ledger.record import Head
+from hanse.ledger.witness import name_of
+from hanse.runs.committed import code_hash
+from hanse.runs.config import Experiment
+from hanse.runs.privacy import noised, private_of
+
+SIGNER = "hanse/agreement"  # the name under which the operator signs
+DAYS = 365  # that an agreement holds, unless the operator says otherwise
+LONGEST = 1 << 20  # characters of an agreement
+MASKING = Most(4, 1)  # steps of masking in a round
+# sections of an experiment that concern the operator's machine, or samples that a network does not use
+_LEFT_OUT = ("engine", "ledger", "behaviour")
+_MAY_IMPORT = ("model", "mechanism", "train", "clients", "eval")
+
+Counted = Mapping[Name, tuple[Count, Count]]  # by kind of question: how many, about how many models
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much may be asked of one participant by questions of one kind.
+
+    Attributes:
+        a_round: how many questions in a round.
+        models: about how many models, in a round.
+        in_all: how many questions in the whole run, those of replayed rounds included.
+    """
+
+    a_round: Count
+    models: Count
+    in_all: Count
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks, as far as an agreement speaks of it.
+
+    Attributes:
+        round: the round that the request names.
+        day: the day on which it is asked (UTC), as in "2026-11-28".
+        job: what it says of the run, as :meth:`hanse.federation.node.Assignment.to_json` writes it.
+        questions: the questions by kind.
+        head: the head of the books that it shows. None: it shows none.
+        letter: whether it only brings receipts and the head. It then belongs to no round.
+    """
+
+    round: int
+    day: str
+    job: Mapping[str, Any]
+    questions: Counted = field(default_factory=dict)
+    head: Head | None = None
+    letter: bool = False
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a participant was asked so far in a run.
+
+    Attributes:
+        client: the number that the participant has in the run. -1: it was not asked yet.
+        newest: the round of the last request.
+        highest: the highest round of a request.
+        replays: how often rounds were played again.
+        book: the name of the run's book. "": no head of it was shown yet.
+        round: the questions of the round ``newest``.
+        in_all: the questions of all rounds.
+    """
+
+    client: Int64 = -1
+    newest: Int64 = -1
+    highest: Int64 = -1
+    replays: Count = 0
+    book: str = ""
+    round: Counted = field(default_factory=dict)
+    in_all: Counted = field(default_factory=dict)
+
+    def after(self, asked: Asked, agreement: Agreement) -> Tally:
+        """Return the tally with a request added.
+
+        A round is played again if its number is below that of the request before, or if its questions alone would
+        exceed what was agreed for a round: the server was then restarted within it.
+        """
+        book = self.book or ("" if asked.head is None else asked.head.book)
+        client = int(asked.job.get("client", -1))
+        if asked.letter:
+            return dataclasses.replace(self, book=book, client=client)
+        sums = _added(self.round, asked.questions) if asked.round == self.newest else asked.questions
+        again = asked.round < self.newest or any(agreement.exceeds(kind, *sums[kind]) for kind in sums)
+        return Tally(
+            client,
+            asked.round,
+            max(self.highest, asked.round),
+            self.replays + again,
+            book,
+            asked.questions if again else sums,
+            _added(self.in_all, asked.questions),
+        )
+
+    def to_json(self) -> str:
+        """Return the tally as JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def read(text: str) -> Tally:
+        """Return the tally in a text. Raises UnsoundError if there is none in it."""
+        return _TALLY.read(text)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What an operator and the owner of a node agree to for one run.
+
+    Attributes:
+        experiment: the experiment, without the sections about the operator's machine.
+        run: the run's name, that of its folder at the participants.
+        network: what the operator calls the network.
+        operator: the operator's public key, 64 hexadecimal digits.
+        expires: the last day (UTC) on which a node answers, as in "2026-11-28".
+        releases: the accepted releases of hanse: the SHA-256 of their code, by version.
+        imported: SHA-256 of the file of everything that the experiment names by import path.
+        books: whether the run keeps books, whose heads must then be shown.
+        rounds: the number of rounds.
+        checkpoint: a server that is restarted begins at a multiple of this many rounds.
+        lag: a request of round r shows a head that closes round r - 1 - lag or a later one.
+        replays: how often rounds may be played again.
+        questions: what may be asked, by kind of question. All other kinds are refused.
+
+    Examples:
+        >>> import hanse
+        >>> experiment = hanse.Experiment(data={"clients": 4}, mechanism="power_of_choice", run={"rounds": 3})
+        >>> agreed = Agreement.of(experiment, run="mine", network="town", operator=bytes(32), day="2026-11-28")
+        >>> agreed.expires, agreed.questions["Test"].in_all - agreed.questions["Test"].a_round * agreed.replays
+        ('2027-11-28', 3)
+        >>> job = {**agreed.job, "run": "mine", "client": 0}
+        >>> agreed.allows(Asked(0, "2026-11-28", job, {"Train": (1, 1)}), Tally())
+        >>> agreed.allows(Asked(0, "2026-11-28", job, {"Gradient": (1, 1)}), Tally())
+        'asks for Gradient, which was not agreed'
+    """
+
+    experiment: Mapping[str, Any]
+    run: Name
+    network: Name
+    operator: Digest
+    expires: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+    releases: Mapping[Name, Digest]
+    imported: Mapping[Name, Digest]
+    books: bool
+    rounds: Count
+    checkpoint: Annotated[int, Field(ge=1, le=10**9)]
+    lag: Count
+    replays: Count
+    questions: Mapping[Name, Limit]
+
+    @staticmethod
+    def of(experiment: Experiment, *, run: str, network: str, operator: bytes, day: str) -> Agreement:
+        """Return the agreement for an experiment: what its parts say that they ask, and a few replays.
+
+        Args:
+            experiment: the experiment.
+            run: the run's name.
+            network: what the operator calls the network.
+            operator: the operator's public key, 32 bytes.
+            day: today (UTC), as in "2026-11-28".
+
+        Raises:
+            UserError: a part asks questions and does not say how many, or something that is named by import path is not
+                there.
+        """
+        said, settings = canonical(experiment), experiment.run
+        replays = 3 + settings.rounds // 20
+        return Agreement(
+            said,
+            run,
+            network,
+            operator.hex(),
+            (date.fromisoformat(day) + timedelta(DAYS)).isoformat(),
+            {version("hanse"): code_hash()},
+            sources(said),
+            experiment.mechanism.built.settle is not None or experiment.sizes.proved or settings.recomputable,
+            settings.rounds,
+            settings.checkpoint_every,
+            # a checkpoint and the books are written while the next round is played
+            settings.checkpoint_every + 1,
+            replays,
+            _limits(experiment, replays),
+        )
+
+    @cached_property
+    def text(self) -> str:
+        """The agreement in its canonical form, which is signed."""
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the text, 64 hexadecimal digits."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def fits(self, other: Agreement) -> bool:
+        """Return whether this and another agreement are about the same run, with other numbers or another end."""
+        same = ("experiment", "run", "network", "operator", "imported", "books", "rounds", "checkpoint")
+        alike = all(getattr(self, name) == getattr(other, name) for name in same)
+        return alike and set(other.releases.values()) <= set(self.releases.values())
+
+    def note(self, key: Ed25519PrivateKey) -> str:
+        """Return the agreement as a note signed by the operator."""
+        return f"{self.text}\n{sign(self.text, SIGNER, key)}"
+
+    @staticmethod
+    def read(note: str, *, edited: bool = False) -> tuple[Agreement, list[str]]:
+        """Return the agreement in a note, and the lines of its signatures, which are not checked.
+
+        Args:
+            note: the note.
+            edited: whether its JSON may be written in another way, as after an edit.
+
+        Raises:
+            ValueError: the note is none, or not in the canonical form (other programs may then read something else).
+        """
+        text, _, signatures = note.partition("\n\n")
+        if len(note) > LONGEST:
+            raise ValueError(f"has {len(note)} characters: an agreement has at most {LONGEST}")
+        found = _AGREEMENT.read(text)
+        if not edited and found.text != text + "\n":
+            raise UnsoundError("is not written as an agreement is; 'hanse network up' writes it anew")
+        return found, signatures.splitlines(keepends=True)
+
+    def signed(self, lines: Sequence[str]) -> bool:
+        """Return whether one of these lines is the signature of the agreement's operator."""
+        return any(is_signed(self.text, line, SIGNER, bytes.fromhex(self.operator)) for line in lines)
+
+    def lacks(self, said: Any) -> str | None:
+        """Return why a participant's owner has not agreed, or None.
+
+        Args:
+            said: the participant's :class:`hanse.flower.members.Hello` or ``Member``, whose ``agreed`` is its
+                witness's cosignature.
+        """
+        if not said.agreed:
+            return f"its owner has not agreed to {self.hash[:16]} ('hanse network join --agree FILE')"
+        key = bytes.fromhex(said.witness)
+        if cosigned_at(self.text, said.agreed, name_of(key), key) is None:
+            return f"it has signed another agreement than {self.hash[:16]}, or with another key"
+        return None
+
+    @cached_property
+    def job(self) -> Mapping[str, Any]:
+        """What every request must say of the run, but for the participant's own number."""
+        said, send = self.experiment, self.experiment["model"].get("send", "all")
+        unsaid = ("send",) * (send == "all") + ("object", "fingerprint") * (said["model"]["name"] == "object")
+        return {
+            "run": self.run,
+            "num_clients": said["data"]["clients"],
+            "seed": said["run"]["seed"],
+            "model": {name: value for name, value in said["model"].items() if name not in unsaid},
+            "train": said["train"],
+            "half": said["federation"]["half_precision"],
+            "metrics": said["eval"]["metrics"] or [],
+            "private": said["federation"]["private"],
+        }
+
+    def exceeds(self, kind: str, questions: int, models: int) -> bool:
+        """Return whether so much of a kind is more than was agreed for a round."""
+        limit = self.questions.get(kind, Limit(0, 0, 0))
+        return questions > limit.a_round or models > limit.models
+
+    def back_to(self, highest: int) -> int:
+        """Return the round to which a server may fall back that has asked for round ``highest``.
+
+        Tests bear the number of the next round, and a checkpoint is written while the next round is played.
+        """
+        return max(0, (highest - 2) // self.checkpoint * self.checkpoint)
+
+    def allows(self, asked: Asked, tally: Tally) -> str | None:
+        """Return why a request goes beyond what was agreed, or None if it does not.
+
+        Args:
+            asked: the request.
+            tally: what was asked before.
+        """
+        if asked.day > self.expires:
+            return f"the agreement ended on {self.expires}"
+        if wrong := [name for name, due in self.job.items() if asked.job.get(name) != due]:
+            return f"says another {wrong[0]} of the run than was agreed"
+        if tally.client not in (-1, asked.job.get("client")):
+            return f"is for client {asked.job.get('client')}, and this participant is client {tally.client}"
+        if (why := self._of_the_head(asked, tally)) is not None or asked.letter:
+            return why
+        if not 0 <= asked.round <= self.rounds:
+            return f"is of round {asked.round}; {self.rounds} rounds were agreed"
+        if asked.round < (least := self.back_to(tally.highest)):
+            return f"falls to round {asked.round}, behind the checkpoint of round {least}"
+        after = tally.after(asked, self)
+        if after.replays > self.replays:
+            return f"plays a round again, and {self.replays} replays were agreed"
+        for kind, (questions, models) in after.round.items():
+            if kind not in self.questions:
+                return f"asks for {kind}, which was not agreed"
+            if self.exceeds(kind, questions, models):
+                limit = self.questions[kind]
+                agreed = f"{limit.a_round} about {limit.models} were agreed"
+                return f"asks for {kind} {questions} times in a round, about {models} models; {agreed}"
+            if after.in_all[kind][0] > self.questions[kind].in_all:
+                return f"asks for {kind} {after.in_all[kind][0]} times in all; agreed: {self.questions[kind].in_all}"
+        return None
+
+    def _of_the_head(self, asked: Asked, tally: Tally) -> str | None:
+        """Return what is wrong with the head of the books that a request shows, or with its absence."""
+        due, head = asked.round - 1 - self.lag, asked.head
+        if head is None:
+            needed = bool(tally.book) or (self.books and not asked.letter and due >= 0)
+            return "shows no head of the books" if needed else None
+        if tally.book and head.book != tally.book:
+            return f"shows a head of the book '{head.book}', and the run's is '{tally.book}'"
+        if not asked.letter and head.round < due:
+            return f"of round {asked.round} shows a head that closes round {head.round}: at least {due} was agreed"
+        return None
+
+
+_AGREEMENT, _TALLY = Declared[Agreement](Agreement), Declared[Tally](Tally)
+
+
+def counted(tasks: Sequence[Task]) -> Counted:
+    """Return the questions in a request by kind: how many, and about how many models together.
+
+    Examples:
+        >>> import torch
+        >>> counted([Train(0, 0, torch.zeros(3)), Ask("bid", {}, torch.zeros(2, 3))])
+        {'Train': (1, 1), 'Ask': (1, 2)}
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for task in tasks:
+        models = 0
+        if isinstance(task, Train) or (isinstance(task, Mask) and task.train is not None):
+            models = 1
+        elif isinstance(task, OnModels | Ask) and task.models is not None:
+            models = len(task.models)
+        elif isinstance(task, Test):
+            mixed = 0 if task.mixture is None else len(task.mixture.models)
+            models = 1 + (task.beside is not None) + mixed
+        found = _added(found, {type(task).__name__: (1, models)})
+    return found
+
+
+def _added(one: Counted, other: Counted) -> dict[str, tuple[int, int]]:
+    """Return the sum of two counts."""
+    none = (0, 0)
+    return {
+        kind: (one.get(kind, none)[0] + other.get(kind, none)[0], one.get(kind, none)[1] + other.get(kind, none)[1])
+        for kind in [*one, *(kind for kind in other if kind not in one)]
+    }
+
+
+def canonical(experiment: Experiment) -> dict[str, Any]:
+    """Return an experiment as an agreement has it: every setting that concerns participants, as plain JSON values."""
+    said = json.loads(json.dumps(noised(experiment, private_of(experiment)).sections()))
+    kept = {name: section for name, section in said.items() if name not in _LEFT_OUT}
+    unused = ("engine", "replay")
+    kept["federation"] = {name: value for name, value in said["federation"].items() if name not in unused}
+    return {**kept, "data": {"clients": experiment.data.clients}}
+
+
+def sources(said: Mapping[str, Any]) -> dict[str, str]:
+    """Return SHA-256 of the files of everything that an experiment names by import path, by path.
+
+    Args:
+        said: the experiment, as :func:`canonical` returns it.
+
+    Raises:
+        UserError: something is not there.
+    """
+    paths = sorted({path for name in _MAY_IMPORT for path in _paths(said[name])})
+    return {path: digest_of(import_path(path, "agreement", ())) for path in paths}
+
+
+def digest_of(thing: Any) -> str:
+    """Return SHA-256 of the file in which a function or class is defined; of nothing if there is no such file."""
+    module = getattr(thing, "__module__", None)
+    file = None if module is None else getattr(importlib.import_module(module), "__file__", None)
+    found = file and inspect.getsourcefile(importlib.import_module(str(module)))
+    return hashlib.sha256(Path(found).read_bytes() if found else b"").hexdigest()
+
+
+def _paths(said: Any) -> Iterator[str]:
+    """Yield the import paths among plain values."""
+    if isinstance(said, str):
+        if re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", said):
+            yield said
+    elif isinstance(said, Mapping | list):
+        for one in said.values() if isinstance(said, Mapping) else said:
+            yield from _paths(one)
+
+
+def _limits(experiment: Experiment, replays: int) -> dict[str, Limit]:
+    """Return how much an experiment asks of one participant, by kind of question."""
+    mechanism, clients, settings = experiment.mechanism.built, experiment.data.clients, experiment.run
+    train = mechanism.train
+    rows, seats = sum(int(block.count) for block in train.blocks() if not block.per_client), train.seats_each()
+    most: dict[str, Most] = {"Train": Most(seats, seats)} if experiment.federation.secure is None else {"Mask": MASKING}
+    for key, part in mechanism.parts().items():
+        said = part.questions(clients, rows)
+        if not said and type(part).asks is not Part.asks and not getattr(part, "of", None):
+            raise UserError(
+                f"mechanism.{key}: {type(part).__name__} asks participants questions: its method 'questions' must say "
+                "how many, since they agree to that (docs/write-a-part.md)"
+            )
+        for kind, one in said.items():
+            times = seats if {"weigh", "value"} & set(mechanism.standing(part)) else 1
+            before = most.get(kind, Most(0, 0))
+            most[kind] = Most(before.questions + times * one.questions, before.models + times * one.models)
+    if experiment.clients.told:
+        before = most.get("Ask", Most(0, 0))
+        most["Ask"] = Most(before.questions + 1, before.models)
+    if experiment.sizes.proved:
+        most |= {"CommitSize": Most(1, 0), "AuditSize": Most(1, 0)}
+    # each replay begins at a checkpoint, and plays once more what the rounds since then had asked
+    again = replays * (settings.checkpoint_every + 2)
+    limits = {kind: Limit(n, models, n * (settings.rounds + 1 + again)) for kind, (n, models) in most.items()}
+    if experiment.eval.clients != 0:
+        every = experiment.eval.every
+        tests = -(-settings.rounds // every) + replays * (1 + settings.checkpoint_every // every)
+        limits["Test"] = Limit(1, 2 + rows, tests)
+    return limits
+
+
+def introduced(agreement: Agreement) -> str:
+    """Return lines that say, to the owner of a node, what an agreement allows."""
+    asked = "; ".join(
+        f"{kind} {limit.a_round} a round about {limit.models} models, {limit.in_all} in all"
+        for kind, limit in sorted(agreement.questions.items())
+    )
+    return (
+        f"agreement {agreement.hash}\n"
+        f"network {agreement.network}, run {agreement.run}, until {agreement.expires}, "
+        f"operator {fingerprint(bytes.fromhex(agreement.operator))}\n"
+        f"{agreement.rounds} rounds, {agreement.replays} replays; {asked}"
+    )

@@ -1,0 +1,279 @@
+"""The client app that a hanse project runs on its nodes: one participant's data, policy and folder.
+
+A project's ``client_app.py`` calls :func:`client_app` with a function that loads the participant's data (as
+``hanse.flower.client_app``).
+
+A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app acts only on requests
+that the operator has signed (:mod:`hanse.flower.signing`). It trains, scores and tests through
+:class:`hanse.federation.node.Node`. A client therefore answers on a network as it does in a simulation.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.app import Message as FlowerMessage
+from flwr.clientapp import ClientApp
+
+from hanse.base.errors import UserError, import_path, path_of
+from hanse.base.factories import call
+from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
+from hanse.federation.behaviour import Behaviour
+from hanse.federation.codec import Message, MissingError, WireError
+from hanse.federation.masker import Trusted
+from hanse.federation.node import Assignment, ClientData, Node, hello
+from hanse.federation.privacy import Privacy
+from hanse.flower.agreed import Binding, asked_of
+from hanse.flower.agreement import counted, digest_of
+from hanse.flower.members import NAME
+from hanse.flower.message import from_records, to_records
+from hanse.flower.node_log import NodeLog, left
+from hanse.flower.operator_key import home_of, pinned_key
+from hanse.flower.parent_process import end_with_parent
+from hanse.flower.signing import check
+from hanse.learning.loop import Loop
+from hanse.learning.threads import intra_op
+from hanse.ledger.record import Head
+from hanse.ledger.witness import SplitViewError, UnprovenError, Witness, cosigned, read_witnesses
+from hanse.runs.config import Experiment
+
+LoadData = Callable[[Context], ClientData]
+WITNESSES = "HANSE_WITNESSES"  # the environment variable that names the file with the members' witness keys
+
+
+def client_app(
+    load_data: LoadData,
+    *,
+    policy: Any = None,
+    behaviours: Sequence[Behaviour] = (),
+    folder: str | Path | None = None,
+    train: str | Callable[..., Any] | None = None,
+    own: Sequence[str | Callable[..., Any]] = (),
+    operator: bytes | None = None,
+    trusted: Trusted | None = None,
+    private: Mapping[str, Any] | None = None,
+    witnesses: str | Path | None = None,
+) -> ClientApp:
+    """Return a Flower client app that trains and answers for one participant.
+
+    Args:
+        load_data: ``load_data(context)`` returns the participant's :class:`hanse.federation.node.ClientData`.
+            ``context.node_config`` holds what the node was started with, such as ``partition-id``.
+        policy: what the participant decides for itself: bids, prices, the most that it pays, and whether it stays
+            (:mod:`hanse.federation.policy`). Default: :class:`~hanse.federation.policy.Loyal`.
+        behaviours: what changes the participant's training and replies, for experiments with stragglers, noise or
+            attackers.
+        folder: where the participant keeps private models and receipts, in a subfolder for each run. Default: the
+            environment variable ``HANSE_HOME``, else ``~/.hanse``.
+        train: a training loop of the participant's own, used instead of the experiment's: a function ``fit(model, data,
+            round)``, or its import path (:mod:`hanse.learning.loop`).
+        own: the functions and classes that the experiment may name by import path: models, losses, metrics, loops. Only
+            paths in this list are imported when a message names them.
+        operator: the public key of the operator whose requests are answered, 32 bytes. Default: the key that was pinned
+            when the node was started (``hanse network join --operator``).
+        trusted: the members with whose updates the participant's may be summed (``[federation] secure``). Its updates
+            then leave the node only under masks. Default: the members named by ``members.txt`` in the participant's
+            folder, if the file is there.
+        private: the privacy settings with which the participant answers, whatever the experiment says. These are the
+            options of :class:`hanse.federation.privacy.Privacy`, including ``noise``. Default: what the experiment
+            says. Once an account is opened, it is used in every later run.
+        witnesses: a file with the members' witness keys, one name and 64 hexadecimal digits per line. The node acts on
+            a request once more than half of them have cosigned the head of the books in it. Default: the file named
+            when the node was started (``--witnesses``), else the node waits for nobody.
+
+    Returns:
+        The app, for ``app = client_app(...)`` in the module that ``pyproject.toml`` names as ``clientapp``.
+
+    Raises:
+        UserError: ``train`` cannot be imported or called in this way, something in ``own`` cannot be imported, or
+            ``private`` is wrong.
+    """
+    end_with_parent(sys.argv)  # a message's process must not outlive its node
+    app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
+    home, things, data_of = home_of(folder), dict(_listed(own)), _once(load_data)
+    rule = None if private is None else call(Privacy, private, "client_app: private")
+
+    log = NodeLog(home)
+
+    @app.query("hanse")
+    def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
+        """Answer one message of the server: who it is, a request, or a letter with receipts alone."""
+        reply, beside, done = Message("null"), dict[str, Any](), dict[str, Any]()
+        try:
+            request, values = from_records(message.content)
+            pinned = pinned_key() if operator is None else operator
+            signed = check(request, values, message, context, pinned, log)
+            done["nonce"] = str(values["nonce"])
+            bound = Binding.find(home, values.get("agreement"), pinned)
+            if values["kind"] == "hello":
+                said = hello(data_of(context), loop) | {"order": int(context.node_config.get("partition-id", 1 << 30))}
+                said["name"] = said["name"][:NAME]
+                if bound is not None:
+                    said |= {"agreed": bound.cosignature, "witness": Witness(home).public.hex()}
+                beside["hello"] = json.dumps(said)
+            elif bound is None:
+                named = str(values.get("agreement"))[:16] or "anything"
+                raise WireError(f"its owner has not agreed to {named}: 'hanse network join --agree FILE'")
+            else:
+                bound = replace(bound, statement=signed, signature=values["signature"])
+                reply = respond(request, values, context, bound, pinned, beside, done)
+        except UnprovenError as lacking:
+            # the server has not heard what this node has seen; it asks again with the proof
+            beside["saw"] = lacking.count
+        except MissingError as lost:
+            # the server sends only models that the node should lack; it answers this by sending all of them
+            beside["missing"] = lost.hashes
+        except (WireError, UserError) as wrong:
+            beside["refused"] = str(wrong)
+            logging.getLogger(__name__).warning("a message was refused: %s", wrong)
+        except Exception as wrong:  # of whatever class: fields that fit nothing, or a policy that raises
+            beside["refused"] = f"it could not answer ({type(wrong).__name__}); its own log says why"  # not of samples
+            logging.getLogger(__name__).exception("a message could not be answered")
+        if "nonce" in done:  # a message of somebody else is not written down, or it could fill the log
+            try:
+                log.add(done.pop("nonce"), **done, left=left(reply, beside), refused=beside.get("refused"))
+            except WireError as wrong:  # what cannot be written down does not leave
+                reply, beside = Message("null"), {"refused": str(wrong)}
+        return FlowerMessage(to_records(reply, **beside), reply_to=message)
+
+    def respond(
+        request: Message,
+        values: Mapping[str, Any],
+        context: Context,
+        bound: Binding,
+        pinned: bytes,
+        beside: dict[str, Any],
+        done: dict[str, Any],
+    ) -> Message:
+        """Return the answer to a request or a letter under an agreement. Add the plain values to ``beside``, and what
+        was asked to ``done``.
+        """
+        if type(values.get("round")) is not int:
+            raise WireError("its round is not a whole number")
+        round, letter, job = values["round"], values["kind"] == "letter", Assignment.from_json(str(values["job"]))
+        beside["round"] = round
+        beside |= _of_the_books(values, pinned, home, witnesses)
+        head = str(values.get("head", ""))
+        asked = asked_of(round, job.to_json(), head, time.time(), letter=letter)
+        bound.check(asked)
+        agreed = bound.agreement.imported
+        if wrong := [path for path in things if path in agreed and agreed[path] != digest_of(things[path])]:
+            raise WireError(f"{wrong[0]}: the file in which it is defined is not the one that was agreed")
+        if "waits" in beside:
+            return Message("null")
+
+        def permit(found: Request) -> None:
+            """Count what is asked, before anything is done for it."""
+            done["questions"], done["samples"] = counted(found.tasks), _over(found.tasks, node.data)
+            bound.count(asked, found)
+
+        # one thread, so that a sum is added up in the same order on every machine
+        with intra_op(1):
+            known = trusted or Trusted.named_in(home)
+            node = Node(data_of(context), job, home, policy, behaviours, loop, things, known, rule)
+            if values.get("letter"):
+                node.keep_receipts(str(values["letter"]), pinned, bound.agreement.hash)
+            return Message("null") if letter else node.answer(round, request, permit)
+
+    return app
+
+
+def _over(tasks: Sequence[Task], data: ClientData) -> dict[str, int]:
+    """Return over how many samples of each share tasks are done."""
+    found: dict[str, int] = {}
+    for task in tasks:
+        trains = isinstance(task, Train) or (isinstance(task, Mask) and task.train is not None)
+        shares = ["train"] if trains else ["test"] if isinstance(task, Test) else []
+        if isinstance(task, OnModels) or (isinstance(task, Ask) and task.models is not None):
+            shares = [task.share]
+        elif isinstance(task, Test) and task.mixture is not None:
+            shares.append(task.mixture.share)
+        for share in shares:
+            samples = getattr(data, share, None)
+            most = getattr(task, "limit", None)
+            number = 0 if samples is None else len(samples)
+            found[share] = max(found.get(share, 0), number if most is None else min(number, most))
+    return found
+
+
+def _once(load_data: LoadData) -> LoadData:
+    """Return what gives a node's data and loads them once: a warm process answers message after message, and a
+    simulation's worker serves many nodes.
+    """
+    loaded: dict[int, ClientData] = {}
+
+    def data_of(context: Context) -> ClientData:
+        """Return the data of the node."""
+        if context.node_id not in loaded:
+            try:
+                loaded[context.node_id] = load_data(context)
+            except Exception:  # of whatever class: its text may be made of samples, and would go to the server
+                logging.getLogger(__name__).exception("load_data")
+                raise UserError("its data cannot be loaded; its own log says why") from None
+        return loaded[context.node_id]
+
+    return data_of
+
+
+def _witnessed(head: str, since: int, proof: str, operator: bytes, home: Path) -> str:
+    """Return the cosignature under a head of the books.
+
+    Raises:
+        UnprovenError: it comes without a proof, and one is needed.
+        WireError: it contradicts what this node has seen, or is not the operator's. The log has it, too.
+    """
+    try:
+        return Witness(home).see(head, since, proof, operator, int(time.time()))
+    except UnprovenError:
+        raise
+    except SplitViewError as wrong:
+        logging.getLogger(__name__).error("ALARM: %s", wrong)
+        raise WireError(f"ALARM: {wrong}") from None
+    except ValueError as wrong:
+        raise WireError(f"the head of the books: {wrong}") from None
+
+
+def _of_the_books(
+    values: Mapping[str, Any], operator: bytes, home: Path, witnesses: str | Path | None
+) -> dict[str, Any]:
+    """Return what a node answers to the head that a request shows: ``cosigned``, and ``waits``, how many members have
+    cosigned it, if it waits for more than half of them.
+
+    Raises:
+        UnprovenError, WireError: as :func:`_witnessed`.
+    """
+    said, head, file = dict[str, Any](), str(values.get("head", "")), witnesses or os.environ.get(WITNESSES)
+    if head:
+        said["cosigned"] = _witnessed(head, int(values["since"]), str(values["proof"]), operator, home)
+    if not file or values["kind"] != "request":
+        return said
+    if not head:  # whether one is due, the agreement says
+        return said
+    keys = read_witnesses(Path(file))
+    lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]
+    found = len(cosigned(Head.read(head), lines, keys))
+    return said if 2 * found > len(keys) else said | {"waits": found}
+
+
+def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield what a participant's app lists, by the paths under which an experiment may name it."""
+    for one in own:
+        thing = import_path(one, "client_app: own", ()) if isinstance(one, str) else one
+        yield from ((path, thing) for path in {path_of(thing), one if isinstance(one, str) else path_of(thing)})
+
+
+def paths_of(experiment: Experiment) -> list[str]:
+    """Return the import paths that an experiment's messages may name, for nodes of the experiment's author."""
+    dumped = experiment.train.model_dump()
+    said = [experiment.model.name, dumped["loop"], dumped["loss"], *(experiment.eval.metrics or ())]
+    names = (one.get("name") if isinstance(one, Mapping) else one for one in said)
+    return [name for name in names if isinstance(name, str) and ":" in name and "<" not in name]

@@ -1,0 +1,342 @@
+"""A mechanism of hanse instead of a Flower strategy, with an unchanged client app.
+
+:func:`strategy` (as ``hanse.flower.strategy``) checks that a plain Flower app can do what the mechanism asks. It
+returns a :class:`MechanismStrategy`. Its ``start`` has the arguments of a Flower strategy's ``start``. It waits for the
+nodes, plays the rounds with the mechanism's selection, weights, values and payments, and returns Flower's ``Result``.
+
+It has no ``configure_train`` and ``aggregate_train``. A mechanism may ask clients several times in a round and choose
+by their answers who trains, and two calls per round are not enough for this.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import INFO
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.supercore import log
+from torch import Tensor, nn
+
+from hanse.base.errors import UserError
+from hanse.base.files import MEMBERS
+from hanse.base.lock import Hold
+from hanse.core.entry import TOKEN
+from hanse.core.judge import Judge
+from hanse.core.part import Context, Mechanism
+from hanse.core.telling import describe
+from hanse.data.choices import OBJECT, Own
+from hanse.data.federated import RemoteData
+from hanse.data.samples import Samples
+from hanse.federation.policy import Loyal
+from hanse.flower.arrays import Form, opened
+from hanse.flower.existing_app.federation import Keys, PlainFederation
+from hanse.flower.existing_app.introduction import hello_of, introduced
+from hanse.flower.existing_app.result import EvaluateFn, ServerTest, Told, aggregated
+from hanse.flower.members import Hello, Members
+from hanse.flower.nodes import gathered
+from hanse.learning.by_function import FunctionEngine, FunctionJudge
+from hanse.learning.figures import Figures, as_figures
+from hanse.learning.job import Problem
+from hanse.mechanisms.demands import demands_of
+from hanse.mechanisms.registry import REASONS, unmet_needs
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Observer, Run, play_setup
+from hanse.runs.round import Setup
+from hanse.runs.rundir import claim_anew, clear
+from hanse.runs.setup import Ready
+
+Evaluate = Callable[[ArrayRecord], Any]  # returns numbers by name, or one number
+ASK_S = 600.0  # seconds that apps may take for the first question: each of them loads its framework then
+
+
+def strategy(
+    mechanism: str | Mapping[str, Any] | Mechanism,
+    *,
+    out: str | Path | None = None,
+    evaluate: Evaluate | None = None,
+    clients: int | None = None,
+    another: Callable[[int], ArrayRecord] | None = None,
+    test: bool = True,
+    grant: float = 100.0,
+    seed: int = 0,
+    keys: Keys = Keys(),  # noqa: B008
+    observers: Sequence[Observer] = (),
+    overwrite: bool = False,
+    **options: Any,
+) -> MechanismStrategy:
+    """Return a mechanism in the form of a Flower strategy. Start it with ``.start(grid, initial_arrays, num_rounds)``.
+
+    Args:
+        mechanism: the mechanism's name ("greedyfed"), a table as under ``[mechanism]`` in an experiment's file, or a
+            :class:`hanse.core.part.Mechanism`.
+        out: the run directory to create, for ``hanse report``, ``statement``, ``serve`` and ``ledger``. None: nothing
+            is written.
+        evaluate: a function ``evaluate(arrays)`` that scores a model on the server's own samples. It returns one number
+            (higher is better), or numbers by name ("loss", "accuracy", ...). The name then decides whether lower is
+            better (:func:`hanse.learning.figures.less_is_better`). Mechanisms that value updates need it.
+        clients: how many nodes take part; ``start`` waits for them. None: those that are online once there are two.
+        another: ``another(k)`` makes the k-th further initial model (k from 1), for mechanisms with clusters or tiers.
+            None: all models start as ``initial_arrays``.
+        test: whether all nodes test the model after each round, by the app's evaluate function.
+        grant: tokens that each client starts with, if the mechanism pays.
+        seed: the seed of all random draws.
+        keys: names of records and metrics, if they are not those of Flower's own strategies.
+        observers: see every round (:class:`hanse.runs.experiment.Observer`).
+        overwrite: whether a run in ``out`` may be replaced.
+        options: the mechanism's options, such as ``clients_per_round=3``, if it is given by name.
+
+    Raises:
+        UserError: the mechanism or an option is wrong, or the mechanism needs something that a plain app cannot do. The
+            message has a line for each mistake.
+
+    Examples:
+        >>> strategy("greedyfed", evaluate=lambda arrays: {"loss": 0.5}, clients_per_round=3).experiment.mechanism.name
+        'greedyfed'
+        >>> strategy("greedyfed", clients_per_round=3)
+        Traceback (most recent call last):
+        hanse.base.errors.UserError: mechanism.value: GTG needs evaluate=..., a function that says what a model is worth
+    """
+    table = mechanism
+    if isinstance(mechanism, str):
+        table = {"name": mechanism, **options}
+    elif options:
+        raise UserError(f"{next(iter(options))}: give a mechanism's options with its name, or in its table")
+    experiment = Experiment(mechanism=table, data={"source": OBJECT}, clients={"grant": grant}, run={"seed": seed})
+    lines = [line for demand in demands_of(experiment.mechanism.built) if (line := demand.never) is not None]
+    given = frozenset({"clients", "client_validation"})  # an app's evaluate function has the samples
+    given |= {"validation"} if evaluate is not None else set()
+    given |= {"losses"} if keys.loss else set()
+    lines += [_in_flower(lack.line) for lack in unmet_needs(experiment.mechanism.built, given)]
+    train = experiment.mechanism.built.train
+    if another is None and any(block.initial == "different" for block in train.blocks()):
+        lines.append(
+            f"mechanism.train: {type(train).__name__}: clusters that start alike stay alike: give another=..., other "
+            "models"
+        )
+    if clients is not None and clients < 1:
+        lines.append(f"clients: {clients}: must be at least 1")
+    if lines:
+        raise UserError(*lines)
+    where = None if out is None else Path(out)
+    return MechanismStrategy(experiment, where, evaluate, clients, another, test, keys, tuple(observers), overwrite)
+
+
+def _in_flower(line: str) -> str:
+    """Return a line about something that is missing, with what to do about it in this call."""
+    for need, instead in (
+        ("validation", "evaluate=..., a function that says what a model is worth"),
+        ("losses", 'each client\'s training loss: name its metric, as in keys=hanse.flower.Keys(loss="train_loss")'),
+    ):
+        line = line.replace(REASONS[need], instead)
+    return line
+
+
+def _mixable(arrays: ArrayRecord) -> Form:
+    """Return the form of the arrays that training starts from.
+
+    Raises:
+        UserError: there are no real numbers to mix, or some are not finite.
+    """
+    form = Form.of(arrays)
+    if not form.layout.size:
+        kinds = ", ".join(sorted({array.dtype for array in arrays.values()})) or "none"
+        raise UserError(
+            f"initial_arrays: arrays of {kinds}: hanse mixes real numbers; a model whose aggregate is no mean "
+            "(trees) keeps its own strategy, and hanse.valued values it by aggregating again"
+        )
+    if not all(np.isfinite(opened(arrays[name])).all() for name in form.names):
+        raise UserError("initial_arrays: have numbers that are not finite")
+    return form
+
+
+@dataclass
+class MechanismStrategy:
+    """A mechanism that is started like a Flower strategy; :func:`strategy` makes it.
+
+    Attributes:
+        experiment: the mechanism and its settings. ``start`` fills in data and rounds.
+        run: the :class:`hanse.runs.experiment.Run` that ``start`` has played. It is None before that.
+
+    The other fields are arguments of :func:`strategy`.
+    """
+
+    experiment: Experiment
+    out: Path | None
+    evaluate: Evaluate | None
+    clients: int | None
+    another: Callable[[int], ArrayRecord] | None
+    test: bool
+    keys: Keys
+    observers: tuple[Observer, ...]
+    overwrite: bool
+    run: Run | None = field(default=None, init=False)
+
+    def summary(self) -> None:
+        """Log which mechanism is played and where its run directory is, as Flower's strategies log their settings."""
+        log(INFO, "hanse: mechanism %s, run directory %s", self.experiment.mechanism.name, self.out or "none")
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Play the rounds, and return what a Flower strategy's ``start`` returns.
+
+        Args:
+            grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+            initial_arrays: the model that training starts from.
+            num_rounds: how many rounds, at least 1.
+            timeout: how many seconds an exchange waits. Nodes that have not answered by then lose their seat in the
+                round.
+            train_config: values that travel with each train message.
+            evaluate_config: values that travel with each evaluate message.
+            evaluate_fn: a function ``evaluate_fn(round, arrays)`` that tests each round's model at the server. What it
+                returns is recorded as the server's test.
+
+        Returns:
+            The first of the server's models, and the metrics of each round.
+
+        Raises:
+            UserError: raised before round 0 if the arrays cannot be mixed, apps do not answer the mechanism's
+                questions, there are fewer nodes than seats, or ``out`` already holds a run.
+        """
+        if num_rounds < 1:
+            raise UserError(f"num_rounds: {num_rounds}: must be at least 1")
+        form, result = _mixable(initial_arrays), Result()
+        # without a run directory the lock is taken on a folder that nobody else knows
+        with tempfile.TemporaryDirectory(prefix="hanse-") as scratch, Hold(self.out or Path(scratch) / "run") as hold:
+            if self.out is not None:
+                claim_anew(hold, overwrite=self.overwrite)
+            nodes = gathered(grid, self.clients)
+            hellos = self._hellos(grid, nodes, timeout)
+            members = Members(None if self.out is None else self.out / MEMBERS)
+            federation = PlainFederation(
+                grid, members, form, self.keys, clients=len(nodes), seed=self.experiment.run.seed, deadline_s=timeout,
+                train_config=dict(train_config or {}), evaluate_config=dict(evaluate_config or {}),
+            )  # fmt: skip
+            server = ServerTest(federation, form, evaluate_fn, result)
+            setup = self._setup(federation, form, form.row(initial_arrays), num_rounds, server)
+            if self.out is not None:
+                self._make(hold)
+            members.register(hellos)
+            self.summary()
+            server.first(initial_arrays)
+            settled, here = self._settled(len(nodes), num_rounds), None if self.out is None else hold
+            # Told only has on_round
+            observers = [cast(Observer, Told(num_rounds)), *self.observers]
+            self.run = play_setup(Ready(settled, setup), observers, here)
+        return self._result(result, federation, form)
+
+    # ---- before round 0
+
+    def _asks(self) -> list[str]:
+        """Return what the mechanism asks beside training, a line for each part that does."""
+        return [line for demand in demands_of(self.experiment.mechanism.built) if (line := demand.question) is not None]
+
+    def _hellos(self, grid: Grid, nodes: Mapping[str, Any], timeout: float) -> list[tuple[str, Hello]]:
+        """Return what is known of each node, by key, in the order of their client ids.
+
+        Raises:
+            UserError: the mechanism asks questions, and some apps do not answer them or have not said so in time.
+        """
+        said: dict[str, Hello] = {}
+        if questions := self._asks():
+            said, silent = introduced(grid, nodes, min(timeout, ASK_S))
+            if len(said) + len(silent) < len(nodes):
+                late = len(nodes) - len(said) - len(silent)
+                raise UserError(f"{late} of {len(nodes)} nodes have not answered within {min(timeout, ASK_S):g} s")
+            if silent:
+                raise UserError(
+                    *questions,
+                    f"{len(silent)} of {len(nodes)} client apps do not answer such questions ({silent[0]}): add one "
+                    "line to the client app: app = hanse.flower.speaks(app)",
+                )
+        return [(key, said[key] if key in said else hello_of(node, {})) for key, node in nodes.items()]
+
+    def _make(self, hold: Hold) -> None:
+        """Make the run directory, empty, and take its lock."""
+        if self.overwrite and hold.folder.exists():
+            clear(hold.folder)
+        hold.folder.mkdir(parents=True, exist_ok=True)
+        hold.take()
+
+    def _settled(self, clients: int, rounds: int) -> Experiment:
+        """Return the experiment as it is recorded: with the number of clients and rounds, data and model marked as the
+        app's.
+        """
+        data = self.experiment.data.model_copy(
+            update={"clients": clients, "source": Own(OBJECT, object="a Flower app's own")}
+        )
+        run = self.experiment.run.model_copy(update={"rounds": rounds})
+        model = type(self.experiment.model)(name=OBJECT, object="the arrays of a Flower app")
+        return self.experiment.model_copy(update={"data": data, "run": run, "model": model})
+
+    def _setup(self, federation: PlainFederation, form: Form, first: Tensor, rounds: int, server: ServerTest) -> Setup:
+        """Return what the round loop plays with.
+
+        Raises:
+            UserError: more seats a round were asked for than there are nodes.
+        """
+        mechanism, experiment, clients = self.experiment.mechanism.built, self.experiment, federation.clients
+        seed = experiment.run.seed
+        seats = getattr(mechanism.select, "clients_per_round", 1)
+        if isinstance(seats, int) and seats > clients and "clients_per_round" in experiment.mechanism.table:
+            raise UserError(f"clients_per_round: {seats}: more than the {clients} nodes that are here")
+
+        def initial(k: int) -> Tensor:
+            """Return the k-th model to start from, as a row ``[P]``."""
+            return first.clone() if k == 0 or self.another is None else form.row(self.another(k))
+
+        context = Context(clients, rounds, seed, experiment.train.recipe, form.layout, initial, mechanism.slots())
+        judge = FunctionJudge(None if self.evaluate is None else self._judged(form))
+        samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
+        data = RemoteData.of([1] * clients, (1,), None, None, samples if server.evaluate_fn is not None else None)
+        return Setup(
+            mechanism,
+            federation,
+            context,
+            cast(Judge, judge),  # it has what mechanisms ask of one that needs no samples
+            data,
+            Problem(nn.Identity(), form.layout, "mse"),
+            FunctionEngine(server.figures),
+            torch.device("cpu"),
+            torch.arange(clients if self.test else 0).numpy(),
+            remote=True,
+            grant=round(experiment.clients.grant * TOKEN),
+            floor=round(experiment.ledger.floor * TOKEN),
+            about=describe(mechanism.slots(), {}, Loyal(), [], clients, seed),
+        )
+
+    def _judged(self, form: Form) -> Callable[[Tensor], Figures]:
+        """Return a function that judges a row ``[P]`` by the user's ``evaluate``."""
+        evaluate = self.evaluate
+        assert evaluate is not None
+        return lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")
+
+    # ---- after the last round
+
+    def _result(self, result: Result, federation: PlainFederation, form: Form) -> Result:
+        """Fill Flower's result with the last model and the metrics that clients reported, and return it."""
+        assert self.run is not None
+        if len(rows := self.run.table.shared):  # the first of the server's models
+            result.arrays = form.arrays(self.run.table.rows[int(rows[0])])
+        for records, found in (
+            (federation.trained, result.train_metrics_clientapp),
+            (federation.tested, result.evaluate_metrics_clientapp),
+        ):
+            for number, each in sorted(records.items()):
+                found[number] = aggregated(each, self.keys.weighted_by)
+        return result

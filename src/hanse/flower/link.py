@@ -1,0 +1,472 @@
+"""The exchange of a round over Flower: each client's request as a message, and its answer as a reply.
+
+:class:`FlowerFederation` is the federation that the round loop uses when clients are nodes on a network. It has the
+methods ``present`` and ``exchange`` of :class:`hanse.core.port.Federation`. It decides who may take part (with
+:mod:`~hanse.flower.members` and :mod:`~hanse.flower.newcomers`) and sends each client its own request. It then
+looks for answers at short intervals until all have come or the time is up.
+
+Three things save time or traffic. A node keeps the last models that it was sent, so requests leave them out. A node
+that has lost them says so, and gets all of them again. Receipts travel with requests. If a round need not wait for
+everybody, messages stay open and are answered in a later round.
+
+What nodes send is untrusted input. Whatever goes wrong while it is read becomes a refusal of that one client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, astuple, dataclass, field, replace
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import Message as FlowerMessage
+from flwr.serverapp import Grid
+
+from hanse.core.port import Arrival, Closing, Reply, Request, Roster, Train, Trained
+from hanse.federation.check import HEADER, one_line, refusal, room
+from hanse.federation.codec import Message, pack, unpack_reply
+from hanse.federation.node import KEPT, Assignment
+from hanse.flower.members import Check, Member, Members, Orders, kind, majority
+from hanse.flower.message import LARGEST, Beside, from_records, said_beside, to_records
+from hanse.flower.newcomers import LOG, Newcomers
+from hanse.flower.nodes import key_of, named, pause, pulled, sent, since
+from hanse.flower.receipts import Letters
+from hanse.flower.replies import content_of, guarded
+from hanse.flower.witnesses import Shown
+
+AWAY = "its node was away meanwhile"
+OUT = "its client may no longer take part"
+
+PAUSE_S = 0.5  # seconds between two looks of a paused server at the operator's orders
+HEAD_S = 20.0  # seconds that a round waits for cosignatures of those who are not asked in it
+LETTER_S = 60.0  # seconds that the run's end waits for the last receipts to be taken
+# seconds that a message stays open where late updates are accepted; 12 hours is Flower's own default for a message
+LASTING_S = 12 * 3600.0
+
+
+@dataclass
+class Open:
+    """A message to a client that has not been answered yet.
+
+    Attributes:
+        round: the round in which the message was sent. -1: it is a letter after the last round.
+        client: the client's id.
+        message: the request as hanse packs it, with all of its models.
+        request: what was asked. None: the message only carries receipts.
+        node: Flower's id of the node that the message went to.
+        again: whether the message was sent a second time, with all models.
+        waits: whether the node was asked again because it waited for cosignatures of the head.
+        unsure: whether the node's last answer said that it waits for them.
+        since: when that node last came online, as of the message.
+        away: whether the node has been offline since the message was sent.
+        down: bytes sent for the message so far.
+        letters: how many receipts travel with the message.
+        shown: what the message shows of the books.
+        told: how many of the bytes in ``down`` were already counted by an earlier round that ended without waiting.
+            None: no round has counted any.
+
+    Examples:
+        >>> from hanse.core.port import Ask
+        >>> request = Request(2, (Ask("stay", {}),))
+        >>> one = Open(round=0, client=2, message=pack(request), request=request, down=100)
+        >>> one.still().refused
+        'no reply yet: the round does not wait for it'
+    """
+
+    round: int
+    client: int
+    message: Message
+    request: Request | None = None
+    node: int = 0
+    since: str = ""
+    again: bool = False
+    waits: bool = False
+    unsure: bool = False
+    away: bool = False
+    down: int = 0
+    letters: int = 0
+    shown: dict[str, Any] = field(default_factory=dict)
+    told: int | None = None
+
+    def still(self) -> Reply:
+        """Return a reply that says there is no answer yet, and count the bytes sent so far in this round."""
+        self.told = self.down
+        return Reply(
+            self.client,
+            refused="no reply yet: the round does not wait for it",
+            bytes_down=self.down,
+            arrival=Arrival(open=True),
+        )
+
+    def came(self, reply: Reply, size: int) -> Reply:
+        """Return ``reply`` with its bytes on the wire.
+
+        If a round has ended without waiting for this reply, the reply also names that round, and only bytes not yet
+        counted are counted here.
+
+        Args:
+            reply: the answer, sound or refused.
+            size: how many bytes came.
+        """
+        if self.told is not None:
+            return replace(reply, bytes_down=self.down - self.told, bytes_up=size, arrival=Arrival(round=self.round))
+        return replace(reply, bytes_down=self.down, bytes_up=size, arrival=None)
+
+
+@dataclass
+class FlowerFederation:
+    """The members that are online, as the federation of a run.
+
+    Attributes:
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        members: the register of participants.
+        job: ``job(member, num_clients)`` returns what the member's node must know of the run.
+        key: the operator's key, which signs every message to a node (:mod:`hanse.flower.signing`).
+        deadline_s: how many seconds an exchange waits if the experiment sets no deadline. A dead node then loses its
+            seat in the round, and does not end the run.
+        capacity: for how many client ids the mechanism was built. Members with higher ids wait for another run. 0:
+            there is no bound.
+        largest: the most bytes that a reply may have. Larger replies are refused unread.
+        half: whether models travel as 16-bit floats.
+        orders: a function that returns the operator's orders so far (:class:`hanse.flower.members.Orders`).
+        letters: receipts that participants have not acknowledged; they travel with the next request to each of them.
+        shown: the heads of the books that go with each request, and their cosignatures.
+        check: a function that returns why a participant's samples do not fit the experiment, or None if they do.
+        agreement: the hash of the agreement that every request names.
+        asked: ids of the clients asked in the last exchange, ascending.
+        newcomers: nodes that are online but not members yet.
+        online: the nodes that were online at the last look, by key.
+
+    Examples:
+        One of four nodes in this process, as :func:`hanse.flower.rehearsal.rehearse_network` makes it:
+
+        >>> from hanse.core.port import Ask
+        >>> from hanse.flower.rehearsal import rehearse_network
+        >>> federation = rehearse_network("fedavg", "nodes").federation
+        >>> federation.present(0).ids, federation.here()
+        (array([0, 1, 2, 3]), 4)
+        >>> replies = federation.exchange(0, [Request(2, (Ask("stay", {}),))], None, None)
+        >>> [(reply.client, reply.refused) for reply in replies]
+        [(2, None)]
+    """
+
+    grid: Grid
+    members: Members
+    job: Callable[[Member, int], Assignment]
+    key: Ed25519PrivateKey
+    _: KW_ONLY
+    deadline_s: float = 3600.0
+    capacity: int = 0
+    largest: int = LARGEST
+    half: bool = False
+    orders: Callable[[], Orders] = Orders
+    letters: Letters = field(default_factory=Letters)
+    shown: Shown = field(default_factory=Shown)
+    check: Check = lambda said: None
+    agreement: str = ""
+    asked: list[int] = field(default_factory=list, init=False)
+    newcomers: Newcomers = field(init=False)
+    online: dict[str, Any] = field(default_factory=dict, init=False)
+    _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
+    _since: dict[int, str] = field(default_factory=dict, init=False)  # client -> when that node came online
+    _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
+    _demanded: bool = field(default=False, init=False)  # whether a node waits for others' cosignatures
+    _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
+    _open: dict[str, Open] = field(default_factory=dict, init=False)  # messages of earlier rounds, by Flower's id
+    _lost: list[Reply] = field(
+        default_factory=list, init=False
+    )  # refusals of open training, to be returned by the next exchange
+
+    def __post_init__(self) -> None:
+        self.newcomers = Newcomers(self.grid, self.key, self.agreement)
+
+    # ---- who is here
+
+    def present(self, round: int) -> Roster:
+        """Return the members that can be asked in this round: those online that no longer train for an earlier round.
+
+        Newcomers that have introduced themselves are registered first. The call returns at once, unless the operator
+        has ordered a pause. It also gives up open messages of earlier rounds that can no longer be answered. There are
+        two kinds: messages to a node that was offline while it should have trained (it can be asked again from the next
+        round on), and messages to a client that may no longer take part. The next exchange reports these.
+        """
+        self.look()
+        self.admit()
+        here, fitting = self._here(), {m.id for m in self.members.fitting(self.check)}
+        for name, one in list(self._open.items()):
+            # a node that comes back at once is never seen offline: only the time at which it came online tells
+            one.away |= self._nodes.get(one.client) != one.node or self._since.get(one.client) != one.since
+            if one.client not in fitting or (one.away and one.client in self._nodes):
+                reason = AWAY if one.client in fitting else OUT
+                self._lost.append(Reply(one.client, refused=reason, arrival=Arrival(round=self._open.pop(name).round)))
+        busy = {one.client for one in self._open.values()} | {lost.client for lost in self._lost}
+        return Roster(m.info for m in here if m.id not in busy)
+
+    def look(self) -> None:
+        """See who is online, follow the operator's orders, and ask newcomers who they are.
+
+        This returns at once, unless the operator has ordered a pause. Then it waits until the pause is over.
+        """
+        while (orders := self.orders()).paused is not None:
+            time.sleep(PAUSE_S)
+        self.members.expel(orders.expelled)
+        self.online = {key_of(node): node for node in self.grid.get_nodes()}
+        # expelled members and those who take part have nothing to introduce; a member whose data did not fit is asked
+        # again
+        known = {m.key for m in self.members.by_key.values() if m.expelled is not None}
+        known |= {m.key for m in self.members.fitting(self.check)}
+        self.newcomers.meet({key: node for key, node in self.online.items() if key not in known})
+
+    def admit(self) -> None:
+        """Register the newcomers whose samples fit the experiment, and refuse the others with a reason.
+
+        All members must have samples of the same kind. If there are no members yet, the most frequent kind among the
+        newcomers counts. Ids follow the order that the newcomers state (their partition), and then their keys. They
+        therefore do not depend on which node was faster.
+        """
+        said = dict(self.newcomers.said)
+        for key, reason in [(k, r) for k, hello in said.items() if (r := self.check(hello)) is not None]:
+            self.newcomers.refuse(key, reason)
+            del said[key]
+        new = sorted(said.items(), key=lambda item: (item[1].order, item[0]))
+        like = majority(self.members.fitting(self.check)) or majority(hello for _, hello in new)
+        for key, hello in new:
+            if kind(hello) != like:
+                self.newcomers.refuse(key, f"its samples are {kind(hello)}; those of the members are {like}")
+        taken = [(key, hello) for key, hello in new if kind(hello) == like]
+        self.members.register(taken)
+        self.newcomers.forget(key for key, _ in taken)
+
+    def here(self) -> int:
+        """Return how many members are online, as of the last look."""
+        return len(self._here())
+
+    def _here(self) -> list[Member]:
+        """Return the members that are online and may take part, and note their nodes."""
+        fitting = self.members.fitting(self.check)
+        room = self.capacity or len(self.members.by_key)
+        here = [m for m in fitting if m.key in self.online and m.id < room]
+        self._nodes = {m.id: int(self.online[m.key].node_id) for m in here}
+        self._since = {m.id: since(self.online[m.key]) for m in here}
+        return here
+
+    # ---- the exchange
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    ) -> Sequence[Reply]:
+        """Send each request to its client's node and return the replies that came in time.
+
+        A node that has lost models that it should still have is sent its request a second time, now with all models.
+
+        Args:
+            round: the round's number.
+            requests: one for each client. A client whose node is not online is left out.
+            deadline_s: the most seconds to wait. None: ``self.deadline_s``.
+            closing: None if the round waits for everybody. Otherwise the exchange ends as soon as ``closing.enough``
+                sound replies are in, including those to rounds from ``closing.since`` on. Clients that are still
+                training get a reply whose ``arrival`` is open. A later exchange returns their answers.
+
+        Returns:
+            The replies, sound or refused, in order of arrival. A client that did not answer in time has none.
+        """
+        seconds = deadline_s or self.deadline_s
+        due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in self._nodes]
+        self.asked = sorted(one.client for one in due)
+        if self._demanded:
+            self._circulate()
+        return self._collect(self._ask(due, seconds, closing), seconds, closing)
+
+    def deliver(self) -> None:
+        """Send the remaining receipts to the clients that are online, and wait for at most a minute.
+
+        Receipts of absent clients stay in the register of letters.
+        """
+        here = self.present(-1).ids.tolist()
+        left = [Open(-1, c, Message("null")) for c in self.letters.waiting if c in here]
+        self._collect(self._ask(left, LETTER_S, None), LETTER_S, None)
+
+    def _circulate(self) -> None:
+        """Show the newest head of the books to all members that are online, and wait a little for their
+        cosignatures: some of those who are asked go on only if more than half have cosigned it.
+        """
+        left = [Open(-1, c, Message("null")) for c in self.shown.lacking(self._nodes)]
+        self._collect(self._ask(left, HEAD_S, None), HEAD_S, None)
+
+    def _ask(self, due: Sequence[Open], seconds: float, closing: Closing | None) -> dict[str, Open]:
+        """Send messages of one round and return them by Flower's ids of the messages. Those that Flower did not take
+        are left out.
+
+        With ``closing`` a message may still be answered long after ``seconds``.
+        """
+        members, records, by_node = self.members.by_id(), {}, {}
+        for one in due:
+            one.node, one.since = self._nodes[one.client], self._since[one.client]
+            by_node[one.node], records[one.node] = one, self._packed(one, members)
+        life = max(1.0, seconds, 0.0 if closing is None else LASTING_S)
+        names = sent(self.grid, self.key, records, life, str(due[0].round)) if due else {}
+        return {name: by_node[node] for node, name in names.items()}
+
+    def _packed(self, one: Open, members: Mapping[int, Member]) -> Any:
+        """Return a message as Flower's records: without the models that the node keeps, with the client's receipts."""
+        job = self.job(members[one.client], self.capacity or len(members))
+        letters = self.letters.waiting.get(one.client, [])
+        one.letters = len(letters)
+        kind = "letter" if one.request is None else "request"
+        values = {"kind": kind, "round": one.round, "job": job.to_json(), "agreement": self.agreement}
+        if letters:
+            values["letter"] = "\n".join(letters)
+        one.shown = self.shown.to(one.client)
+        values |= one.shown
+        message = one.message if one.again else one.message.without(set(self._held.get(one.client, ())))
+        one.down += message.num_bytes
+        return to_records(message, **values)
+
+    def _collect(self, waiting: dict[str, Open], seconds: float, closing: Closing | None) -> list[Reply]:
+        """Return the replies that come until all have answered, enough sound ones are in, or ``seconds`` are over."""
+        # messages of earlier rounds; only where late updates are accepted
+        old = {} if closing is None else self._open
+        begun, sound, asked = time.monotonic(), 0, len(waiting)
+        unsure: list[Open] = []
+        found = [] if closing is None else self._given_up()
+        while not _closed(closing, waiting, old, sound, alone=not asked and not found):
+            for name, answer in pulled(self.grid, [*waiting, *old]):
+                group = waiting if name in waiting else old
+                one = group.pop(name, None)
+                if one is None:
+                    continue
+                reply = self._heard(one, answer)
+                if reply is None and one.unsure:  # once more, with others' cosignatures
+                    unsure.append(one)
+                elif reply is None:  # it has lost models: once more, with all of them
+                    # it has only what is left of the time
+                    group |= self._ask([one], max(0.0, seconds - (time.monotonic() - begun)), closing)
+                elif one.request is not None:
+                    found.append(reply)
+                    sound += closing is not None and one.round >= closing.since and _sound(one.request, reply)
+            if unsure and not waiting:  # everybody has been shown the head whose cosignatures they wait for
+                self._circulate()
+                again = self._ask(unsure, max(0.0, seconds - (time.monotonic() - begun)), closing)
+                waiting, unsure = waiting | again, []
+            # while this waits anyway, newcomers' answers are heard too
+            self.newcomers.poll()
+            if _closed(closing, waiting, old, sound, alone=not asked and not found):
+                break
+            waited = time.monotonic() - begun
+            if waited > seconds:
+                break
+            pause(waited)
+        if closing is not None:
+            self._open |= waiting
+            found += [one.still() for one in waiting.values()]
+        return found
+
+    def _given_up(self) -> list[Reply]:
+        """Return, once, the refusals of training that was open and that nothing can come of any more."""
+        found, self._lost = self._lost, []
+        return found
+
+    def _heard(self, one: Open, answer: FlowerMessage | Exception) -> Reply | None:
+        """Return the reply in a node's answer, or a refusal; None if the node lacks models that it should keep."""
+        # no more bytes than the tasks of this request can need, so that nobody fills the server's memory
+        most = HEADER if one.request is None else min(self.largest, sum(astuple(room(one.request))))
+        opened = guarded(self._opened, answer, most)
+        self._warn(one.node, answer)
+        if isinstance(opened, str):
+            return one.came(Reply(one.client, refused=opened), 0)
+        message, beside = opened
+        # an answer acknowledges the receipts that travelled with the question; a node that refused the message may not
+        # have kept them, and is sent them again (it writes none twice)
+        if not beside.get("refused") and "saw" not in beside:
+            self.letters.delivered({one.client: one.letters})
+        lacks = self.shown.heard(one.client, one.shown, beside) or bool(beside.get("missing"))
+        one.unsure = "waits" in beside
+        if one.unsure and not one.waits and one.client in self._nodes:
+            one.waits = self._demanded = True
+            return None
+        if lacks and not one.again and one.client in self._nodes:
+            one.again = True
+            return None
+        if one.request is None:
+            return Reply(one.client)
+        self._remember(one.client, one.message)
+        read = guarded(self._read, one.round, one.request, message, beside)
+        reply = Reply(one.client, refused=read) if isinstance(read, str) else read
+        return one.came(reply, message.num_bytes)
+
+    def _read(self, round: int, request: Request, message: Message, beside: Beside) -> Reply | str:
+        """Return the reply in a message, or why it is refused.
+
+        The message is untrusted: this may raise anything, and :func:`guarded` turns that into a refusal.
+        """
+        if refused := beside.get("refused"):
+            return one_line(refused)
+        if "waits" in beside:
+            return f"waits: only {beside['waits']} of its witnesses have cosigned the head of the books"
+        if beside.get("round") != round:
+            return f"answer for round {beside.get('round')}"
+        reply = unpack_reply(message, room(request))
+        if reply.client != request.client:
+            return "not a reply of this client"
+        # a private row never leaves its client, which sends none: the row that the server has in its place stays as it
+        # was
+        starts = {t.seat: t.start for t in request.tasks if isinstance(t, Train) and t.private}
+        results = tuple(
+            replace(r, row=starts[r.seat]) if isinstance(r, Trained) and r.seat in starts else r for r in reply.results
+        )
+        return replace(reply, results=results)
+
+    def _remember(self, client: int, message: Message) -> None:
+        """Note which models the node keeps after this message. It must count as :class:`hanse.federation.node.Node`
+        does: the last ``KEPT``, oldest first.
+        """
+        held = [h for h in self._held.get(client, []) if h not in message.arrays]
+        self._held[client] = [*held, *message.arrays][-KEPT:]
+
+    def _warn(self, node: int, reply: FlowerMessage | Exception) -> None:
+        """Log that a member's node has failed, at once and only once for each node. The round may wait for others for
+        long.
+        """
+        if isinstance(reply, Exception) or not reply.has_error() or node in self._failed:
+            return
+        self._failed.add(node)
+        for key, one in self.online.items():
+            if int(one.node_id) == node:
+                LOG.warning("%s: its node failed: %s", named(key, one), one_line(str(reply.error.reason)))
+
+    def _opened(self, reply: FlowerMessage | Exception, largest: int) -> tuple[Message, Beside]:
+        """Return the message and the plain values in a node's answer.
+
+        The answer is untrusted: this may raise anything, and :func:`guarded` turns that into a refusal.
+        """
+        message, values = from_records(content_of(reply, "its node"), largest)
+        return message, said_beside(values)
+
+
+def _closed(
+    closing: Closing | None, waiting: Mapping[str, Open], old: Mapping[str, Open], sound: int, *, alone: bool
+) -> bool:
+    """Say whether an exchange may end: everybody has answered, or enough of them soundly.
+
+    Args:
+        closing: what the round needs, or None.
+        waiting: this round's messages that are open.
+        old: earlier rounds' messages that are open.
+        sound: how many sound replies are in that count.
+        alone: whether nobody was asked in this round and nobody has answered. Earlier rounds' clients are then waited
+            for, as there is nothing else to do.
+    """
+    if closing is not None and closing.enough is not None:
+        if sound >= closing.enough:
+            return True
+        # too few are in, and a late reply would count
+        if any(one.round >= closing.since for one in old.values()):
+            return False
+    return not waiting and not (alone and old)
+
+
+def _sound(request: Request, reply: Reply) -> bool:
+    """Say whether a reply passes all checks against its training request."""
+    size = max((task.start.numel() for task in request.tasks if isinstance(task, Train)), default=0)
+    return refusal(request, reply, size) is None

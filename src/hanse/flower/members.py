@@ -1,0 +1,360 @@
+"""The register of a run's members on a network, and the operator's orders.
+
+A newcomer introduces itself with a :class:`Hello`. If accepted, it becomes a :class:`Member` with a client id in the
+register :class:`Members`, which a run keeps as ``members.json``. A member is recognised by its authenticated key
+(without node authentication, by its node id), whatever its name. So it keeps its id, account and grant when it returns.
+
+:class:`Orders` are what an operator has ordered during a run with ``hanse network pause``, ``go-on`` and ``expel``.
+:func:`give` adds an order to ``operator.jsonl``, and the server reads the file in each round.
+
+What a newcomer says is untrusted. The types below bound every field.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from hanse.base.errors import UserError
+from hanse.base.files import FEDERATION, MEMBERS, json_lines, write_whole
+from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest, UnsoundError
+from hanse.core.port import ClientInfo
+
+LONGEST = 64_000  # the most characters of a hello, as JSON
+NAME = 80  # the most characters of a participant's name
+
+
+def _printable(text: str) -> str:
+    """Return ``text``. Raises ValueError if a character could disturb a terminal or a log."""
+    if not text.isprintable():
+        raise ValueError("has characters that cannot be printed")
+    return text
+
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Size = Annotated[int, Field(ge=1, le=2**31)]
+Word = Annotated[str, Field(max_length=NAME), AfterValidator(_printable)]
+Kind = Literal["plain", "penalty"]  # of a participant's own training loop; "penalty": it takes pulls and tilts
+Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Finite | Word
+
+
+@dataclass(frozen=True)
+class SaidInput:
+    """One of several inputs of a participant's samples (:class:`hanse.data.samples.Input`).
+
+    Attributes:
+        name: the input's name, such as ``"image"``.
+        shape: the input's shape in one sample, without the batch.
+        whole: whether the input holds whole numbers, such as tokens or categories.
+    """
+
+    name: Word
+    shape: Annotated[tuple[Size, ...], Field(max_length=8)]
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A newcomer's description of itself. Each field is within bounds.
+
+    Attributes:
+        num_samples: how many samples the newcomer trains on.
+        input_shape: shape of one sample, without the batch.
+        num_classes: the number of classes. None: targets are numbers (regression).
+        name: the name that the newcomer wants, at most 80 printable characters.
+        text: whether samples are tokens with a label at every position.
+        tests: how many samples the newcomer tests on.
+        profile: plain values that the server may know, such as the newcomer's costs.
+        order: the partition that the node was started with; newcomers get their ids in ascending order of this number.
+        inputs: the layout of a sample's inputs, if there are several.
+        loop: the kind of the newcomer's own training loop. None: it trains as the experiment says.
+        agreed: the newcomer's signature under the agreement (a witness's cosignature). "": its owner has not agreed.
+        witness: the public key of that signature, 64 hexadecimal digits.
+
+    Examples:
+        >>> Hello(num_samples=120, input_shape=(8,), num_classes=2, name="clinic").num_samples
+        120
+    """
+
+    num_samples: Count
+    input_shape: Annotated[tuple[Size, ...], Field(max_length=8)]
+    num_classes: Size | None
+    name: Word = ""
+    text: bool = False
+    tests: Count = 0
+    profile: Annotated[Mapping[Word, Plain], Field(max_length=100)] = field(default_factory=dict)
+    order: Count = 1 << 30
+    inputs: Annotated[tuple[SaidInput, ...], Field(max_length=100)] = ()
+    loop: Kind | None = None
+    agreed: Annotated[str, Field(max_length=500)] = ""
+    witness: Digest | Literal[""] = ""
+
+    @staticmethod
+    def of(said: object) -> Hello:
+        """Return the hello (a newcomer's description of itself) in a JSON text, which is untrusted input.
+
+        Raises:
+            ValueError: the text is too long or not JSON, or a field is missing, unknown or out of bounds. The message
+                names the field.
+
+        Examples:
+            >>> Hello.of('{"num_samples": 120, "input_shape": [8], "num_classes": 2, "name": "clinic"}').num_samples
+            120
+            >>> Hello.of('{"num_samples": -1, "input_shape": [8], "num_classes": 2}')
+            Traceback (most recent call last):
+            hanse.core.declared.UnsoundError: Hello.num_samples: -1: must be at least 0
+        """
+        if not isinstance(said, str) or len(said) > LONGEST:
+            raise ValueError(f"hello: must be JSON of at most {LONGEST} characters")
+        return _HELLO.read(said)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A registered participant.
+
+    The other fields are those of the member's :class:`Hello`.
+
+    Attributes:
+        id: the member's client id, given in the order of registration, from 0.
+        key: the member's identity: the hash of its key, or ``node-ID`` (:func:`hanse.flower.nodes.key_of`).
+        name: the member's name; ``client ID`` if it gave none.
+        expelled: why the member may no longer take part. None: it may.
+    """
+
+    id: int
+    key: str
+    name: str
+    num_samples: int
+    input_shape: tuple[int, ...]
+    num_classes: int | None
+    tests: int
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    expelled: str | None = None
+    text: bool = False
+    inputs: tuple[SaidInput, ...] = ()
+    loop: str | None = None
+    agreed: str = ""
+    witness: str = ""
+
+    @property
+    def info(self) -> ClientInfo:
+        """What mechanisms know of the member."""
+        return ClientInfo(self.id, self.name, self.key, self.num_samples, self.profile)
+
+
+Check = Callable[[Hello | Member], str | None]  # says why such samples do not fit the experiment; None if they do
+
+
+def kind(said: Hello | Member) -> str:
+    """Describe a participant's samples in words. Members' samples fit together if these words are equal.
+
+    Texts may have any length, so their shape is not part of it.
+    """
+    if said.text:
+        return f"texts of {said.num_classes} tokens"
+    labels = "targets that are numbers" if said.num_classes is None else f"{said.num_classes} classes"
+    if said.inputs:
+        parts = (f"{part.name} {'whole ' if part.whole else ''}{list(part.shape)}" for part in said.inputs)
+        return f"of the inputs {', '.join(parts)} with {labels}"
+    return f"of shape {list(said.input_shape)} with {labels}"
+
+
+def majority(said: Iterable[Hello | Member]) -> str | None:
+    """Return the kind of samples that most participants have (the first participant's in a tie); None without any."""
+    counted = Counter(kind(one) for one in said).most_common(1)
+    return counted[0][0] if counted else None
+
+
+@dataclass
+class Members:
+    """The register of participants.
+
+    Attributes:
+        path: the file to which the register is written at each change. None: it is only in memory.
+        by_key: the members by their identities.
+
+    Examples:
+        >>> members = Members()
+        >>> members.register([("key a", Hello(120, (8,), 2, name="clinic")), ("key b", Hello(80, (8,), 2))])
+        >>> [(member.id, member.name) for member in members.fitting()]
+        [(0, 'clinic'), (1, 'client 1')]
+        >>> members.expel({1: "it sent nonsense"})
+        >>> [member.id for member in members.fitting()]
+        [0]
+    """
+
+    path: Path | None = None
+    by_key: dict[str, Member] = field(default_factory=dict)
+
+    @staticmethod
+    def read(path: Path | None) -> Members:
+        """Return the register in the file ``path``, or an empty one if there is no file.
+
+        Raises:
+            UserError: the file is damaged, or holds a key or an id twice.
+        """
+        if path is None or not path.exists():
+            return Members(path)
+        try:
+            found = _REGISTER.read(path.read_text())
+        except ValueError as wrong:
+            raise UserError(_damaged(path, str(wrong))) from None
+        if len({m.key for m in found}) < len(found) or len({m.id for m in found}) < len(found):
+            raise UserError(_damaged(path, "a key or an id is there twice"))
+        return Members(path, {m.key: m for m in found})
+
+    def by_id(self) -> dict[int, Member]:
+        """Return the members by their client ids."""
+        return {m.id: m for m in self.by_key.values()}
+
+    def fitting(self, check: Check = lambda said: None) -> list[Member]:
+        """Return the members that may take part, by ascending id.
+
+        A member may take part if four things are true: it is not expelled, what it said is within bounds, ``check``
+        finds nothing wrong, and its samples are of the most frequent kind.
+        """
+        known = sorted(self.by_key.values(), key=lambda m: m.id)
+        sound = [m for m in known if m.expelled is None and _sound(m) and check(m) is None]
+        like = majority(sound)
+        return [m for m in sound if kind(m) == like]
+
+    def register(self, new: Sequence[tuple[str, Hello]]) -> None:
+        """Give client ids to newcomers, and write the register.
+
+        Args:
+            new: ``(key, hello)`` for each newcomer; ids follow this order. A known key keeps its id (with account and
+                grant) and its expulsion, and gets the new description.
+        """
+        for key, said in new:
+            known = self.by_key.get(key)
+            number = 1 + max((m.id for m in self.by_key.values()), default=-1) if known is None else known.id
+            expelled = None if known is None else known.expelled
+            samples = {name: getattr(said, name) for name in SAMPLES}
+            self.by_key[key] = Member(number, key, said.name or f"client {number}", expelled=expelled, **samples)
+        if new:
+            self._write()
+
+    def expel(self, expelled: Mapping[int, str]) -> None:
+        """Keep members out from now on, and write the register if this changes it.
+
+        Args:
+            expelled: the reason by client id; unknown ids are left out.
+        """
+        members = self.by_id() if expelled else {}
+        found = [replace(members[c], expelled=why) for c, why in expelled.items() if c in members]
+        changed = [m for m in found if m != self.by_key[m.key]]
+        self.by_key.update({m.key: m for m in changed})
+        if changed:
+            self._write()
+
+    def _write(self) -> None:
+        """Write the whole register in one step, so that a crash leaves the old one or the new one."""
+        if self.path is None:
+            return
+        write_whole(self.path, json.dumps([asdict(m) for m in self.by_key.values()], indent=1) + "\n", durable=True)
+
+
+_HELLO = Declared[Hello](Hello)
+_REGISTER = Declared[list[Member]](list[Member])
+SAMPLES = (  # what is kept of a hello
+    "num_samples", "input_shape", "num_classes", "tests", "profile", "text", "loop", "inputs", "agreed", "witness",
+)  # fmt: skip
+
+
+def _sound(member: Member) -> bool:
+    """Say whether a member's description is within the bounds of a hello: the register is a file that people edit."""
+    try:
+        _HELLO.check(Hello(name=member.name, **{name: getattr(member, name) for name in SAMPLES}))
+    except UnsoundError:
+        return False
+    return True
+
+
+def _damaged(path: Path, why: str) -> str:
+    """Return the error line of a register that cannot be read."""
+    return (
+        f"{path}: is not a register of members ({why}); put a copy of it back: it says which key has which account "
+        "(without any, a run starts anew in another folder)"
+    )
+
+
+# ---- the operator's orders
+FILE = "operator.jsonl"
+LONGEST_REASON = 500  # the most characters of a reason
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The effect of all orders so far.
+
+    Attributes:
+        paused: the reason of the pause; None if there is none.
+        expelled: the reasons of expulsions by client id.
+    """
+
+    paused: str | None = None
+    expelled: Mapping[int, str] = field(default_factory=dict)
+
+    @staticmethod
+    def read(run: Path) -> Orders:
+        """Return the effect of the orders in a run directory. Without a file, there are no orders.
+
+        A last line that is still being written is left for the next time.
+
+        Raises:
+            UserError: a line is not an order.
+        """
+        path = run / FILE
+        paused: str | None = None
+        expelled: dict[int, str] = {}
+        for line in json_lines(path, remedy="mend or remove it"):
+            match line:
+                case {"order": "pause", "reason": str(reason)}:
+                    paused = reason
+                case {"order": "go-on"}:
+                    paused = None
+                case {"order": "expel", "client": int(client), "reason": str(reason)}:
+                    expelled[client] = reason
+                case _:
+                    raise UserError(f"{path}: is not a list of orders: {str(line)[:80]!r}: mend or remove it")
+        return Orders(paused, expelled)
+
+
+def check_on_network(run: Path) -> None:
+    """Raise UserError if the folder is not a run directory of a run on a network."""
+    if not (run / FEDERATION).exists():
+        raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
+
+
+def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
+    """Add an order to a run on a network. The run may still be waiting for its members.
+
+    Args:
+        run: the run directory.
+        order: ``"pause"``, ``"go-on"`` or ``"expel"``.
+        reason: 1 to 500 characters, kept with the order.
+        client: the id of the member to expel.
+
+    Raises:
+        UserError: the folder is not a run on a network, the reason is empty or too long, or there is no such member.
+    """
+    check_on_network(run)
+    if not reason.strip() or len(reason) > LONGEST_REASON:
+        raise UserError(f"--reason: {len(reason)} characters: must be 1 to {LONGEST_REASON}")
+    line: dict[str, Any] = {"order": order, "reason": reason.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    if order == "expel":
+        known = Members.read(run / MEMBERS).by_id()
+        member = None if client is None else known.get(client)
+        if member is None:
+            raise UserError(f"--client: {client}: the members are {', '.join(map(str, sorted(known))) or 'none yet'}")
+        line |= {"client": client, "key": member.key, "name": member.name}
+    with (run / FILE).open("a") as file:
+        file.write(json.dumps(line) + "\n")

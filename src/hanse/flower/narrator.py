@@ -1,0 +1,148 @@
+"""What the operator reads during a run on a network.
+
+:class:`Narrator` observes the run and logs each round. :func:`speak` makes these log lines begin with ``hanse:`` in the
+server app's output. ``hanse network run`` follows that output and shows only these lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hanse.base.errors import MachineError, UserError
+from hanse.federation.check import log as refusals
+from hanse.federation.check import one_line
+from hanse.flower.link import FlowerFederation
+from hanse.flower.newcomers import LOG
+from hanse.flower.nodes import named
+from hanse.learning.metrics import ACCURACY, Reading, main_of
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Run
+from hanse.runs.round import Played
+from hanse.runs.round_record import figure_of
+
+MARK = "hanse: "  # the beginning of lines that the server app prints for the operator
+MOST = 20  # the most clients that an error names
+
+
+def speak() -> None:
+    """Print hanse's log lines, including those on refused replies, to the current standard output.
+
+    Flower replaces the standard output of a server app to catch its log, so this must be called inside the app.
+    """
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter(MARK + "%(message)s"))
+    for log in (LOG, refusals):
+        # a process may run several server apps: each line is to appear once, on the latest output
+        for old in [h for h in log.handlers if isinstance(h, logging.StreamHandler)]:
+            log.removeHandler(old)
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+
+
+@dataclass
+class Narrator:
+    """An observer that logs the rounds of a run.
+
+    Refused replies are not logged here: :mod:`hanse.federation.check` logs them with the reason.
+
+    Attributes:
+        federation: the network that the run plays on, for names of clients and nodes.
+        run: the run directory.
+        round: the round that is being played; None between rounds.
+
+    Examples:
+        >>> from hanse.flower.rehearsal import rehearse_network
+        >>> small = rehearse_network("fedavg", "nodes")
+        >>> narrator = Narrator(small.federation, Path("run"))
+        >>> narrator.on_start(small.experiment, 0, [])
+        >>> narrator.on_round({"answered": 4, "seats": 4, "time/round_s": 0.5}, small.played())
+        >>> narrator.round
+        1
+    """
+
+    federation: FlowerFederation
+    run: Path
+    round: int | None = None  # the round that is being played
+    _rounds: int = field(default=0, init=False)
+    _main: Reading = field(default=ACCURACY, init=False)
+
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+        """Log what is played, and with how many members.
+
+        Of the notes in ``said``, the operator sees only warnings and notes on checkpoints.
+        """
+        self.round, self._rounds = first_round, experiment.run.rounds
+        for line in said:
+            if "checkpoint" in line or line.startswith("warning: "):
+                LOG.warning("%s", line)
+        self._main = main_of(experiment.eval.metrics)
+        count = self.federation.here()
+        LOG.info("%s: %d of %d rounds are played; %d members are here", self.run, first_round, self._rounds, count)
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """Log a round: its main figure, how many seats answered, how long it took, and who had a seat if it failed.
+
+        Args:
+            metrics: the round's line of ``metrics.jsonl``; ``answered``, ``seats`` and ``time/round_s`` must be there.
+            played: the round; its number and, if it failed, its refusals are read from ``played.view``.
+        """
+        number = played.view.round
+        self.round = number + 1
+        said = [figure_of(metrics, self._main), f"{metrics['answered']} of {metrics['seats']} seats answered"]
+        if not metrics["answered"]:
+            said.append("the models stay as they were")
+        took = f"{metrics['time/round_s']:.1f} s"
+        LOG.info(
+            "round %d: %s (%d of %d rounds, %s)", number, ", ".join(filter(None, said)), number + 1, self._rounds, took
+        )
+        if "failed" in metrics:
+            LOG.error("round %d: failed, and nothing of it counts: %s", number, one_line(str(metrics["failed"])))
+            for client in list(dict.fromkeys(client for client, _ in played.view.refusals))[:MOST]:
+                LOG.error("round %d: had a seat: %s", number, self.who(client))
+
+    def on_end(self, result: Run) -> None:
+        """Log why the run is over, and where its report and receipts are."""
+        self.round = None
+        if result.over is not None:
+            LOG.info("%s", result.over)
+        LOG.info("%d rounds are played, in %s; see them with: hanse report %s", len(result.metrics), self.run, self.run)
+        if (self.run / "ledger.json").exists():
+            left = sum(map(len, self.federation.letters.waiting.values()))
+            LOG.info(
+                "each participant keeps its receipts on its own machine, in HANSE_HOME (~/.hanse)/RUN/client-N/receipts"
+                + (f"; {left} wait in letters.json for participants that are away" if left else "")
+            )
+
+    def who(self, client: int) -> str:
+        """Return a client in words: its number and name, its node's id, key and registered name."""
+        member = self.federation.members.by_id().get(client)
+        if member is None:
+            return f"client {client}"
+        node = self.federation.online.get(member.key)
+        where = f"key {member.key}, not online" if node is None else named(member.key, node)
+        return f"client {client} '{one_line(member.name)}', {where}"
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Log an exception that ends the run, with the round and the clients that were asked last, and let it pass.
+
+        The lines begin with "mistake:" if some input is wrong, and with "error:" otherwise.
+        """
+        try:
+            yield
+        except (UserError, MachineError) as wrong:
+            for line in wrong.lines:
+                LOG.error("%s: %s", "mistake" if isinstance(wrong, UserError) else "error", line)
+            raise
+        except Exception as wrong:
+            where = "" if self.round is None else f"round {self.round}: "
+            LOG.error("error: %s%s: %s", where, type(wrong).__name__, one_line(str(wrong)))
+            for client in self.federation.asked[:MOST] if self.round is not None else ():
+                LOG.error("asked last: %s", self.who(client))
+            raise

@@ -1,0 +1,199 @@
+"""Asks nodes that are online but not yet members who they are, and reads their answers; some are refused.
+
+:class:`hanse.flower.link.FlowerFederation` uses :class:`Newcomers`. Everything happens in the background of the
+rounds: nothing here waits for an answer. A node that does not answer, or was refused, is asked again after a pause that
+doubles each time. A node whose app was repaired therefore gets in without a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import ConfigRecord
+from flwr.app import Message as FlowerMessage
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from hanse.federation.check import one_line
+from hanse.federation.codec import Message
+from hanse.flower.members import Hello
+from hanse.flower.message import to_records
+from hanse.flower.nodes import named, pulled, sent
+
+LOG = logging.getLogger("hanse.network")
+LOG.addHandler(logging.NullHandler())
+HELLO_S = 60.0  # seconds that an answer is looked for before the question is put again
+FIRST_S, LAST_S = 5.0, 600.0  # seconds before a node is asked again: doubled each time, from the first to the last
+SEEN_S = 1.0  # seconds between two looks for answers while the server waits for something else
+# Flower's errors for a node that has gone: no fault of its app, so it is asked again without a line in the log
+AWAY = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+NOT_OURS = "No query function registered"  # what Flower says of a client app that has no 'hanse'
+
+
+@dataclass
+class _Asked:
+    """A node that is not a member yet, and how far its introduction has come."""
+
+    node: Any  # as Flower's grid describes it
+    message: str | None = None  # the question that is out
+    due: float = 0.0  # when to ask, or to give up the question that is out
+    pause: float = FIRST_S
+    hello: Hello | None = None
+    refused: str | None = None
+
+
+@dataclass
+class Newcomers:
+    """The nodes that are online but not members.
+
+    They are kept by key, so that a node that returns is recognised.
+
+    Attributes:
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        key: the operator's key, which signs the questions.
+        agreement: the hash of the agreement that they must have signed.
+        clock: a function that returns the time in seconds; tests replace it.
+
+    Examples:
+        Two nodes are asked and answer, and one of them is refused:
+
+        >>> from hanse.flower.nodes import key_of
+        >>> from hanse.flower.rehearsal import rehearse_network
+        >>> small = rehearse_network("fedavg", "nodes")
+        >>> grid, newcomers = small.grid, Newcomers(small.grid, small.federation.key)
+        >>> newcomers.meet({key_of(node): node for node in grid.get_nodes()[:2]})
+        >>> first, second = sorted(newcomers.said)
+        >>> newcomers.refuse(first, "it may not take part")
+        >>> list(newcomers.refused) == [first]
+        True
+        >>> newcomers.forget([second])
+        >>> newcomers.said
+        {}
+    """
+
+    grid: Grid
+    key: Ed25519PrivateKey
+    agreement: str = ""
+    clock: Callable[[], float] = time.monotonic
+    _asked: dict[str, _Asked] = field(default_factory=dict, init=False)
+    _here: frozenset[str] = field(default_factory=frozenset, init=False)
+    _looked: float = field(default=float("-inf"), init=False)
+
+    def meet(self, here: Mapping[str, Any]) -> None:
+        """Ask newcomers who they are if it is time to ask them, and read the answers of those that have answered.
+
+        Args:
+            here: the newcomers that are online now, ``{key: node}``.
+        """
+        for key in self._here - set(here):  # who comes back is asked at once; why it was refused is not said again
+            self._asked[key] = _Asked(None, refused=self._asked[key].refused)
+        self._here = frozenset(here)
+        for key, node in here.items():
+            self._asked.setdefault(key, _Asked(node)).node = node
+        now = self.clock()
+        due = [one for one in map(self._asked.__getitem__, here) if not one.message and not one.hello]
+        self._ask([one for one in due if now >= one.due], now)
+        self.poll(0.0)
+
+    def poll(self, every: float = SEEN_S) -> None:
+        """Hear who has answered.
+
+        Args:
+            every: do nothing if the last look was less than this many seconds ago.
+        """
+        now = self.clock()
+        out = {one.message: key for key in self._here if (one := self._asked[key]).message}
+        if not out or now < self._looked + every:
+            return
+        self._looked = now
+        for name, reply in pulled(self.grid, [name for name in out if name]):
+            if isinstance(reply, Exception):
+                self.refuse(out[name], f"its answer cannot be read: {type(reply).__name__}: {reply}")
+            elif name in out:
+                self._hear(out[name], reply)
+        for one in map(self._asked.__getitem__, out.values()):
+            if one.message and now >= one.due:
+                self._again(one, now)
+
+    @property
+    def said(self) -> dict[str, Hello]:
+        """The hellos of the newcomers that are neither registered nor refused yet, by key."""
+        return {key: one.hello for key in sorted(self._here) if (one := self._asked[key]).hello}
+
+    @property
+    def pending(self) -> int:
+        """The number of newcomers that have neither introduced themselves nor been refused."""
+        return sum(not one.hello and one.refused is None for one in map(self._asked.__getitem__, self._here))
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """A line for each newcomer that is online and refused, by key: which node it is, and why."""
+        return {
+            key: f"{named(key, one.node)}: {one.refused}"
+            for key in sorted(self._here)
+            if (one := self._asked[key]).refused and not one.hello
+        }
+
+    def refuse(self, key: str, reason: str) -> None:
+        """Keep a newcomer out, and ask it again after its pause.
+
+        Args:
+            key: the newcomer.
+            reason: the reason, in one line. It is logged if it differs from the previous reason.
+        """
+        one = self._asked[key]
+        reason = one_line(reason)
+        if reason != one.refused:
+            LOG.warning("%s: is kept out: %s", named(key, one.node), reason)
+        one.hello, one.refused = None, reason
+        self._again(one, self.clock())
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Stop asking these newcomers, which are members now."""
+        for key in keys:
+            del self._asked[key]
+        self._here = self._here & set(self._asked)
+
+    def _ask(self, due: list[_Asked], now: float) -> None:
+        """Put the question to these nodes."""
+        if not due:
+            return
+        said = {"kind": "hello", "agreement": self.agreement}
+        questions = {int(one.node.node_id): to_records(Message("null"), **said) for one in due}
+        ids = sent(self.grid, self.key, questions, HELLO_S, "hello")
+        for one in due:
+            one.message, one.due = ids.get(int(one.node.node_id)), now + HELLO_S
+            if one.message is None:
+                self._again(one, now)
+
+    def _hear(self, key: str, reply: FlowerMessage) -> None:
+        """Take in a node's answer: a hello, an error of its app, or anything else, which is refused."""
+        one = self._asked[key]
+        one.message = None
+        if reply.has_error():
+            failed = str(reply.error.reason)
+            if reply.error.code in AWAY:
+                self._again(one, self.clock())
+            elif NOT_OURS in failed:
+                self.refuse(key, "its client app is not hanse's (hanse.flower.client_app makes one): " + failed)
+            else:
+                self.refuse(key, f"its node failed: {failed}")
+            return
+        try:
+            config = reply.content.get("hanse")
+            said = dict(config) if isinstance(config, ConfigRecord) else {}
+            if isinstance(refused := said.get("refused"), str):
+                raise ValueError(f"its node refuses: {refused}")
+            one.hello = Hello.of(said.get("hello"))
+        except ValueError as wrong:
+            self.refuse(key, str(wrong))
+
+    @staticmethod
+    def _again(one: _Asked, now: float) -> None:
+        """Note that a node is to be asked again, after a pause that is twice as long as the one before."""
+        one.message, one.due, one.pause = None, now + one.pause, min(2 * one.pause, LAST_S)

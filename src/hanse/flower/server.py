@@ -1,0 +1,368 @@
+"""The server app of a hanse project: an experiment played with the members of a Flower federation.
+
+A project's ``server_app.py`` calls :func:`server_app` (as ``hanse.flower.server_app``). Its main function is
+:func:`play`, which the simulation on Ray also uses. It waits for the members with :func:`gather`, and collects what the
+run needs to know of data that it never sees. It then hands over to the same loop that plays a run in one process. An
+existing run directory is continued.
+
+The operator's key signs every message to a node. The environment variable ``HANSE_OPERATOR_KEY`` names the key's file;
+``hanse network up`` sets it (:mod:`hanse.flower.operator_key`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.files import FEDERATION, MEMBERS, read_text, write_whole
+from hanse.base.lock import Hold
+from hanse.core.part import Mechanism
+from hanse.data.federated import RemoteData
+from hanse.data.samples import Input, Inputs, Samples
+from hanse.federation.node import Assignment
+from hanse.flower.agreement import Agreement, canonical, sources
+from hanse.flower.link import FlowerFederation
+from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
+from hanse.flower.message import LARGEST
+from hanse.flower.narrator import Narrator, speak
+from hanse.flower.newcomers import LOG
+from hanse.flower.operator_key import signing_key
+from hanse.flower.parent_process import end_with_parent
+from hanse.flower.receipts import Letters, Teller
+from hanse.flower.witnesses import Shown
+from hanse.learning.losses import build_objective
+from hanse.learning.models import build_problem
+from hanse.learning.sequences import is_text
+from hanse.runs.committed import code_hash
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import Observer, Run, run_remote
+from hanse.runs.privacy import noised, private_of
+from hanse.runs.refusals import loop_lacks
+
+OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
+
+REPLACED_S = 30.0  # seconds that a server which is being replaced has to let go of the run directory
+
+AGREEMENT = "HANSE_AGREEMENT"  # the environment variable that names the agreement's file
+
+LoadServerData = Callable[[], tuple[Samples | None, Samples | None]]  # the server's own validation and test set
+
+
+def server_app(
+    experiment: Experiment | str | Path,
+    *,
+    out: str | Path,
+    members: int,
+    load_server_data: LoadServerData | None = None,
+    observers: Sequence[Observer] = (),
+    patience_s: float = 600.0,
+    largest: int = LARGEST,
+    other_data: bool = False,
+    agreement: str | Path | None = None,
+) -> ServerApp:
+    """Return a Flower server app that plays an experiment into a run directory, or continues the run there.
+
+    Args:
+        experiment: the experiment, or the path of its file.
+        out: the run directory. Flower runs a copy of the project, so give an absolute path.
+        members: for how many participants the first round waits. Participants that answer that they cannot take part do
+            not count. Others may join later, up to ``data.clients`` of the experiment.
+        load_server_data: a function that returns the server's validation set and test set, each None if there is none.
+            Mechanisms that value updates need a validation set.
+        observers: see every round (:class:`hanse.runs.experiment.Observer`).
+        patience_s: seconds to wait for the participants before the run fails.
+        largest: the most bytes of a reply; larger replies are refused unread.
+        other_data: whether a run may continue although the server's sets have changed.
+        agreement: the file with the agreement that the members' owners have signed. Default: the file that the
+            environment variable ``HANSE_AGREEMENT`` names, which ``hanse network up`` sets.
+
+    Returns:
+        The app, for ``app = server_app(...)`` in the module that ``pyproject.toml`` names as ``serverapp``.
+    """
+    end_with_parent(sys.argv)  # a run's process must not outlive its SuperLink
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        """Play the experiment; Flower calls this once a run."""
+        speak()
+        loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
+        play(
+            grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s, largest=largest,
+            other_data=other_data, agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
+        )  # fmt: skip
+
+    return app
+
+
+def play(
+    grid: Grid,
+    experiment: Experiment,
+    out: Path,
+    members: int,
+    load_server_data: LoadServerData | None,
+    observers: Sequence[Observer],
+    *,
+    patience_s: float,
+    largest: int = LARGEST,
+    remember: bool = True,
+    other_data: bool = False,
+    hold: Hold | None = None,
+    key: Ed25519PrivateKey | None = None,
+    agreement: Agreement,
+) -> Run:
+    """Wait for the members, play the remaining rounds, and return the finished run.
+
+    Args:
+        grid: Flower's connection to the nodes, as a server app's ``main`` is given it, or a
+            :class:`hanse.flower.rehearsal.InProcessGrid`.
+        experiment: the :class:`hanse.Experiment` to play, with at least ``members`` clients in its ``data`` section.
+        out: the run directory.
+        members: how many participants to wait for.
+        load_server_data: as for :func:`server_app`.
+        observers: as for :func:`server_app`.
+        patience_s: seconds to wait for the participants.
+        largest: the most bytes of a reply.
+        remember: whether ids are kept in ``members.json``. A simulation does not keep them, because its nodes have no
+            keys: there ids follow the partitions at each start.
+        other_data: as for :func:`server_app`.
+        hold: the lock of ``out``, if the caller has it already.
+        key: the operator's key, which signs what is sent. None: the key that ``HANSE_OPERATOR_KEY`` names.
+        agreement: what the members' owners have agreed to. Nodes of others are kept out.
+
+    Raises:
+        UserError: the experiment or hanse is not what was agreed, or it has ended; too few participants come,
+            another process plays into ``out``, there is no key to sign with, or the experiment cannot be played on a
+            network.
+    """
+    if experiment.behaviour:
+        raise UserError("behaviour: clients on a network behave as they do; give behaviours to client_app in a trial")
+    if members > experiment.data.clients:
+        raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
+    signs = signing_key() if key is None else key
+    experiment = noised(experiment, private_of(experiment))  # participants are told it
+    _agreed(agreement, experiment, signs)
+    out.mkdir(parents=True, exist_ok=True)
+    with hold or Hold(out) as hold:
+        hold.take(REPLACED_S)
+        run = named(out / FEDERATION, agreement.run)
+        room, half = experiment.data.clients, experiment.federation.half_precision
+        job = assignments(experiment, run)
+        register = Members.read(out / MEMBERS if remember else None)
+        validation, test = (None, None) if load_server_data is None else load_server_data()
+
+        letters = Letters.read(out / "letters.json")
+        own = [samples for samples in (validation, test) if samples is not None]
+        fits = _fits(own, experiment.mechanism.built)
+
+        def check(said: Hello | Member) -> str | None:
+            """Return why a participant cannot take part, or None."""
+            return agreement.lacks(said) or fits(said)
+
+        federation = FlowerFederation(
+            grid, register, job, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
+            largest=largest, half=half, orders=partial(Orders.read, out), letters=letters, check=check,
+            shown=Shown(out), agreement=agreement.hash,
+        )  # fmt: skip
+        narrator = Narrator(federation, out)
+        with narrator.watching():
+            gather(federation, members, patience_s)
+            # the loop knows of the members' data only what they have said: sizes by id, and the shape that all of them
+            # share
+            found = [m for m in register.fitting(check) if m.id < room]
+            sizes = [0] * room
+            for member in found:
+                sizes[member.id] = member.num_samples
+            one = found[0]
+            inputs = Inputs(tuple(Input(part.name, part.shape, part.whole) for part in one.inputs))
+            data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text, inputs)
+            watching = [*observers, Teller(letters, federation.deliver, out), narrator]
+            return run_remote(
+                experiment, data, federation, hold=hold, observers=watching, other_data=other_data, key=signs,
+                agreement=agreement.hash,
+            )  # fmt: skip
+
+
+def assignments(experiment: Experiment, run: str) -> Callable[[Member, int], Assignment]:
+    """Return a function that makes a member's assignment: what its node must know of the run."""
+    seed, model = experiment.run.seed, experiment.model
+
+    @cache
+    def frozen_of(shape: tuple[int, ...], classes: int | None) -> str:
+        """Return the fingerprint of the frozen parameters, with which a node checks that it has the same ones.
+
+        Building a model can take long, so that this is kept for each kind of samples.
+        """
+        objective = build_objective(experiment.train.loss, classes)
+        return build_problem(model.name, shape, classes, seed, objective=objective, **model.options)[0].unsent
+
+    def job(member: Member, num_clients: int) -> Assignment:
+        """Return the assignment of a member among ``num_clients`` clients."""
+        return Assignment(
+            run,
+            member.id,
+            num_clients,
+            seed,
+            {"name": model.name, **model.options},
+            experiment.train.model_dump(),
+            half=experiment.federation.half_precision,
+            unsent=frozen_of(member.input_shape, member.num_classes) if model.send != "all" else "",
+            metrics=experiment.eval.metrics or (),
+            private=experiment.federation.private,
+        )
+
+    return job
+
+
+def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
+    """Return a check that says why a participant cannot take part, or None.
+
+    Its samples must be like the server's ``own``, and its own training loop, if it has one, must do what the mechanism
+    asks of it.
+    """
+    alike = _alike(own)
+
+    def check(said: Hello | Member) -> str | None:
+        lack = loop_lacks(mechanism, said.loop)
+        return alike(said) if lack is None else f"its training loop {lack}"
+
+    return check
+
+
+def _alike(own: Sequence[Samples]) -> Check:
+    """Return a check that says how a participant's samples differ from the server's own, or None."""
+    labels = [None if s.y.is_floating_point() else int(s.y.max()) for s in own if len(s)]
+
+    def check(said: Hello | Member) -> str | None:
+        for samples in own:
+            if said.text != is_text(samples):
+                return f"its samples are {kind(said)}; the server's own are {'' if is_text(samples) else 'no '}texts"
+            shape = tuple(samples.x.shape[1:])
+            named = tuple(SaidInput(part.name, part.shape, part.whole) for part in samples.inputs.parts)
+            if not said.text and (shape != said.input_shape or named != said.inputs):
+                ours = f"of the inputs {', '.join(samples.inputs.shapes)}" if named else f"of shape {list(shape)}"
+                return f"its samples are {kind(said)}; the server's own are {ours}"
+        for largest in labels:
+            if (largest is None) != (said.num_classes is None):
+                return f"its samples are {kind(said)}; the server's have {'numbers' if largest is None else 'classes'}"
+            if largest is not None and said.num_classes is not None and largest >= said.num_classes:
+                return f"its samples are {kind(said)}; the server's own have labels up to {largest}"
+        return None
+
+    return check
+
+
+def gather(federation: FlowerFederation, members: int, patience_s: float) -> None:
+    """Wait until the expected number of members is online, and register the newcomers together.
+
+    Ids follow the order that the newcomers state. At the very first start, nodes beyond the expected number also get
+    ``OTHERS_S`` seconds to introduce themselves. Ids therefore do not depend on which node was faster. Nobody waits for
+    nodes that were expelled or refused.
+
+    Args:
+        federation: the network, with its register of members.
+        members: how many members are expected.
+        patience_s: seconds to wait.
+
+    Raises:
+        UserError: too few members come in time, or all nodes that are online were refused. The message has a line for
+            each reason.
+    """
+    end, enough, told = time.monotonic() + patience_s, None, -1
+    while True:
+        federation.look()
+        newcomers, known = federation.newcomers, federation.members.by_key
+        refused, here = newcomers.refused, federation.here() + len(newcomers.said)
+        due = members - sum(m.expelled is not None for m in known.values())
+        now = time.monotonic()
+        if here >= max(1, due - len(refused)):
+            enough = now if enough is None else enough
+            # a run that goes on knows its members; a first start waits a little for nodes that have not answered yet
+            if known or not newcomers.pending or now >= min(enough + OTHERS_S, end):
+                federation.admit()
+                if federation.here():
+                    return
+        elif not here and not newcomers.pending and len(refused) >= max(1, due):
+            raise UserError(f"members: none of the {len(refused)} nodes that are here can take part", *refused.values())
+        if now > end:
+            why = [*refused.values(), *([f"{newcomers.pending} have not answered yet"] if newcomers.pending else [])]
+            raise UserError(f"members: {here} of {members} nodes came within {patience_s:g} s", *why)
+        if here != told:
+            LOG.info("%d of %d members are here", here, members)
+            told = here
+        time.sleep(0.5)
+
+
+def used(path: str | Path | None, out: Path) -> Agreement:
+    """Return the agreement in a file, and note in ``FILE.run`` that the run in ``out`` goes by it.
+
+    Raises:
+        UserError: there is none, it is damaged, or it was used for another run.
+    """
+    if not path or not Path(path).exists():
+        said = f"{AGREEMENT}: {path}: is not there" if path else f"{AGREEMENT}: is not set: there is no agreement"
+        raise UserError(f"{said}; 'hanse network up' writes one for experiment.toml")
+    file = Path(path)
+    try:
+        agreement, _ = Agreement.read(read_text(file))
+    except ValueError as wrong:
+        raise UserError(f"{file}: is damaged: {wrong}; 'hanse network up' writes it anew") from None
+    mark, here = file.with_suffix(".run"), str(out.absolute())
+    there = mark.read_text().strip() if mark.exists() else here
+    if there != here:
+        raise UserError(f"{file}: was used for the run in {there}; 'hanse network up' writes another")
+    write_whole(mark, here + "\n", durable=True)
+    return agreement
+
+
+def _agreed(agreement: Agreement, experiment: Experiment, key: Ed25519PrivateKey) -> None:
+    """Raise UserError unless this operator may play an experiment with this hanse under an agreement."""
+    said, lines = canonical(experiment), list[str]()
+    for name, section in said.items():
+        there = agreement.experiment.get(name, {})
+        different = [key for key in {**section, **there} if section.get(key) != there.get(key)]
+        lines += [f"{name}.{key}: {section.get(key)!r}: {there.get(key)!r} was agreed" for key in different]
+    if sources(said) != dict(agreement.imported):
+        lines.append("what the experiment names by import path was changed since it was agreed")
+    if agreement.operator != key.public_key().public_bytes_raw().hex():
+        lines.append("the agreement is another operator's")
+    if time.strftime("%Y-%m-%d", time.gmtime()) > agreement.expires:
+        lines.append(f"the agreement ended on {agreement.expires}")
+    if code_hash() not in agreement.releases.values():
+        lines.append("this release of hanse is not among those that were agreed")
+    if lines:
+        raise UserError(*lines, "'hanse network up' writes a new agreement, which each member's owner must be given")
+
+
+def named(path: Path, run: str) -> str:
+    """Return the run's name, which names its folder at the participants, and write it into ``path``.
+
+    Raises:
+        UserError: the run there has another name, so it goes by another agreement.
+        MachineError: the file is damaged.
+    """
+    if not path.exists():
+        write_whole(path, json.dumps({"run": run}) + "\n", durable=True)
+    if (there := run_name(path)) != run:
+        raise UserError(f"{path.parent}: is the run '{there}', and the agreement is about '{run}'")
+    return run
+
+
+def run_name(path: Path) -> str:
+    """Return the name of a run, from its ``federation.json``. Raises MachineError if the file is damaged."""
+    try:
+        return str(json.loads(path.read_text())["run"])
+    except (ValueError, KeyError, TypeError):
+        raise MachineError(
+            f'{path}: is damaged; it must be {{"run": NAME}}, with the name of the run\'s folder at its participants'
+        ) from None

@@ -1,0 +1,344 @@
+"""Converts models in users' forms to rows that can be averaged, and averages back to these forms.
+
+The forms are state dicts, arrays, Flower's lists of arrays, rows of one array, and fitted scikit-learn estimators
+(:mod:`hanse.reports.estimators`), each in a list or by name.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hanse.base.errors import UserError
+from hanse.core.table import Floats, Ints
+from hanse.data.frames import client_name, is_frame
+from hanse.reports.estimators import check_alike, check_own, is_estimator, parameters_of, with_parameters
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of the given updates.
+
+    Attributes:
+        first: the first update, whose names and shapes all others must have.
+        names: the tensors that are averaged and so make up a row.
+        called: the first update's name in messages.
+    """
+
+    first: Any
+    names: Sequence[Any]
+    called: str = "updates[0]"
+
+    def row(self, update: Any, where: str) -> Tensor:
+        """Return an update as a row ``[P]`` float64.
+
+        Raises:
+            UserError: the update does not have this form, or contains numbers that are not finite. The message begins
+                with ``where``.
+        """
+        parts = parts_of(update, where)
+        mine = parts_of(self.first, where)
+        if parts.keys() != mine.keys():
+            odd = sorted(map(str, parts.keys() ^ mine.keys()))[:3]
+            raise UserError(
+                f"{where}: has other entries than {self.called} ({', '.join(odd)}): must be of one architecture"
+            )
+        for name in self.names:
+            if parts[name].shape != mine[name].shape:
+                what, wanted = tuple(parts[name].shape), tuple(mine[name].shape)
+                at = f", {name!r}" if len(parts) > 1 else ""
+                raise UserError(f"{where}{at}: has shape {what}: must be {wanted}, as {self.called} has")
+        # in float64, so averaging loses nothing of updates in float32
+        row = torch.cat([torch.zeros(0), *(parts[name].reshape(-1) for name in self.names)]).double()
+        if not bool(row.isfinite().all()):
+            bad = next(name for name in self.names if not bool(parts[name].isfinite().all()))
+            at = f", {bad!r}" if len(parts) > 1 else ""
+            remedy = "mend it" if where == "start" else "leave this update out, or mend it"
+            raise UserError(f"{where}{at}: has numbers that are not finite: {remedy}")
+        return row
+
+    def others(self, update: Any) -> bytes:
+        """Return the parts of an update that are not averaged (counters), as bytes."""
+        parts = parts_of(update, self.called)
+        return b"".join(part.cpu().numpy().tobytes() for name, part in parts.items() if name not in self.names)
+
+    def gradient(self, given: Any) -> Tensor:
+        """Return a gradient in this form as a row ``[P]`` float64.
+
+        Missing entries of a state dict, and None, are 0. Entries of integers, which are not averaged, are ignored.
+
+        Raises:
+            UserError: the gradient does not have this form.
+        """
+        mine, plain = parts_of(self.first, self.called), _plain(given)
+        if isinstance(plain, list | tuple):
+            if len(plain) != len(mine):
+                raise UserError(f"gradient: a list of {len(plain)} arrays: must have {len(mine)}, as {self.called} has")
+            plain = dict(enumerate(plain))
+        if isinstance(plain, Mapping):  # of whole numbers libraries give zeros, or what is no array; None is of none
+            known = {name for name in mine if name not in self.names}
+            plain = {name: part for name, part in plain.items() if part is not None and name not in known}
+        parts = {} if isinstance(plain, Mapping) and not plain else parts_of(plain, "gradient")
+        if odd := sorted(map(str, parts.keys() - mine.keys()))[:3]:
+            raise UserError(f"gradient: has entries that no update has ({', '.join(odd)})")
+        for name in parts:
+            if parts[name].shape != mine[name].shape:
+                what, wanted = tuple(parts[name].shape), tuple(mine[name].shape)
+                at = f", {name!r}" if len(mine) > 1 else ""
+                raise UserError(f"gradient{at}: has shape {what}: must be {wanted}, as {self.called} has")
+        whole = [parts.get(name, torch.zeros_like(mine[name])).reshape(-1).cpu().double() for name in self.names]
+        return torch.cat(whole)
+
+    def made(self, row: Tensor, like: Any) -> Any:
+        """Return a row ``[P]`` in the form of an update, with everything else copied from the update ``like``."""
+        parts, made, at = parts_of(like, ""), {}, 0
+        for name, part in parts.items():
+            if name not in self.names:
+                made[name] = part.clone()  # the user's ``evaluate`` may change it in place
+                continue
+            # an average of whole numbers is seldom one
+            kind = part.dtype if part.is_floating_point() else torch.float64
+            made[name] = row[at : at + part.numel()].reshape(part.shape).to(part.device, kind)
+            at += part.numel()
+        if isinstance(like, Mapping):
+            return {name: made[name] if isinstance(like[name], Tensor) else made[name].numpy() for name in like}
+        if isinstance(like, list | tuple):
+            return [made[i] if isinstance(part, Tensor) else made[i].numpy() for i, part in enumerate(like)]
+        return made[None] if isinstance(like, Tensor) else made[None].numpy()
+
+
+def _plain(given: Any) -> Any:
+    """Return an update or a gradient with arrays of other libraries, such as JAX, as NumPy's."""
+    if isinstance(given, Mapping):
+        return {name: _plain(part) for name, part in given.items()}
+    if isinstance(given, list | tuple):
+        return [_plain(part) for part in given]
+    # a copy, since theirs may not be written to
+    return np.array(given) if hasattr(given, "__array__") and not isinstance(given, Tensor | np.ndarray) else given
+
+
+def parts_of(update: Any, where: str) -> dict[Any, Tensor]:
+    """Return an update's tensors by name (state dicts), by number (lists), or under None (one array).
+
+    Raises:
+        UserError: something is not an array of real numbers; the message begins with ``where``.
+    """
+    if isinstance(update, Mapping):
+        named: Mapping[Any, Any] = update
+    elif isinstance(update, list | tuple):
+        named = dict(enumerate(update))
+    else:
+        named = {None: update}
+    parts = {}
+    for name, part in named.items():
+        at = where if name is None else f"{where}, {name!r}"
+        if np.ma.is_masked(part):
+            raise UserError(f"{at}: has masked entries: fill them, or leave this update out")
+        if isinstance(part, np.ndarray) and part.dtype.kind in "fiub":
+            parts[name] = torch.from_numpy(np.ascontiguousarray(part).reshape(part.shape))  # which would make [1] of []
+        elif isinstance(part, Tensor) and not part.is_complex() and part.layout is torch.strided:
+            parts[name] = part.detach()
+        elif isinstance(part, nn.Module):
+            raise UserError(f"{at}: is a module: give its state_dict()")
+        else:
+            raise UserError(f"{at}: {type(part).__name__}: must be a dense array or tensor of real numbers")
+    if not parts:
+        raise UserError(f"{where}: has no entries")
+    return parts
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The given updates.
+
+    Attributes:
+        names: ``[n]``, the updates' names: the keys of the dictionary, or 0, 1, ...
+        keys: ``[n]``, the keys themselves. None: the updates were given as a list.
+        updates: ``[n]``, each as a state dict, list, array or tensor.
+        form: the form of the updates.
+        rows: ``[n, P]`` float64 on the CPU, one model per row.
+        get: converts a user's model to the form of ``updates``; its second argument is the name for messages.
+        put: converts a model in the form of ``updates`` back to the user's form.
+    """
+
+    names: tuple[str, ...]
+    keys: tuple[Any, ...] | None
+    updates: Sequence[Any]
+    form: Form
+    rows: Tensor
+    get: Callable[[Any, str], Any]
+    put: Callable[[Any], Any]
+
+    def some(self, at: Ints) -> Given:
+        """Return the updates at positions ``at [m]`` alone."""
+        keys = None if self.keys is None else tuple(self.keys[i] for i in at)
+        names, updates = tuple(self.names[i] for i in at), [self.updates[i] for i in at]
+        return replace(self, names=names, keys=keys, updates=updates, rows=self.rows[torch.from_numpy(at)])
+
+
+def given_updates(updates: Any, parameters: Parameters | None) -> Given:
+    """Read the user's updates.
+
+    Args:
+        updates: as in :func:`hanse.reports.valuing.value`.
+        parameters: how to read a model's arrays and put them back. None: unchanged, or scikit-learn's.
+
+    Raises:
+        UserError: no updates, or updates that do not fit each other.
+    """
+    keys: tuple[Any, ...] | None = None
+    if is_frame(updates):
+        raise UserError(
+            "updates: a DataFrame: does not say whether its rows or columns are the models: give "
+            "dict(zip(frame.index, frame.to_numpy())), or the same of frame.T if its columns are"
+        )
+    updates = updates if isinstance(updates, Mapping | Sequence) else _plain(updates)
+    if isinstance(updates, Tensor | np.ndarray):
+        if updates.ndim != 2:
+            raise UserError(
+                f"updates: one array of shape {tuple(updates.shape)}: must be [n, P], one model per row, or a list"
+            )
+        updates = list(updates)
+    elif isinstance(updates, Mapping):
+        keys, updates = tuple(updates), list(updates.values())
+        _refuse_one_state(keys, updates)
+    if not isinstance(updates, Sequence) or isinstance(updates, str):
+        kind = type(updates).__name__
+        raise UserError(f"updates: {kind}: must be models by name, a list of them, or rows [n, P]")
+    if not updates:
+        raise UserError(f"updates: the {'list' if keys is None else 'dictionary'} is empty: must have at least one")
+    names = shown_names(range(len(updates)) if keys is None else keys, "updates", "one")
+    where = [f"updates[{key!r}]" for key in (range(len(updates)) if keys is None else keys)]
+    get, put = _pair(parameters, updates, where)
+    plain = [_plain(get(update, at)) for update, at in zip(updates, where, strict=True)]
+    parts = parts_of(plain[0], where[0])
+    lone = len(parts) == 1  # whole numbers in a state dict are counters; a lone array of them is a model all the same
+    averaged = [name for name, part in parts.items() if part.is_floating_point() or (lone and name is None)]
+    form = Form(plain[0], averaged, where[0])
+    if sum(parts[name].numel() for name in averaged) == 0:
+        raise UserError(f"{where[0]}: has no real numbers to average")
+    rows = torch.stack([form.row(update, at).cpu() for update, at in zip(plain, where, strict=True)])
+    return Given(names, keys, plain, form, rows, get, put)
+
+
+def shown_names(names: Sequence[Any], where: str, who: str) -> tuple[str, ...]:
+    """Return names as they are shown, ``[n]``: one line each, numbers as they are.
+
+    Raises:
+        UserError: nothing of a name can be shown, or two would be shown alike; the message begins with ``where``.
+    """
+    shown = tuple(client_name(name, where, "", who) for name in names)
+    if len(set(shown)) < len(shown):
+        raise UserError(f"{where}: two are called {max(shown, key=shown.count)!r}: give them other names")
+    return shown
+
+
+Parameters = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
+"""``get(model)`` reads a model's arrays, and ``put(model, arrays)`` puts arrays into a copy of it."""
+
+
+def _refuse_one_state(keys: Sequence[Any], updates: Sequence[Any]) -> None:
+    """Raise UserError for one state dict instead of several: arrays by name, of several shapes."""
+    arrays = [one for one in updates if isinstance(one, Tensor | np.ndarray)]
+    if len(arrays) == len(updates) and len({tuple(one.shape) for one in arrays}) > 1:
+        wanted = tuple(arrays[0].shape)
+        odd, what = next((k, s) for k, one in zip(keys, arrays, strict=True) if (s := tuple(one.shape)) != wanted)
+        raise UserError(
+            f"updates[{odd!r}]: has shape {what}: must be {wanted}, as updates[{keys[0]!r}] has; if these are one "
+            "model's state dict, give one for each client: {'Hope': state, ...}"
+        )
+
+
+def _pair(
+    parameters: Parameters | None, updates: Sequence[Any], where: Sequence[str]
+) -> tuple[Callable[[Any, str], Any], Callable[[Any], Any]]:
+    """Return what reads a model that the user gave, and what makes one such model of the arrays."""
+    first = updates[0]
+    if parameters is not None:
+        if not isinstance(parameters, tuple | list) or len(parameters) != 2 or not all(map(callable, parameters)):
+            raise UserError(f"parameters: {parameters!r:.80}: must be two functions, get(model) and put(model, arrays)")
+        read, write = parameters
+
+        def put(arrays: Any) -> Any:
+            made = copy.deepcopy(first)
+            said = write(made, arrays)
+            return made if said is None else said
+
+        def taken(model: Any, at: str) -> Any:
+            arrays = read(model)
+            # unless a function writes into what it is given, which is the user's
+            check_own(model, lambda: put(copy.deepcopy(arrays)), at, "what parameters=(get, put) carries over")
+            return arrays
+
+        return taken, put
+    if not is_estimator(first):
+        return lambda model, _: model, lambda arrays: arrays
+
+    def get(model: Any, at: str) -> Any:
+        check_alike(model, first, at, where[0])
+        arrays = parameters_of(model, at)
+        check_own(model, lambda: with_parameters(first, arrays), at, "its coefficients and intercepts")
+        return arrays
+
+    return get, lambda arrays: with_parameters(first, arrays)
+
+
+def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Given) -> Floats:
+    """Return the weights ``[n]`` as float64, ones if there are none given.
+
+    Args:
+        weights: numbers, in the order of the updates or by name.
+        given: the updates.
+
+    Raises:
+        UserError: the weights are not n finite numbers of at least 0, are all 0, or have other names than the updates.
+    """
+    n = len(given.rows)
+    if weights is None:
+        return np.ones(n)
+    if given.keys is not None and hasattr(weights, "to_dict"):  # a pandas Series has names, and an order of its own
+        weights = weights.to_dict()
+    if isinstance(weights, Mapping):
+        if given.keys is None or set(weights) != set(given.keys):
+            named = "0, 1, ..., as a list" if given.keys is None else ", ".join(given.names)[:200]
+            raise UserError(f"weights: by {', '.join(map(str, weights))[:200]}: must be by the updates' names: {named}")
+        weights = [weights[key] for key in given.keys]
+    try:
+        numbers: Any = weights.detach().cpu() if isinstance(weights, Tensor) else weights
+        weights_given = np.asarray(numbers, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"weights: {weights!r}: must be {n} numbers, one for each update") from None
+    if weights_given.shape != (n,):
+        raise UserError(f"weights: of shape {weights_given.shape}: must be {n} numbers, one for each update")
+    if (
+        not np.isfinite(weights_given).all()
+        or (weights_given < 0).any()
+        or not weights_given.any()
+        or weights_given.max() > np.finfo(np.float64).max / n
+    ):
+        raise UserError(
+            f"weights: {weights_given.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum"
+        )
+    return weights_given
+
+
+def start_of(start: Any, given: Given) -> Tensor | float:
+    """Return the row ``[P]`` of the model before the updates, or the worth of no update.
+
+    Raises:
+        UserError: neither a finite number nor a model in the form of the updates.
+    """
+    if start is None:
+        return 0.0
+    if isinstance(start, int | float | np.number) and not isinstance(start, bool):
+        if not math.isfinite(start):
+            raise UserError(f"start: {start}: must be a finite number, or a model in the form of one update")
+        return float(start)
+    return given.form.row(_plain(given.get(start, "start")), "start").cpu()

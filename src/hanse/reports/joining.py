@@ -1,0 +1,606 @@
+"""Who gains by joining a federation: compares each client's model, on its own test rows, with one trained alone.
+
+:func:`who_gains` (``hanse.who_gains``) plays several mechanisms, and every client alone, on the same data, and returns
+:class:`Joining`. Its verdict on a client is that of the client's statement
+(:func:`hanse.reports.statement_fit.fit_of`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from hanse.base.errors import UserError, in_python
+from hanse.base.factories import named_choice
+from hanse.base.files import table
+from hanse.core.part import Mechanism, in_slots
+from hanse.data.build import with_own
+from hanse.data.choices import OBJECT
+from hanse.data.dataset import Dataset
+from hanse.data.frames import Features, is_frame, possible_clients
+from hanse.data.kinds import Column
+from hanse.data.own import as_dataset
+from hanse.data.preparing import Statistics
+from hanse.data.spec import DataSpec
+from hanse.games.jackknife import SURE
+from hanse.learning.metrics import ACCURACY, LOSS, Reading, main_of
+from hanse.learning.models import Factory
+from hanse.reports.chart import Chart, Line, Lines, slug
+from hanse.reports.evaluations import progress as shown
+from hanse.reports.evaluations import whole_number
+from hanse.reports.showing import Picture, Shown, frame
+from hanse.reports.statement_fit import Fit, fit_of
+from hanse.reports.worths import listed
+from hanse.runs import experiment as running
+from hanse.runs.chance import NEAR_ALL
+from hanse.runs.config import Experiment, RunSection
+from hanse.runs.observers import Told, mostly_refused
+from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.setup import Own, build
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALONE = "local"
+"""The mechanism of clients that train alone."""
+_OF_SERVER = 0.2  # the share of rows that goes to the server, for mechanisms that judge updates on them
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The effect of joining on one client. Gains above 0 are better, also for metrics where less is better.
+
+    Attributes:
+        client: the client's name.
+        mechanism: the mechanism's name.
+        joined: the metric of the client's model after joining, on its own test rows.
+        alone: the metric of the model that the client trained alone.
+        gain: the improvement by joining. NaN: not known.
+        low: the lower end of the 95 % interval of ``gain``. NaN: not known.
+        high: the upper end of that interval.
+        samples: how many test rows the client has. None: not recorded.
+    """
+
+    client: str
+    mechanism: str
+    joined: float
+    alone: float
+    gain: float
+    low: float
+    high: float
+    samples: int | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Joining(Shown):
+    """Who gains by joining, by mechanism. The answer prints as a table, and a notebook also shows its picture.
+
+    Attributes:
+        gains: a :class:`Gain` for each mechanism and client.
+        reading: the metric's name and how it is shown.
+        splits: the number of splits of the data over which gains are averaged.
+        played: sentences on the settings used, since other settings give other gains.
+        notes: warnings and notes of the runs, such as data that may be meant otherwise than they were read.
+    """
+
+    gains: tuple[Gain, ...]
+    reading: Reading
+    splits: int = 1
+    played: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The mechanisms that clients joined."""
+        return tuple(dict.fromkeys(gain.mechanism for gain in self.gains))
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients."""
+        return tuple(dict.fromkeys(gain.client for gain in self.gains))
+
+    def sign(self, gain: Gain) -> int:
+        """Return 1 if joining is better over the whole interval, -1 if it is worse, else 0.
+
+        The result is also 0 if the displayed digits show no difference.
+        """
+        nothing = self.reading.show_difference(0.0)
+        if all(self.reading.show_difference(abs(end)) == nothing for end in (gain.low, gain.high)):
+            return 0
+        return 1 if gain.low > 0 else -1 if gain.high < 0 else 0
+
+    def of(self, mechanism: str) -> tuple[Gain, ...]:
+        """Return the gains by one mechanism. Raises UserError if that mechanism was not played."""
+        gains = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
+        if not gains:
+            raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
+        return gains
+
+    def sentences(self) -> Sequence[str]:
+        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear."""
+        known = {name: [g for g in self.of(name) if np.isfinite(g.gain)] for name in self.mechanisms}
+        counts = {name: [sum(self.sign(g) == s for g in own) for s in (1, -1, 0)] for name, own in known.items() if own}
+        mean = {name: float(np.mean([g.gain for g in known[name]])) for name in counts}
+        ahead = {name: up - down for name, (up, down, _) in counts.items()}
+        best = max(counts, key=lambda name: (ahead[name], mean[name]), default=None)
+        first = _NOTHING_KNOWN if best is None else _headline(best, len(self.clients), *counts[best])
+        if best is not None and len(known) > 1:
+            alike = [*ahead.values()].count(ahead[best]) > 1
+            by = "the mean gain" if alike else "clients surely better off, less those surely worse"
+            first += f" Of the {len(known)} mechanisms here, {best} is ahead by {by}."
+        each = [
+            f"{name}: {up} surely better off, {down} surely worse, {open_} open; on the mean "
+            f"{self.reading.show_difference(mean[name])} of {self.reading.title}."
+            for name, (up, down, open_) in counts.items()
+        ]
+        each += [
+            f"{name}: the gain of {len(unknown)} of {len(self.clients)} clients is not known ({listed(unknown)}): a "
+            "test of the client's model, or of the one trained alone, is not a finite number."
+            for name in known
+            if (unknown := [g.client for g in self.of(name) if not np.isfinite(g.gain)])
+        ]
+        over = f", and are means over {self.splits} splits" if self.splits > 1 else ""
+        finite = [gain.alone for gain in self.gains if np.isfinite(gain.alone)]
+        alone = float(np.mean(finite)) if finite else -np.inf
+        if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
+            each.append(f"Alone, clients reach {self.reading.show(alone)} on the mean: almost nothing is left to gain.")
+        each.append(f"Gains are on each client's own test rows, with 95 % intervals for the draw of these rows{over}.")
+        return [first, *self.notes, *each, *self.played]
+
+    def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return a row for each client: its metric alone, and its gain by each mechanism with the interval."""
+        rows = []
+        for i, client in enumerate(self.clients):
+            own = [self.of(name)[i] for name in self.mechanisms]
+            rows.append([client, self._shown(own[0].alone), *map(self._told, own)])
+        return ("", f"{self.reading.title} alone", *self.mechanisms), rows
+
+    def _shown(self, value: float) -> str:
+        return "–" if np.isnan(value) else self.reading.show(value)
+
+    def _told(self, gain: Gain) -> str:
+        if np.isnan(gain.gain):
+            return "–"
+        words = self.reading.show_difference(gain.gain)
+        ends = [self.reading.show_difference(end).removesuffix(" points") for end in (gain.low, gain.high)]
+        return words if np.isnan(gain.low) else f"{words} ({ends[0]} to {ends[1]})"
+
+    def plot(self) -> Picture:
+        """Return a picture of all clients' gains with their 95 % intervals, one colour per mechanism."""
+        factor, many = self.reading.factor, len(self.mechanisms)
+        lines = []
+        for k, name in enumerate(self.mechanisms):
+            own = self.of(name)
+            x = np.arange(len(own)) + np.float64(0.5 * ((k + 0.5) / many - 0.5))  # next to each other
+            columns = np.array([[g.gain, g.low, g.high] for g in own], np.float64).T * factor
+            lines.append(Line(name, x, columns[0], columns[1], columns[2], dots=True))
+        unit = "points" if self.reading.percent else ""
+        caption = (
+            f"By how much each client's {self.reading.title} is better than alone (above 0) or worse, on its own test "
+            "rows. Whiskers: 95 % intervals."
+        )
+        marks = Lines(tuple(lines), zero=True, whole=False, places=self.clients, named=True)
+        axis = f"gain in {self.reading.title}{f' ({unit})' if unit else ''}"
+        return Picture(Chart("who-gains", "", "Whom does joining pay?", caption, marks, y=axis))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with a row for each client and mechanism: joined, alone, gain, low, high, samples.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return frame([{**vars(gain)} for gain in self.gains], "client")
+
+
+_NOTHING_KNOWN = (
+    "Whether joining pays is not known for any client: no test of both of its models is a finite number. Numbers are "
+    "too large, or training diverges: scale the features and the target (to a spread of about 1), or take a smaller lr."
+)
+
+
+def _as_arguments(line: str) -> str:
+    """Return a message with the arguments of :func:`who_gains` in place of the experiment's settings they stand for."""
+    line = re.sub(r"\bdata\.source\.(target|features|prepare|statistics|client_column)\b", r"\1", line)
+    return line.replace("prepare = 'auto'", 'prepare="auto"').replace("client_column", "client")
+
+
+@in_python(_as_arguments)
+def who_gains(
+    data: Any,
+    *,
+    target: Column | None = None,
+    client: Column | None = None,
+    features: Features | None = None,
+    model: nn.Module | Factory | str | Mapping[str, Any] | None = None,
+    mechanisms: Sequence[Any] | Mapping[str, Any] = (ALONE, "fedavg", "ditto"),
+    metric: str | None = None,
+    train: Mapping[str, Any] | None = None,
+    alone: Mapping[str, Any] | None = None,
+    rounds: int | None = None,
+    test: float = 0.3,
+    splits: int = 1,
+    seed: int = 0,
+    prepare: Any = None,
+    statistics: Statistics = "own",
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> Joining:
+    """Return who gains by joining a federation: how much better each client's model is than one that it trains alone.
+
+    Every client keeps a share of its rows for tests. Each mechanism trains on the same rows as every client alone. Both
+    models of a client are tested on the client's own test rows. Whatever is not given here is as in :func:`hanse.run`,
+    with one exception. Nobody needs a server's test set for this question, so the clients keep these rows (unless a
+    mechanism judges updates on them).
+
+    Args:
+        data: whatever :func:`hanse.run` takes, such as a pandas DataFrame.
+        target: the column to be predicted, if the data are a table.
+        client: the column that names the client of each row, if the data are a table.
+        features: the columns of features, if the data are a table. None: all other columns.
+        model: a module or a function that makes one, as for :func:`hanse.run`, or the name of a model of hanse.
+            None: the default of ``[model]``.
+        mechanisms: names, tables with options, or mechanisms put together in Python. A dictionary gives them names.
+            "local", every client alone, is always played.
+        metric: the metric of the tests, such as "accuracy", "auc" or "rmse" (``[eval] metrics``). None: accuracy, or
+            the loss for regression.
+        train: settings of ``[train]`` for all, such as ``{"lr": 0.05, "epochs": 2}``.
+        alone: settings of ``[train]`` that differ for clients that train alone. Without its own weight decay a small
+            client may overfit, and joining looks better than it is.
+        rounds: how many rounds are played. None: the default of ``[run]``.
+        test: the share of each client's rows that is kept for tests, above 0 and below 1.
+        splits: how often to repeat everything with different test rows. Gains and interval ends are averaged over the
+            splits. The splits reuse the same rows, so the intervals do not get narrower.
+        seed: the seed of the first split. The seeds of the other splits follow from it.
+        prepare: how a table's columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
+            dates. The alternative is a scikit-learn transformer such as a ``ColumnTransformer``. None: the columns are
+            numbers already.
+        statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
+        out: a folder for the runs, for :func:`hanse.load` and ``hanse report``. None: they are not kept.
+        progress: whether to show a bar on standard error. None: after 2 seconds, in a terminal or notebook.
+
+    Returns:
+        The gains by client and mechanism.
+
+    Raises:
+        UserError: for the reasons of :func:`hanse.run`; if ``test`` or ``splits`` is out of range; or if the data do
+            not say to which client each row belongs (it is meaningless to ask whether joining pays made-up clients).
+
+    Examples:
+        Three shops. Bremen has few customers, and Kiel's are the opposite of the others':
+
+        >>> import numpy as np
+        >>> draw = np.random.default_rng(0)
+        >>> shops = np.array(["Bremen"] * 150 + ["Visby"] * 700 + ["Kiel"] * 180)
+        >>> x = draw.normal(size=(len(shops), 30))
+        >>> y = (np.where(shops == "Kiel", -1, 1) * x.sum(axis=1) > 0).astype(int)
+        >>> found = who_gains((x, y, shops), mechanisms=["fedavg"], model="logistic", rounds=10)
+        >>> [(gain.client, found.sign(gain)) for gain in found.gains]
+        [('Bremen', 1), ('Kiel', -1), ('Visby', 0)]
+    """
+    rounds = RunSection().rounds if rounds is None else rounds
+    _check_numbers(test, splits=(splits, 1), rounds=(rounds, 1), seed=(seed, 0))
+    _check_kinds({"target": target, "client": client}, {"train": train, "alone": alone}, out)
+    called = _called(mechanisms)
+    given = {"target": target, "client_column": client, "features": features, "statistics": statistics}
+    source: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
+    read = _Source(data, source, prepare)
+    regression = _owned(read, target, client, seed).num_classes is None
+    named = metric if metric is not None else None if regression else ACCURACY.key
+    plan = _Plan(
+        read,
+        None if isinstance(model, str | Mapping) else model,
+        {
+            "model": model if isinstance(model, str | Mapping) else {},
+            "train": dict(train or {}),
+            "eval": {"every": rounds} if named is None else {"every": rounds, "metrics": [named]},
+        },
+        {ALONE: ALONE, **called},
+        dict(alone or {}),
+    )
+    results: list[list[Gain]] = []
+    notes = list[str]()
+    settings = [_of_split(read, test, rounds, seed + split) for split in range(splits)]
+    plan.check(settings[0])
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
+        counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
+        for split, own in enumerate(settings):
+            gains, said, told = plan.played(own, folder if splits == 1 else folder / f"split-{split}", counted)
+            results.append(gains)
+            notes += said
+    reading = main_of([named]) if named is not None else LOSS
+    return Joining(
+        tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told, (*dict.fromkeys(notes),)
+    )
+
+
+def _of_split(read: _Source, test: float, rounds: int, seed: int) -> dict[str, Any]:
+    """Return the sections of all experiments on one split of the data."""
+    return {
+        "data": {"source": read.table(), "client_test": test, "seed": seed},
+        "run": {"rounds": rounds, "seed": seed},
+    }
+
+
+def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
+    """Raise UserError for a share of test rows that leaves nothing, or a count that is none or below its least."""
+    if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
+        raise UserError(f"test: {test!r}: must be a share above 0 and below 1: without test rows nobody can compare")
+    for name, (count, least) in counts.items():
+        whole_number(name, count, least)
+
+
+def _check_kinds(columns: Mapping[str, Any], settings: Mapping[str, Any], out: Any) -> None:
+    """Raise UserError for a column that is not named by a text, settings that are no dictionary, or no path."""
+    for name, column in columns.items():
+        if not isinstance(column, str | int | None):
+            raise UserError(f"{name}: {column!r:.80}: must be the name of one column, a text or a whole number")
+    for name, given in settings.items():
+        if not isinstance(given, Mapping | None):
+            raise UserError(f"{name}: {given!r:.80}: must be a dictionary of settings of [train], as {{'lr': 0.05}}")
+    if not isinstance(out, str | Path | None):
+        raise UserError(f"out: {out!r:.80}: must be the path of a folder, or None")
+
+
+def _owned(read: _Source, target: Column | None, client: Column | None, seed: int) -> Dataset:
+    """Return the data set. Raises UserError if it does not say which client a row belongs to."""
+    if client is None and is_frame(read.data):
+        columns = ", ".join(repr(c) for c in possible_clients(read.data, target)) or "no column that repeats"
+        raise UserError(f"client: is needed for a table: the column with the client of each row; it could be {columns}")
+    dataset = with_own(read.spec(), read.at(seed))[1]
+    assert dataset is not None  # data were given, or with_own has refused them
+    if dataset.client_of is None:
+        raise UserError(f"data: {dataset.name}: do not say which client a row belongs to, so that nobody could join")
+    if len(set(dataset.client_of.tolist())) < 2:
+        raise UserError(f"data: {dataset.name}: has one client, who has nobody to join")
+    return dataset
+
+
+def _headline(name: str, n: int, up: int, down: int, open_: int) -> str:
+    """Return for how many of n clients joining surely pays, surely does not, and for how many neither is sure."""
+    worse = f"{down} {_are(down)} surely worse off than alone"
+    if not up and not down:
+        return f"For none of the {n} clients is it sure that joining by {name} changes anything."
+    if not up:
+        unsure = f"For {n - down} of {n} clients it is not sure whether joining by {name} pays; {worse}."
+        return unsure if down < n else f"By {name}, all {n} clients are surely worse off than alone."
+    better = f"By {name}, {up} of {n} clients {_are(up)} surely better off than alone"
+    return f"{better}, {down or 'nobody'} surely worse{f'; for {open_} it is not sure' if open_ else ''}."
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _called(mechanisms: Any) -> dict[str, Any]:
+    """Return the mechanisms that clients join by what they are called, without that of clients alone.
+
+    Raises:
+        UserError: there is none, or two are called alike.
+    """
+    if isinstance(mechanisms, str | Mechanism):
+        mechanisms = [mechanisms]
+    if isinstance(mechanisms, Mapping):
+        pairs = [(str(name), one) for name, one in mechanisms.items()]
+    elif isinstance(mechanisms, list | tuple):
+        pairs = [(_name(one), one) for one in mechanisms]
+    else:
+        raise UserError(f"mechanisms: {mechanisms!r:.80}: must be a list of mechanisms, or a dictionary by name")
+    named_mechanisms = {name: one for name, one in pairs if _name(one) != ALONE}
+    if len(named_mechanisms) < sum(_name(one) != ALONE for _, one in pairs):
+        raise UserError("mechanisms: two are called alike: give a dictionary, by what each is to be called")
+    if not named_mechanisms:
+        raise UserError(
+            f"mechanisms: {mechanisms!r}: must have at least one besides '{ALONE}', which clients could join"
+        )
+    return named_mechanisms
+
+
+def _name(mechanism: Any) -> str:
+    """Return a mechanism's name."""
+    if isinstance(mechanism, Mapping):
+        return str(mechanism.get("name"))
+    return mechanism.name if isinstance(mechanism, Mechanism) else str(mechanism)
+
+
+def _judges(mechanism: Any) -> bool:
+    """Return whether a mechanism judges models on rows of the server."""
+    slots = Experiment(mechanism=mechanism).mechanism.built.slots()
+    return any("validation" in in_slots(part.needs, [slot]) for slot, part in slots.items())
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The data of an experiment.
+
+    Attributes:
+        data: as they were given.
+        options: of ``data.source``.
+        prepare: how columns become numbers, by name or as an object, which no experiment's file can hold.
+    """
+
+    data: Any
+    options: Mapping[str, Any]
+    prepare: Any
+
+    @property
+    def _named(self) -> bool:
+        return self.prepare is None or isinstance(self.prepare, str)
+
+    def table(self) -> dict[str, Any]:
+        """Return ``data.source``."""
+        if not self._named:
+            return {"test": self.options["test"]}
+        return {**self.options, **({} if self.prepare is None else {"prepare": self.prepare})}
+
+    def spec(self) -> DataSpec:
+        """Return ``[data]`` with this source and nothing else. Raises UserError for options of wrong types."""
+        return Experiment(data={"source": self.table()}, mechanism=ALONE).data
+
+    def at(self, seed: int) -> Any:
+        """Return the data, as they are or with their columns prepared; the seed draws the server's rows."""
+        if self._named:
+            return self.data
+        options = {"client" if key == "client_column" else key: value for key, value in self.options.items()}
+        return as_dataset(self.data, seed=seed, prepare=self.prepare, **options)
+
+
+@dataclass
+class _Rounds:
+    """An observer that tells how many rounds of all runs have been played, and which run it is."""
+
+    told: Told
+    of: int
+    label: str = ""
+    played: int = 0
+
+    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+        """Count a round."""
+        self.played += 1
+        self.told(self.played, self.of, self.label)
+
+
+_Split = tuple[list[Gain], list[str], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is played for each split of the data.
+
+    Attributes:
+        source: the data.
+        model: an object instead of the experiment's; None: there is none.
+        sections: of all experiments.
+        mechanisms: by what they are called, that of clients alone first.
+        alone: settings of ``[train]`` that differ where clients train alone.
+    """
+
+    source: _Source
+    model: nn.Module | Factory | None
+    sections: Mapping[str, Any]
+    mechanisms: Mapping[str, Any]
+    alone: Mapping[str, Any]
+
+    def _experiment(self, label: str, settings: Mapping[str, Any]) -> Experiment:
+        """Return the experiment of the mechanism that is called so."""
+        train = {**self.sections["train"], **(self.alone if label == ALONE else {})}
+        return Experiment(mechanism=self.mechanisms[label], **{**self.sections, **settings, "train": train})
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise UserError if any of the mechanisms cannot be played, before the first one is."""
+        data, lines = self.source.at(settings["data"]["seed"]), dict[str, list[str]]()
+        for label in self.mechanisms:
+            try:
+                build(self._experiment(label, settings), own=Own(data, self.model))
+            except UserError as wrong:
+                for line in wrong.lines:
+                    lines.setdefault(line, []).append(label)
+        if lines:  # what is wrong with all is not said of each
+            every = len(self.mechanisms)
+            raise UserError(*(x if len(of) == every else f"{', '.join(of)}: {x}" for x, of in lines.items()))
+
+    def played(self, settings: Mapping[str, Any], folder: Path, counted: _Rounds) -> _Split:
+        """Play every mechanism on one split, each in a directory of its own below ``folder``.
+
+        Returns:
+            The gains, warnings and notes, and the sentences on how they were played.
+        """
+        found: list[Gain] = []
+        told, warned = tuple[str, ...](), list[str]()
+        data = self.source.at(settings["data"]["seed"])
+        for k, label in enumerate(self.mechanisms):
+            experiment = self._experiment(label, settings)
+            place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
+            counted.label = label
+            run = running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
+            warned += [_as_arguments(line) for line in run.said if line.startswith(("warning: ", "note: data: "))]
+            if lost := mostly_refused(run.clients, run.names):
+                warned.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")
+            if label != ALONE:
+                joined, alone = load_run(place), load_run(folder / ALONE)
+                found += gains_of(joined, alone, label)
+                told = settings_of(joined, alone)
+        return found, warned, told
+
+
+def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
+    """Return each client's gain from joining, compared with a run of the same clients alone.
+
+    Args:
+        joined: the run of the federation.
+        alone: the run of the mechanism ``local`` on the same data.
+        label: the name of the federation's mechanism.
+    """
+    reading = joined.main if joined.readings else None
+    # training alone may have had other settings, and on purpose
+    joined = replace(joined, config={**joined.config, "train": alone.config.get("train", {})})
+    return [
+        _gain(joined.client_label(c), label, fit_of(joined, c, alone.path), reading) for c in range(joined.num_clients)
+    ]
+
+
+def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
+    """Return sentences on what gains depend on besides the mechanism: model, training, rounds, test rows.
+
+    Args:
+        joined: the run of the federation.
+        alone: the run of the clients alone.
+    """
+    config = {name: table(joined.config, name) for name in ("data", "model", "train", "run")}
+    train, other = config["train"], table(alone.config, "train")
+    unit = "steps" if train.get("steps") else "epochs"
+    passes = f"{train.get(unit)} {unit.removesuffix('s') if train.get(unit) == 1 else unit}"
+    model = named_choice(config["model"].get("name"), "?")
+    kept, rounds = config["data"].get("client_test", 0.0), len(joined.metrics)
+    told = [
+        f"Played with {'a model given as an object' if model == OBJECT else f'model {model}'}, "
+        f"{rounds} round{'' if rounds == 1 else 's'}, lr {train.get('lr')}, {passes} a round, and "
+        f"{100 * kept:.0f} % of each client's rows for tests; other settings give other gains."
+    ]
+    apart = [f"{key} {value}" for key, value in other.items() if train.get(key) != value]
+    told += [f"Alone clients trained with {', '.join(apart)}."] if apart else []
+    judged = any(line.get("client/test_accuracy") is not None for line in joined.metrics)  # a regression has none
+    if not joined.readings and joined.main.percent and judged:
+        told.append(
+            "The intervals are as if both models erred independently, so rather wide; the setting eval.metrics = "
+            f"['{joined.main.key}'] compares them row by row."
+        )
+    return tuple(told)
+
+
+def _gain(client: str, label: str, fit: Fit, reading: Reading | None) -> Gain:
+    """Return one client's gain, by the main metric, or else the accuracy, or else the loss."""
+    between: tuple[float, float] | None
+    if fit.main is not None:
+        ours, alone, between = fit.main.last, fit.main.alone, fit.main.difference_interval
+    elif fit.last is not None:
+        ours, alone, between = fit.last, fit.alone_accuracy, fit.difference_interval
+    else:
+        ours, alone, between = fit.last_loss, fit.alone_loss, None
+        if ours is not None and alone is not None and fit.loss_error is not None:
+            half = SURE * fit.loss_error
+            between = ours - alone - half, ours - alone + half
+    joined, by_itself = (np.nan if one is None else float(one) for one in (ours, alone))
+    less = reading.less_is_better if reading is not None else fit.last is None
+    low, high = (np.nan, np.nan) if between is None else between
+    gain, ends = joined - by_itself, (low, high)
+    if less:
+        gain, ends = -gain, (-high, -low)
+    return Gain(client, label, joined, by_itself, gain, *ends, fit.samples)
+
+
+def _mean(gains: Sequence[Gain]) -> Gain:
+    """Return the mean of one client's gains over splits, and the means of their intervals' ends."""
+    first = gains[0]
+    numbers = ("joined", "alone", "gain", "low", "high")
+    means = {key: float(np.mean([getattr(gain, key) for gain in gains])) for key in numbers}
+    return Gain(first.client, first.mechanism, **means, samples=first.samples)

@@ -1,0 +1,480 @@
+"""A run that answers questions: :class:`Run` is what ``hanse.run``, ``hanse.resume`` and ``hanse.load`` return.
+
+It adds answers to the usual questions to the run of :mod:`hanse.runs.run`: who contributed (:meth:`Run.values`), who
+gained by joining (:meth:`Run.joining`), how the run compares with others (:meth:`Run.compare`), and what a
+participant's statement says (:meth:`Run.statement`). The numbers are those of the report and the statements, from the
+same functions.
+"""
+
+from __future__ import annotations
+
+import html
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from hanse.base.errors import UserError, in_python
+from hanse.core.telling import About
+from hanse.data.choices import OBJECT
+from hanse.learning.models import Factory
+from hanse.reports.showing import Picture, Shown, frame, number
+from hanse.reports.worths import Worths, listed
+from hanse.runs import experiment as running
+from hanse.runs import reading
+from hanse.runs.chance import Guess, nothing_left
+from hanse.runs.names import Registered, client_of
+from hanse.runs.recorded_seats import Seat
+from hanse.runs.round_record import figure_of
+from hanse.runs.run import Run as PlainRun
+from hanse.runs.run_record import RunRecord, load_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hanse.reports.contributions import Standings
+    from hanse.reports.joining import Joining
+    from hanse.reports.statement import Statement
+
+P = ParamSpec("P")
+
+
+@dataclass(repr=False)
+class Run(PlainRun, Shown):
+    """The result of an experiment. Prints how good the model is and who contributed; a notebook also shows the picture.
+
+    The attributes are those of :class:`hanse.runs.run.Run`.
+
+    Examples:
+        >>> import hanse
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> run = hanse.run(rehearse("greedyfed").experiment)
+        >>> len(run.metrics), run.clients[0]["client"], type(run.model(0)).__name__
+        (3, 0, 'Sequential')
+        >>> len(run.values().names)
+        4
+    """
+
+    given_data: Any = field(default=None, kw_only=True)
+    given_model: nn.Module | Factory | None = field(default=None, kw_only=True)
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The run as reports read it: from its directory or, if there is none, from memory."""
+        return _InMemory.of(self) if self.path is None else load_run(self.path)
+
+    def values(self) -> Contributions:
+        """Return the total value of each client's updates, with 95 % intervals.
+
+        Raises:
+            UserError: the run valued no updates.
+        """
+        from hanse.reports.contributions import contribution, lost_files, without_values
+        from hanse.reports.groups import SeedGroup
+
+        sums = contribution(SeedGroup(self.record.mechanism, (self.record,)))
+        if sums is None:
+            raise UserError(
+                "values: this run valued no updates: hanse.run(..., value=True) does, or a mechanism with a value part"
+            )
+        told = [*without_values(self.record), *lost_files(self.record)]
+        if self.path is None and not np.isfinite(sums.errors).any():
+            told.append("How sure these sums are is not known.")
+        names = tuple(label if self.names else f"client {label}" for label in sums.labels)
+        words = f"Sums over {len(self.metrics)} rounds of each update's {sums.measure.name}. {sums.measure.sentence}"
+        called = dict(zip(sums.clients.tolist(), names, strict=True))
+        told = [words.strip(), *told]
+        return Contributions(
+            sums.totals,
+            sums.errors,
+            names,
+            sums.seats,
+            sums.ranked,
+            called,
+            tuple(told),
+            tuple(self.record.doubts),
+        )
+
+    def alone(self, data: Any = None, *, progress: bool = False) -> Run:
+        """Play the same experiment with every client alone, and return that run.
+
+        If there is a run directory, it is kept in its folder ``alone``, where statements and :meth:`joining` find it.
+
+        Args:
+            data: the data, if they were given as an object and this run was read with ``hanse.load``.
+            progress: show a bar on standard error.
+
+        Raises:
+            UserError: the data or the model were given as Python objects and must be given again, or the clients' data
+                are with the participants.
+        """
+        from hanse.reports.statement_alone import HERE, alone_experiment
+
+        if self._remote:
+            raise UserError("alone: the clients' data are with the participants, who can train alone themselves")
+        data = self.given_data if data is None else data
+        if data is None and self.experiment.data.source.name == OBJECT:
+            raise UserError("alone: the data were given as an object: give them again, run.alone(data=...)")
+        if self.given_model is None and self.experiment.model.name == OBJECT:
+            raise UserError("alone: the model was given as an object: hanse.load(..., model=...) with it first")
+        place = None if self.path is None else self.path / HERE
+        if place is not None and (place / "config.toml").is_file():
+            return resume(place, data=data if self.experiment.data.source.name == OBJECT else None,
+                          model=self.given_model)  # fmt: skip
+        experiment = alone_experiment(self.experiment)
+        return run(experiment, data=data, model=self.given_model, out=place, progress=progress)
+
+    def joining(self, alone: Run | None = None) -> Joining:
+        """Return who gained by joining: each client's model compared with one trained alone, with 95 % intervals.
+
+        Args:
+            alone: the run that :meth:`alone` returns. None: the run in the folder ``alone`` of the run directory, or
+                next to it.
+
+        Raises:
+            UserError: a run has no directory, or there is no run alone.
+        """
+        from hanse.reports.joining import ALONE, Joining, gains_of, settings_of
+        from hanse.reports.statement_alone import HERE
+        from hanse.reports.statement_fit import find_alone
+
+        if self.path is None and alone is not None:
+            raise UserError(
+                "joining: it compares two run directories, and this run has none: hanse.run(..., out='runs/first'), "
+                "whose run.alone() is kept in it"
+            )
+        path = self._path("joining")
+        by_itself = find_alone(self.record) if alone is None else load_run(alone._path("joining: alone"))
+        if by_itself is None:
+            raise UserError(f"joining: {path / HERE}: there is no run of clients alone yet: run.alone() plays it")
+        if by_itself.mechanism != ALONE:
+            raise UserError(f"joining: alone: its mechanism is '{by_itself.mechanism}'; it must be '{ALONE}'")
+        gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))
+        return Joining(gains, self.record.main, played=settings_of(self.record, by_itself))
+
+    def compare(self, *others: PlainRun) -> Comparison:
+        """Compare this run with others: results, costs and curves.
+
+        Args:
+            others: the other runs, at least one.
+
+        Raises:
+            UserError: no other run is given, or one is not a run.
+        """
+        if not others or not all(isinstance(other, PlainRun) for other in others):
+            raise UserError("compare: must be given other runs, as in run.compare(other)")
+        runs = [self, *(other if isinstance(other, Run) else _answering(other) for other in others)]
+        records = [one.record if one.path else replace(one.record, name=f"run {i}") for i, one in enumerate(runs, 1)]
+        return Comparison(tuple(records))
+
+    @in_python()
+    def statement(self, client: int | str) -> Page:
+        """Return one participant's statement: what it gave, what it gained, whether joining paid.
+
+        Args:
+            client: the participant's number or name.
+
+        Raises:
+            UserError: there is no such client, or the run has no directory.
+        """
+        from hanse.reports.statement import statement
+        from hanse.reports.statement_page import render
+
+        path = self._path("statement")
+        found = statement(path, client_of(client, self.names, "client") if isinstance(client, str) else client)
+        headline, *rest = found.lines
+        return Page(headline, (*found.doubts, *rest), render(found), found)
+
+    def report(self, out: str | Path | None = None) -> Page:
+        """Write the report, one HTML page with all figures, and return it.
+
+        Args:
+            out: the folder for the page. None: the run directory.
+
+        Raises:
+            UserError: the run has no directory, or ``out`` cannot be written.
+        """
+        from hanse.reports.answers import answers_of
+        from hanse.reports.report import write_report
+
+        path = self._path("report")
+        file, first = write_report([path], path if out is None else out), answers_of(path)
+        headline, *rest = [*first.doubts, *(f"{question} {answer}" for question, answer in first.lines.items())]
+        return Page(headline, tuple(rest), None, None, file)
+
+    def sentences(self) -> Sequence[str]:
+        """Return the result in plain English, one paragraph per entry.
+
+        The first has the doubts and the model's quality. Warnings, whether the run was stopped, and what there is to
+        say about the values follow.
+        """
+        from hanse.runs.observers import mostly_refused  # here: it loads what draws in a terminal
+
+        main = self.record.main
+        tested = [figure for line in self.metrics if (figure := figure_of(line, main))]
+        heading = (
+            f"{self.record.mechanism}, {_many(len(self.metrics), 'round')}, {_many(self.record.num_clients, 'client')}"
+        )
+        heading += f": {tested[-1]}" if tested else ""
+        heading += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
+        stopped = ["It was stopped before its last round."] if self.interrupted else []
+        values = self._valued
+        sentences = list(replace(values, doubts=()).sentences()) if values is not None else []
+        warned = [line for line in self.said if line.startswith(("warning: ", "note: data: "))]
+        warned += [f"warning: {line}" for line in mostly_refused(self.clients, self.names)]
+        full = [line for line in [nothing_left(self.metrics)] if line and sentences]
+        return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]
+
+    def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the table of :meth:`values`, or an empty one if no updates were valued."""
+        return ((), ()) if self._valued is None else self._valued.shown_table()
+
+    def plot(self) -> Picture:
+        """Return the clients' values as bars, or without values the curve of the main metric."""
+        if self._valued is not None:
+            return self._valued.plot()
+        return Comparison((self.record,)).plot()
+
+    @property
+    def _valued(self) -> Contributions | None:
+        seats = self.record.seats
+        return self.values() if np.isfinite(seats.value).any() else None
+
+    def _path(self, what: str) -> Path:
+        """Return the run directory. Raises UserError if there is none."""
+        if self.path is None:
+            raise UserError(f"{what}: this run has no directory: give it one, hanse.run(..., out='runs/first')")
+        return self.path
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Contributions(Worths):
+    """The values of each client's updates over a run.
+
+    Attributes:
+        values: ``[n]``, the sums over the rounds, the highest first.
+        standard_errors: ``[n]``, from both the sampling of coalitions and the draw of the validation samples. NaN: not
+            known.
+        names: ``[n]``, the clients' names.
+        updates: ``[n]``, how many of each client's updates were valued.
+        standings: the sums for clients with more than one update, for comparing them.
+        called: the clients' names by number.
+        told: sentences that explain the values.
+        doubts: sentences to show before the values, such as that the model is no better than chance.
+    """
+
+    updates: NDArray[np.int64]
+    standings: Standings
+    called: Mapping[int, str]
+    told: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    title = "Who contributed"
+    unit = "value over all rounds"
+
+    @property
+    def ranked(self) -> list[int]:
+        """The positions of the clients with more than one valued update, from the highest value to the lowest."""
+        return [i for i in self.order if self.updates[i] > 1]
+
+    def sentences(self) -> Sequence[str]:
+        """Return who was worth most and least among those that can be ranked, as a report says it."""
+        from hanse.reports.contributions import TOO_FEW, not_ranked
+
+        if len(self.ranked) < 2:
+            first, *rest = [TOO_FEW, *self.notes()]
+        else:
+            first, *rest = super().sentences()
+            first += not_ranked(self.updates)
+        return [" ".join([*self.doubts, first]), *rest]
+
+    def notes(self) -> Sequence[str]:
+        """Return which clients cannot be distinguished from the first and the last, and what the values mean."""
+        return [*self._ties(), *self.told]
+
+    def _ties(self) -> list[str]:
+        ranked = self.standings
+        if not ranked.known or len(ranked.clients) < 2:
+            return []
+        order = ranked.clients[np.argsort(-ranked.totals, kind="stable")].tolist()
+        tied = {client: [self.called[c] for c in ranked.tied(client).tolist()] for client in (order[0], order[-1])}
+        return [f"{self.called[c]} cannot be told apart from {listed(names)}." for c, names in tied.items() if names]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Shown):
+    """Runs side by side.
+
+    Attributes:
+        records: the runs as reports read them.
+    """
+
+    records: tuple[RunRecord, ...]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per run with results and costs, as in ``hanse compare --json``."""
+        from hanse.reports.compare import run_row
+
+        return [run_row(record) for record in self.records]
+
+    def sentences(self) -> Sequence[str]:
+        """Return the first sentences of a report on these runs."""
+        from hanse.reports.compare import cautions, edited_runs
+        from hanse.reports.groups import group_runs
+        from hanse.reports.report import summary
+
+        groups = group_runs(self.records)
+        return [*dict.fromkeys([*edited_runs(groups), *summary(groups), *cautions(groups)])]
+
+    def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return the table of figures."""
+        rows = self.rows
+        shown = [key for key in rows[0] if key not in ("run", "kind") and any(row.get(key) for row in rows)]
+        body = [[row["run"], *(_cell(row.get(key)) for key in shown)] for row in rows]
+        return ("", *(key.replace("_", " ") for key in shown)), body
+
+    def plot(self) -> Picture:
+        """Return the curves of the main metric over the rounds."""
+        from hanse.reports.accuracy import curve_charts
+        from hanse.reports.groups import group_runs
+
+        charts = curve_charts(group_runs(self.records))
+        if not charts:
+            raise UserError("plot: nothing was tested in these runs, so there is no curve")
+        return Picture(charts[0])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return :attr:`rows` as a DataFrame. Raises UserError if pandas is not installed."""
+        return frame(self.rows, "run")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Page:
+    """An HTML page, displayed in a notebook.
+
+    Attributes:
+        headline: the page's first sentence.
+        lines: further sentences.
+        text: the page (HTML). None: it is at ``path``.
+        statement: the figures of a statement.
+        path: the file of the page. None: :meth:`save` writes it.
+    """
+
+    headline: str
+    lines: tuple[str, ...]
+    text: str | None = None
+    statement: Statement | None = None
+    path: Path | None = None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page into a file, and return its path."""
+        from hanse.base.files import write_whole
+
+        text = self.text if self.text is not None or self.path is None else self.path.read_text("utf-8")
+        write_whole(Path(path), text or "")
+        return Path(path)
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *self.lines, *([f"The page is {self.path}"] if self.path else [])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        if self.text is not None:
+            return f'<iframe style="width:100%;height:640px;border:0" srcdoc="{html.escape(self.text)}"></iframe>'
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines)
+        where = html.escape(str(self.path))
+        return f'<p><b>{html.escape(self.headline)}</b></p><ul>{lines}</ul><p><a href="{where}">{where}</a></p>'
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, eq=False)
+class _InMemory(RunRecord):
+    """A run without a directory, as reports read runs: its arrays are those that the run keeps."""
+
+    run: PlainRun
+
+    @staticmethod
+    def of(run: PlainRun) -> _InMemory:
+        """Return the record of a run."""
+        seats = [Seat.of(line) for line in run.clients]
+        config = run.experiment.sections()
+        return _InMemory(Path("/nonexistent"), "run", config, run.metrics, seats, run)
+
+    @property
+    def about(self) -> About:
+        """What its parts and behaviours say of themselves."""
+        return self.run.about
+
+    @property
+    def guess(self) -> Guess | None:
+        """What a guess scores on the server's test set."""
+        return self.run.guess
+
+    @property
+    def models(self) -> int:
+        """How many rows the table has."""
+        return len(self.run.table.rows)
+
+    @property
+    def lost(self) -> Mapping[int, str]:
+        """No round's arrays are lost in memory."""
+        return {}
+
+    @property
+    def members(self) -> Mapping[int, Registered]:
+        """Nobody is on a network."""
+        return {}
+
+    @property
+    def _names(self) -> dict[int, str]:
+        return dict(enumerate(self.run.names))
+
+    def arrays(self, round: int, only: Any = ()) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a round that the run keeps."""
+        kept = {**self.run.worths.get(round, {}), **self.run.tests.get(round, {})}
+        return {name: array for name, array in kept.items() if not only or name in only}
+
+
+def _answering(plain: PlainRun, **given: Any) -> Run:
+    """Return a run with the questions that can be asked of it."""
+    return Run(**{one.name: getattr(plain, one.name) for one in fields(PlainRun)}, **given)
+
+
+def _answers(play: Callable[P, PlainRun]) -> Callable[P, Run]:
+    """Return a function that plays or reads a run, with what it returns as a :class:`Run`."""
+
+    @wraps(play)
+    def answering(*args: P.args, **kwargs: P.kwargs) -> Run:
+        given = {f"given_{key}": kwargs.get(key) for key in ("data", "model")}
+        with in_python():
+            found = _answering(play(*args, **kwargs), **given)
+        if found.nothing:
+            warnings.warn(found.nothing, stacklevel=2)
+        return found
+
+    return answering
+
+
+run = _answers(running.run)
+resume = _answers(running.resume)
+load = _answers(reading.load)

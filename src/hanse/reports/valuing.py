@@ -1,0 +1,776 @@
+"""Values of contributions in one call, outside any run, by :mod:`hanse.games`.
+
+:func:`value` (``hanse.value``) takes several clients' models and a function that evaluates a model. It solves the game
+in which a coalition's model is the weighted average of its members' models. :func:`shapley` (``hanse.shapley``) is for
+models that cannot be averaged. It takes any function of a set of names, for example one that trains a model on the
+members' data. Both return a :class:`Valuation`, and need no client or run of hanse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.base.errors import UserError, gated, nearest
+from hanse.core.table import Floats, Ints
+from hanse.games import mixture, path
+from hanse.games import shapley as games
+from hanse.games.gram import inner_products
+from hanse.games.jackknife import SURE, interval_errors, t_factor
+from hanse.games.mixture import BUDGET
+from hanse.learning.threads import intra_op
+from hanse.reports.evaluations import (
+    Answer,
+    Asked,
+    Cache,
+    Evaluations,
+    Limit,
+    check_cache,
+    progress,
+    seconds_of,
+    whole_number,
+)
+from hanse.reports.forms import Given, Parameters, given_updates, shown_names, start_of, weights_of
+from hanse.reports.showing import number
+from hanse.reports.worths import Worths
+from hanse.runs.chance import NEAR_ALL
+
+Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "path"]
+_METHODS = get_args(Method)
+_OF_SETS = ("exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf")  # methods for any function of a set
+_OPTION = {"budget": ("mixture",), "permutations": ("monte_carlo", "gtg")}  # options, and the methods they belong to
+_NEGLIGIBLE = 1e-4  # of the whole gain: GTG-Shapley samples no further below
+_ORDERS = 100  # permutations of Monte Carlo
+_FEW = 7  # names of which all 2^n sets are asked for
+_BATCH = 1 << 26  # bytes of averages that are made at once
+_SHARED = 1 << 22  # numbers of all updates from which several threads average them: with fewer they would only wait
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Valuation(Worths):
+    """The values of contributions. The answer prints as a table, and a notebook also shows its picture.
+
+    Attributes:
+        values: ``[n]`` float64, in units of ``evaluate``.
+        standard_errors: ``[n]``, from ``sampling``, ``drawn`` and ``unsteady`` together. 0: the values are exact, or
+            the coalitions that were tried do not vary. NaN: not known. They do not say what another training, with
+            other seeds, would give.
+        names: ``[n]``, how the contributors are called: the keys of the dictionary, or 0, 1, ...
+        method: the method used.
+        evaluated: how many different coalitions were used.
+        all_together: the worth of all updates together.
+        nothing: the worth of no update: that of ``start``, or 0.
+        residual: for path values, the change of the worth minus the sum of the values. It has the error of the
+            integral, and any other change (buffers without a gradient, or a ``gradient`` that is not that of
+            ``evaluate``). Else 0.
+        calls: how many of these ``evaluate`` was called for. This is less than ``evaluated`` if a cache had the rest.
+            One call more looks whether ``evaluate`` says the same twice.
+        seconds: how long it took.
+        hints: sentences on what the values mean, if that is easily missed.
+        sampling: ``[n]``, the standard errors due to coalitions that were not evaluated. 0: all relevant ones were
+            evaluated, or those that were do not vary. NaN: not known.
+        drawn: ``[n]``, the standard errors due to the draw of the test samples. NaN unless ``evaluate`` returns one
+            number for each sample.
+        samples: how many test samples there are. 0: not known.
+        unsteady: ``[n]``, the standard errors because ``evaluate`` does not say the same of the same model twice; 0 if
+            it did. NaN: it was not asked twice ("path").
+        weightless: how many have the weight 0. These are worth 0, and are in no coalition.
+    """
+
+    method: str
+    evaluated: int
+    all_together: float
+    nothing: float
+    residual: float = 0.0
+    calls: int = 0
+    seconds: float = 0.0
+    hints: tuple[str, ...] = ()
+    sampling: Floats = field(default_factory=lambda: np.zeros(0))
+    drawn: Floats = field(default_factory=lambda: np.zeros(0))
+    samples: int = 0
+    unsteady: Floats = field(default_factory=lambda: np.zeros(0))
+    weightless: int = 0
+
+    def notes(self) -> Sequence[str]:
+        """Return how the values were computed, and what they sum to."""
+        line = (
+            f"All together are worth {number(self.all_together)}, nothing {number(self.nothing)}. Found by "
+            f"'{self.method}' from {self.evaluated:,} coalitions in {number(self.seconds, 2)} s"
+        )
+        if self.calls < self.evaluated - 1 and self.method != "path":
+            line += f", of which {self.evaluated - self.calls:,} were known"
+        if abs(self.residual) > path.TOLERANCE * abs(self.all_together - self.nothing):
+            line += f"; the gradient leaves {self.residual:.4g} of the change unexplained"
+        return [f"{line}.", self._errors_told(), *self.hints]
+
+    def _errors_told(self) -> str:
+        """Return in a sentence which errors the intervals are for, or why there are none."""
+        missed = "orders that were not drawn" if self.method in _BY_ORDERS else "coalitions that were not tried"
+        found = [missed] if (self.sampling > 0).any() else []
+        found += ["what your function says anew each time"] if (self.unsteady > 0).any() else []
+        if self.samples:
+            drawn = f"the draw of the {self.samples:,} test samples"
+            return f"Intervals: 95 %, for {' and '.join([*found, drawn])}. {_SHARED_ERRORS}"
+        if self.method == "path":
+            return "No intervals: path values sample nothing, and what other test samples would give is not known."
+        other = "what other test samples would give is not known, unless your function returns one number for each"
+        if found:
+            return f"Intervals: 95 %, for {' and '.join(found)}; {other}. {_SHARED_ERRORS}"
+        players = len(self.values) - self.weightless
+        if self.method in _EXACT or (self.method == "mixture" and self.evaluated >= 2**players):
+            return f"Exact: all coalitions that count were tried, so there is no estimation error to show; {other}."
+        if np.isnan(self.sampling).any():
+            return f"No intervals: the error due to {missed} is not known; {other}."
+        return f"No intervals: what was tried does not vary, but leaves out {missed}; {other}."
+
+
+def value(
+    updates: Any,
+    evaluate: Callable[[Any], Any],
+    weights: Sequence[float] | Mapping[Any, float] | None = None,
+    method: Method | None = None,
+    *,
+    start: Any = None,
+    gradient: Callable[[Any], Any] | None = None,
+    game: mixture.Game | None = None,
+    budget: int | None = None,
+    permutations: int | None = None,
+    seed: int = 0,
+    parameters: Parameters | None = None,
+    seconds: float | None = None,
+    progress: bool | None = None,
+    cache: Cache | None = None,
+    names: Sequence[Any] | None = None,
+) -> Valuation:
+    """Return the value of each of n updates (clients' trained models) to their average.
+
+    Integers in state dicts and lists (counters) are not averaged. A coalition's model takes those of its first update.
+
+    Args:
+        updates: n models by name, ``{"Hope": ..., "St Mary": ...}``, or a list of them. They are state dicts of one
+            architecture, arrays or tensors of one shape, Flower's lists of arrays, or fitted scikit-learn estimators
+            with ``coef_`` or ``coefs_``. They may also be one array or tensor ``[n, P]``, with one model per row.
+        evaluate: a function that takes the average of some updates and returns its worth (higher is better), such as an
+            accuracy or a negative loss. The average has the form of one update (state dicts have the first one's types
+            and devices, estimators are copies of the first one). The worth is one number, or an array ``[m]`` with one
+            number for each test sample, of which the mean is taken. With the array, intervals also cover the draw of
+            the test samples.
+        weights: ``[n]``, or by name: each update's weight in the average, such as its number of samples. None: equal
+            weights. An update of weight 0 is worth 0.
+        method: "mixture" (the Shapley value from few evaluations, 10 per update), "exact" (from all 2^n averages),
+            "gtg" or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n averages). See
+            ``docs/mechanisms/values.md``. "path" follows ``gradient`` along the step from ``start`` to the average.
+            None: "path" if there is a ``gradient``, else "mixture".
+        start: the model before the updates, in the form of one update. Its worth is that of the empty coalition. You
+            can also give this worth as a number. None: 0. Shapley values sum to the worth of all updates minus that of
+            none.
+        gradient: for "path": a function that takes a model in the form of one update, and returns the gradient of
+            ``evaluate`` in the same form. Examples are ``jax.grad(worth)``, or ``torch.func.grad(worth)`` of a
+            ``worth(state)`` that uses ``torch.func.functional_call``. Missing entries, such as buffers, have gradient
+            0.
+        game: what a coalition's model is. "average" (default): the average of its updates. "increment": ``start`` plus
+            the weighted steps of its updates, so that an update equal to ``start`` is worth nothing. Not for "path",
+            which is a value of the increment game.
+        budget: for "mixture": the most averages to evaluate, including the empty one. None: 10 per update.
+        permutations: for "monte_carlo" and "gtg": the most orders to draw. None: 100 for "monte_carlo", and 50 per
+            update for "gtg".
+        seed: all random draws follow from it.
+        parameters: for any other kind of model: two functions. ``get(model)`` returns a model's arrays (an array, a
+            list or a dictionary). ``put(model, arrays)`` puts such arrays into a copy of the first model, in place or
+            by returning a model.
+        seconds: an approximate time limit. If evaluations are slow, fewer averages or orders are used, so values depend
+            on the speed of the machine. None: no limit.
+        progress: whether to show a bar on standard error. None: if it takes longer than 2 seconds, in a terminal or a
+            notebook.
+        cache: your own dictionary for caching the worths of averages, by content, across calls with the same
+            ``evaluate``.
+        names: ``[n]``, all different, what the updates of a list or an array are called. None: 0, 1, ...
+
+    Returns:
+        The values with their standard errors, and how they were found.
+
+    Raises:
+        UserError: updates are inconsistent, numbers are not finite, weights are wrong, an option belongs to another
+            method, there are too many updates or there is too little time for the method, or a worth is not a finite
+            number.
+
+    Examples:
+        Three clients trained a model of two numbers, which should both be 2. The third one's update is harmful:
+
+        >>> import numpy as np
+        >>> updates = {"Bremen": np.array([3.0, 1.0]), "Visby": np.array([1.0, 3.0]), "Kiel": np.array([-2.0, -2.0])}
+        >>> found = value(updates, lambda model: -np.abs(model - 2).sum(), start=np.zeros(2), method="exact")
+        >>> dict(zip(found.names, found.values.round(2).tolist()))
+        {'Bremen': 2.11, 'Visby': 2.11, 'Kiel': -2.89}
+        >>> round(found.all_together - found.nothing, 2)  # the values share out the whole gain
+        1.33
+    """
+    method = ("mixture" if gradient is None else "path") if method is None else method
+    _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
+    whole_number("seed", seed, 0)
+    check_cache(cache)
+    if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
+        needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
+        raise UserError(f"gradient: {gradient!r}: method = '{method}': {needs}")
+    if game not in (None, *get_args(mixture.Game)) or (game is not None and method == "path"):
+        raise UserError(f"game: {game!r}: must be 'average' or 'increment', and None for method = 'path'")
+    given = given_updates(updates if names is None else _by_name(names, updates), parameters)
+    before = start_of(start, given)
+    if game == "increment" and not isinstance(before, Tensor):
+        raise UserError("start: game = 'increment' needs the model before, from which the updates' steps are taken")
+    shares = weights_of(weights, given)
+    counted = np.flatnonzero(shares)
+    players = given if len(counted) == len(shares) else given.some(counted)
+    played = _Coalitions(players, shares[counted], evaluate, before, game or "average")
+    if gradient is not None:
+        if seconds is not None:
+            raise UserError(f"seconds: {seconds}: has no effect: method = 'path' makes three gradients in any case")
+        return _among(_along(gradient, players, played, progress), given.names, counted)
+    plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, game or "average")
+    found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache)), given.names, counted)
+    return found if start is not None else replace(found, hints=(_without_start(found), *found.hints))
+
+
+def _among(found: Valuation, names: tuple[str, ...], counted: Ints) -> Valuation:
+    """Return values of all ``names``, of which those at ``counted [m]`` played; the others are worth 0."""
+    if len(counted) == len(names):
+        return found
+    fields = ("values", "standard_errors", "sampling", "drawn", "unsteady")
+    whole: dict[str, Any] = {name: np.zeros(len(names)) for name in fields}
+    for name, array in whole.items():
+        array[counted] = getattr(found, name)
+    return replace(found, names=names, weightless=len(names) - len(counted), **whole)
+
+
+def _without_start(found: Valuation) -> str:
+    """Return what values mean where the model before was not given."""
+    if found.all_together < 0:
+        return (
+            "No start was given, so no update at all counts as 0, which is better than all together: give start= (the "
+            "model before, or its worth), or nearly all values come out below 0."
+        )
+    return (
+        f"No start was given, so no update at all counts as 0: the values share out the whole "
+        f"{number(found.all_together)}, with what the model could do before training. With start= (the model before, "
+        "or its worth) they share out only what the updates added."
+    )
+
+
+def _checked_names(names: Any) -> tuple[str, ...]:
+    """Return names as they are shown. Raises UserError unless they are names, at least one, and no name twice."""
+    if isinstance(names, str) or not isinstance(names, Sequence) or not names:
+        raise UserError(f"names: {names!r:.80}: must be a list of at least one name")
+    if odd := [name for name in names if not isinstance(name, Hashable)]:
+        raise UserError(f"names: {odd[0]!r:.80}: must be a text or a number, as a name is")
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise UserError(f"names: {twice[0]!r}: is there twice")
+    return shown_names(names, "names", "one")
+
+
+def _by_name(names: Any, updates: Any) -> dict[Any, Any]:
+    """Return the updates of a list or an array by name. Raises UserError for a dictionary, or names that do not fit."""
+    _checked_names(names)
+    if isinstance(updates, Mapping):
+        raise UserError("names: are the keys of the dictionary already: leave them out")
+    if len(updates) != len(names):
+        raise UserError(f"names: {len(names)} for {len(updates)} updates: must be one for each")
+    return dict(zip(names, updates, strict=True))
+
+
+def shapley(
+    worth: Callable[[frozenset[Any]], Any],
+    names: Sequence[Hashable],
+    method: Literal["exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf"] | None = None,
+    *,
+    nothing: float | None = None,
+    permutations: int | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    progress: bool | None = None,
+    cache: Cache | None = None,
+) -> Valuation:
+    """Return the value of each name in any game, for models that cannot be averaged, such as trees and pipelines.
+
+    Args:
+        worth: takes a set of names and returns their joint worth (higher is better), as ``evaluate`` of :func:`value`
+            does. To value data, train a model on these names' data and test it. Iterating over the set
+            follows the order of ``names``.
+        names: ``[n]``, all different.
+        method: "exact" (from all 2^n sets), "monte_carlo" or "gtg" (from sampled orders), "leave_one_out" or "banzhaf".
+            None: "exact" up to seven names, else "monte_carlo".
+        nothing: the worth of the empty set, such as that of guessing, if ``worth`` cannot compute it. None: ``worth``
+            is called.
+        permutations: for "monte_carlo" and "gtg": the most orders to draw. None: 100 for "monte_carlo", and 50 per
+            player for "gtg".
+        seed: all random draws follow from it.
+        seconds: as in :func:`value`.
+        progress: as in :func:`value`.
+        cache: as in :func:`value`, with names as keys. Use one cache only for one ``worth``.
+
+    Returns:
+        The values with their standard errors, and how they were found.
+
+    Raises:
+        UserError: names are repeated, an option belongs to another method, there are too many names or there is too
+            little time for the method, or a worth is not a finite number.
+
+    Examples:
+        A pair of gloves needs a left and a right one. There is only one right glove, so it is worth most:
+
+        >>> found = shapley(lambda have: float("right" in have and len(have) > 1), ["left", "right", "other left"])
+        >>> {name: round(v, 3) for name, v in zip(found.names, found.values.tolist())}
+        {'left': 0.167, 'right': 0.667, 'other left': 0.167}
+    """
+    shown = _checked_names(names)
+    method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
+    _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
+    whole_number("seed", seed, 0)
+    check_cache(cache)
+    if nothing is not None and not _finite(nothing):
+        raise UserError(f"nothing: {nothing!r}: must be a finite number")
+    game = partial(_asked_of_sets, worth, tuple(names), nothing)
+    plan = _Plan(method, len(names), None, permutations, seed)
+    return _valued(plan, shown, game, (seconds, progress, cache))
+
+
+def _check(method: Any, allowed: Sequence[str], function: Any, called: str, takes: str, **options: int | None) -> None:
+    """Raise UserError for a method that there is not, an option of another method, or a function that is none."""
+    if not isinstance(method, str) or method not in allowed:
+        raise UserError(f"method: {method!r}: no such name{nearest(str(method), allowed)}")
+    for name, given in options.items():
+        if given is not None and method not in _OPTION[name]:
+            raise UserError(f"{name}: {given}: has no effect: it is for method = '{_OPTION[name][0]}', not '{method}'")
+        if given is not None:
+            whole_number(name, given, 1)
+    if not callable(function):
+        raise UserError(f"{called}: {function!r}: must be a function that takes {takes} and returns its worth")
+
+
+def _finite(number: Any) -> bool:
+    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and math.isfinite(number)
+
+
+# ---- the plan: which method, from how many evaluations
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the values of n players are found.
+
+    Attributes:
+        method: by which method; all but "path".
+        n: of how many players.
+        budget: the option of "mixture".
+        permutations: the option of "monte_carlo" and "gtg".
+        seed: the seed of the random draws.
+        weights: ``[n]``, of games of averages; None: another game.
+        grams: returns which updates are alike.
+        game: of averages, or of steps.
+    """
+
+    method: str
+    n: int
+    budget: int | None
+    permutations: int | None
+    seed: int
+    weights: Floats | None = None
+    grams: Callable[[], Sequence[Floats]] = tuple
+    game: mixture.Game = "average"
+
+    def limited(self, limit: Limit) -> tuple[_Plan, float | None]:
+        """Return the plan that keeps to a limit, and how many evaluations it makes at most (None: not known).
+
+        "Nothing" and "all together" are evaluated before.
+
+        Raises:
+            UserError: too few evaluations fit into the limit.
+        """
+        n, what = self.n, f"method = '{self.method}'"
+        if self.method in ("exact", "banzhaf") or 2**n <= 4:
+            limit.fits(2.0**n - 2, what)
+            return self, 2.0**n
+        if self.method == "leave_one_out":
+            limit.fits(n, what)
+            return self, n + 2.0
+        if self.method == "mixture":
+            wanted = min(2**n, BUDGET * n if self.budget is None else self.budget)
+            least = min(wanted, 2**n, 2 * n + 2)
+            limit.fits(least - 2, what)
+            budget = int(min(wanted, max(least, limit.most + 2)))
+            # as it was given where it fits, so a wrong one is told
+            return (self if budget == wanted else _changed(self, budget=budget)), budget
+        wanted = _ORDERS if self.permutations is None and self.method == "monte_carlo" else self.permutations
+        # GTG draws sweeps of n orders, in which each player comes first once
+        together = n if self.method == "gtg" else 1
+        limit.fits(max(2, together) * n, f"{what} ({max(2, together)} orders)")
+        if math.isinf(limit.most):
+            return _changed(self, permutations=wanted), None if wanted is None else min(2.0**n, wanted * n + 2.0)
+        fitting = int(limit.most / (together * n)) * together
+        orders = fitting if wanted is None else min(wanted, fitting)
+        return _changed(self, permutations=orders), min(2.0**n, orders * n + 2.0)
+
+    def solved(self, memo: games.Memo) -> _Solved:
+        """Return the values ``[n]``, their standard errors ``[n]``, and how other games of the same players are valued
+        from their worths ``[evaluated, B]`` of the same coalitions: ``[n, B]``.
+
+        Raises:
+            ValueError: the method cannot.
+        """
+        n = self.n
+        if self.method in _EXACT:
+            rule = _EXACT[self.method]
+            return rule(memo, n), np.zeros(n), partial(_by_rule, rule, memo, n)
+        if self.method == "mixture":
+            assert self.weights is not None
+            mixed = games.mixture(memo, n, self.weights, self.grams(), self.budget, self.seed, game=self.game)
+            design = mixed.fit.design.coalitions()
+            return (
+                mixed.values,
+                mixed.standard_errors,
+                lambda worth: mixed.fit.values(None, worth[memo.places(design)]),
+            )
+        if self.method == "gtg":
+            # the rule takes a change below 1e-4 for none; nobody was asked for the unit, so take that share of the gain
+            eps = _NEGLIGIBLE * abs(memo(frozenset(range(n))) - memo(frozenset()))
+            truncated = games.gtg(memo, n, eps, self.permutations, seed=self.seed)
+            return truncated.values, truncated.standard_errors, partial(_by_walks, truncated)
+        orders = _ORDERS if self.permutations is None else self.permutations
+        sampled = games.monte_carlo_result(memo, n, orders, self.seed)
+        return sampled.values, sampled.standard_errors, partial(_by_walks, sampled)
+
+
+_Solved = tuple[Floats, Floats, Callable[[Floats], Floats]]
+
+
+def _by_rule(rule: Callable[[games.Utility, int], Floats], memo: games.Memo, n: int, worth: Floats) -> Floats:
+    """Return the values ``[n, B]`` of other games by a rule that asks for the same coalitions of each."""
+
+    def others(column: Floats) -> Floats:
+        return rule(lambda coalition: float(column[memo.places([coalition])[0]]), n)
+
+    return np.stack([others(column) for column in worth.T], axis=1)
+
+
+def _by_walks(found: games.Estimate, worth: Floats) -> Floats:
+    """Return the values ``[n, B]`` of other games along the same orders; NaN if none was drawn."""
+    if found.walks is None:
+        return np.full((len(found.values), worth.shape[1]), np.nan)
+    return found.walks.values(worth)
+
+
+def _changed(plan: _Plan, **options: Any) -> _Plan:
+    return _Plan(**{**vars(plan), **options})
+
+
+# from all coalitions that matter, so no sampling error is left
+_EXACT: Mapping[str, Callable[[games.Utility, int], Floats]] = {
+    "exact": games.exact,
+    "leave_one_out": games.leave_one_out,
+    "banzhaf": games.banzhaf,
+}
+_BY_ORDERS = ("gtg", "monte_carlo")  # which all coalitions alone do not make exact
+
+
+def _valued(
+    plan: _Plan,
+    names: tuple[str, ...],
+    ask: Callable[[Sequence[games.Coalition]], Iterator[Asked]],
+    how: tuple[float | None, bool | None, Cache | None],
+) -> Valuation:
+    """Return the values of a game, given the time, whether progress is shown, and the cache."""
+    seconds, shown, cache = seconds_of(how[0]), how[1], how[2]
+    began = time.perf_counter()
+    with progress(shown, "evaluated") as told:
+        asked = Evaluations(ask, cache, told, "worth" if plan.weights is None else "evaluate")
+        memo = games.Memo(asked)
+        try:
+            nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
+            each = asked.seconds / max(1, asked.evaluated)
+            limit = Limit(seconds, time.perf_counter() - began, each)
+            limited, asked.expected = plan.limited(limit)
+            values, sampling, others = limited.solved(memo)
+        except ValueError as wrong:  # too many players for all coalitions, or too small a budget
+            if isinstance(wrong, UserError) or wrong is asked.raised:
+                raise
+            raise UserError(f"method = '{plan.method}': {wrong}") from None
+        drawn = interval_errors(others(asked.without_block)) if asked.samples else np.full(plan.n, np.nan)
+        unsteady = _unsteady(asked, memo, others)
+    hints = _near_all([worth for members, worth in memo.worths.items() if members])
+    if (unsteady > SURE * _NEGLIGIBLE * abs(together - nothing)).any():
+        hints = (*hints, _TWICE)
+    return Valuation(
+        values,
+        np.hypot(np.hypot(sampling, np.nan_to_num(drawn)), np.nan_to_num(unsteady)),
+        names,
+        plan.method,
+        memo.distinct,
+        together,
+        nothing,
+        calls=asked.evaluated,
+        seconds=time.perf_counter() - began,
+        hints=(*hints, _ALONE) if plan.method == "leave_one_out" else hints,
+        sampling=sampling,
+        drawn=drawn,
+        samples=asked.samples or 0,
+        unsteady=unsteady,
+    )
+
+
+def _unsteady(asked: Evaluations, memo: games.Memo, others: Callable[[Floats], Floats]) -> Floats:
+    """Return the standard errors ``[n]`` of values because the user's function says something else each time.
+
+    It is asked about all together once more. If the answer is another one, it is asked about up to four coalitions
+    again, too. What the differences' size does to the values is found by playing the game of random worths of that
+    size.
+
+    Args:
+        asked: the user's function.
+        memo: the worths of the game.
+        others: the values ``[n, B]`` of other games of the same players, from their worths ``[evaluated, B]``.
+    """
+    worths = memo.worths
+    everybody = max(worths, key=len)
+    apart: list[float] = []
+    for coalition in [everybody, *list(worths)[:: max(1, len(worths) // _LOOKS)][:_LOOKS]]:
+        answer = asked.again(coalition)
+        apart += [] if answer is None else [float(np.mean(answer)) - worths[coalition]]
+        # averages of several coalitions at once are rounded otherwise than one alone, which is no second opinion
+        if apart and abs(apart[0]) <= _ROUNDED * abs(worths[everybody]):
+            return np.zeros(len(everybody))  # the first one, of all together, is the same
+    size = math.sqrt(sum(one**2 for one in apart) / (2 * len(apart)))
+    probes = np.random.default_rng(0).normal(size=(len(worths), max(8, min(64, (1 << 22) // len(worths)))))
+    return np.asarray(t_factor(len(apart)) * size * np.sqrt(np.mean(others(probes) ** 2, axis=1)))
+
+
+_LOOKS = 4
+_ROUNDED = 1e-12  # the part of a worth that float64's rounding may change
+_TWICE = (
+    "Your function does not say the same of the same model twice; the intervals contain that. Fix its random draws, or "
+    "return the mean of several."
+)
+_SHARED_ERRORS = (
+    "All values share one draw, so their errors are not independent: overlapping intervals do not say whether two "
+    "differ, and equal updates may get different values."
+)
+_ALONE = (
+    "A leave-one-out value is what would be lost if this one alone left: those that can stand in for each other get "
+    "about 0, and which of them are below 0 is mostly chance."
+)
+
+
+def _near_all(worths: Sequence[float]) -> tuple[str, ...]:
+    """Say so where all coalitions but the empty one are worth almost 1, as an accuracy without room is."""
+    if min(worths) < NEAR_ALL or max(worths) > 1:
+        return ()
+    return ("All coalitions are worth almost 1. If that is an accuracy, almost nothing is left to gain, and "
+            "differences between values are mostly noise: take minus a loss, or harder samples.",)  # fmt: skip
+
+
+def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, shown: bool | None) -> Valuation:
+    """Return the path values of updates along the step from the model before to their average.
+
+    Raises:
+        UserError: there is no model before, or no gradient to follow.
+    """
+    began, start = time.perf_counter(), game.start
+    if not isinstance(start, Tensor):
+        raise UserError("start: method = 'path' needs the model before, from which the updates' steps are taken")
+    with progress(shown, "evaluated") as told:
+        asked = Evaluations(game.asked, None, told)
+        nothing, together = asked.many([frozenset(), frozenset(range(len(game.rows)))])
+        steps = torch.from_numpy(game.weights / game.weights.sum())[:, None] * (game.rows - start)
+        slopes = itertools.count(1)
+
+        def slope(row: Tensor) -> Tensor:
+            said = gradient(given.put(given.form.made(row, given.form.first)))
+            told(2 + next(slopes), 5, "gradients")
+            return given.form.gradient(said).cpu()
+
+        integral = path.integrate(slope, start, steps.sum(0), gain=together - nothing)
+    values = integral.along(steps)[:, 0]
+    if not (integral.finite and np.isfinite(values).all()):
+        raise UserError("gradient: it, or what it makes of a step, is not finite on the way from start to the average")
+    if together != nothing and not integral.gradients.any():
+        raise UserError(
+            "gradient: is 0 all along the way, though the worth changes: an accuracy has no gradient; give a loss and "
+            "its gradient, or take method = 'mixture'"
+        )
+    gain, total = together - nothing, float(values.sum())
+    # more than all of the change is missing, beyond what the integral's error can be: as with the other sign
+    if abs(total - gain) > abs(gain) + 0.05 * float(np.abs(values).sum()):
+        raise UserError(
+            f"gradient: along the way it adds up to {total:.4g}, and the worth changes by {gain:.4g}: it must be the "
+            "gradient of the worth itself (of minus the loss where the worth is that)"
+        )
+    unknown = np.full(len(values), np.nan)
+    took = time.perf_counter() - began
+    return Valuation(
+        values,
+        unknown,
+        given.names,
+        "path",
+        2,
+        together,
+        nothing,
+        gain - total,
+        calls=2,
+        seconds=took,
+        sampling=unknown,
+        drawn=unknown,
+        unsteady=unknown,
+    )
+
+
+# ---- the games
+
+
+def _asked_of_sets(
+    worth: Callable[[frozenset[Any]], Any],
+    names: tuple[Hashable, ...],
+    nothing: float | None,
+    coalitions: Sequence[games.Coalition],
+) -> Iterator[Asked]:
+    """Yield a question for each coalition: what the set of its names is worth."""
+
+    def answer(members: Sequence[Hashable]) -> Answer:
+        helps = "" if members else "say what nothing is worth, such as nothing=0.5"
+        with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
+            found = worth(_Ordered(members))
+        return _number(found, "worth", f"{list(members)}" if members else "no name")
+
+    for coalition in coalitions:
+        members = [names[i] for i in sorted(coalition)]
+        known = nothing is not None and not members
+        yield partial(repr, members), float(nothing) if nothing is not None and known else partial(answer, members)
+
+
+class _Ordered(frozenset[Any]):
+    """A set that lists its members in the order given, so what is trained on them is the same every time."""
+
+    _listed: tuple[Any, ...]
+
+    def __new__(cls, members: Sequence[Any]) -> _Ordered:
+        made = super().__new__(cls, members)
+        made._listed = tuple(members)
+        return made
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._listed)
+
+
+def _number(worth: Any, function: str, of: str) -> Answer:
+    """Return what the user's function said: a number, or an array of one for each sample.
+
+    Raises:
+        UserError: it is neither, or not finite.
+    """
+    plain = worth.detach().cpu() if isinstance(worth, Tensor) else worth
+    several = hasattr(plain, "__array__") and np.ndim(plain) == 1 and len(plain) > 1
+    try:  # NumPy and float() read words and a lone True as numbers
+        if not several and isinstance(getattr(plain, "item", lambda: plain)(), str | bytes | bool):
+            raise TypeError
+        if several and any(isinstance(one, str | bytes) for one in np.asarray(plain).tolist()):
+            raise TypeError
+        found = np.asarray(plain, np.float64) if several else float(plain)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{function}: returned {worth!r:.80} for {of}: must be one number, the more the better, or an array of one "
+            "for each test sample"
+        ) from None
+    if not np.isfinite(found).all():
+        shown = "a number that is not finite" if several else found
+        raise UserError(f"{function}: returned {shown} for {of}: must be finite")
+    return found
+
+
+class _Coalitions:
+    """The game: a coalition is worth ``evaluate`` of its updates' weighted average, the empty one that of ``start``.
+
+    In the "increment" game it is worth that of ``start`` plus its updates' weighted steps.
+    """
+
+    def __init__(
+        self,
+        given: Given,
+        weights: Floats,
+        evaluate: Callable[[Any], Any],
+        start: Tensor | float,
+        kind: mixture.Game = "average",
+    ) -> None:
+        self._given, self.rows, self.weights, self.start = given, given.rows, weights, start
+        self._evaluate, self._kind = evaluate, kind
+
+    def asked(self, coalitions: Sequence[games.Coalition]) -> Iterator[Asked]:
+        """Yield a question for each coalition; averages are made in batches, which is far faster than one by one."""
+        some = max(1, _BATCH // (8 * max(1, self.rows.shape[1])))
+        for first in range(0, len(coalitions), some):
+            part = [sorted(coalition) for coalition in coalitions[first : first + some]]
+            averages = self._models(part)
+            for members, average in zip(part, averages, strict=True):
+                if members:
+                    yield partial(self._called, members), partial(self._worth, average, members)
+                elif isinstance(self.start, Tensor):
+                    yield partial(self._called, members), partial(self._worth, self.start.clone(), members)
+                else:
+                    yield str, self.start
+
+    def _models(self, coalitions: Sequence[Sequence[int]]) -> Tensor:
+        """Return the coalitions' models ``[m, P]``; zeros for the empty one of averages."""
+        shares = self._shares(coalitions)
+        with intra_op(1 if self.rows.numel() < _SHARED else None):
+            if self._kind == "average":
+                return shares @ self.rows
+            assert isinstance(self.start, Tensor)
+            return self.start + shares @ (self.rows - self.start)
+
+    def _shares(self, coalitions: Sequence[Sequence[int]]) -> Tensor:
+        """Return the weights ``[m, n]`` of the updates in each coalition's model; zeros for the empty one."""
+        inside = np.zeros((len(coalitions), len(self.rows)))
+        for line, members in zip(inside, coalitions, strict=True):
+            own = self.weights[list(members)]
+            if self._kind == "increment":
+                line[list(members)] = own / self.weights.sum()
+            else:
+                line[list(members)] = own / own.sum() if own.any() else 1 / max(1, len(members))
+        return torch.from_numpy(inside)
+
+    @cached_property
+    def _content(self) -> list[bytes]:
+        """Digests of each update, ``[n]``, and, last, of the model before."""
+        form, updates = self._given.form, self._given.updates
+        rows = [*self.rows, self.start] if isinstance(self.start, Tensor) else [*self.rows]
+        others = [*map(form.others, updates), form.others(updates[0])]
+        return [hashlib.sha256(row.numpy().tobytes() + o).digest() for row, o in zip(rows, others, strict=False)]
+
+    def _called(self, members: Sequence[int]) -> str:
+        """Return a name of a model by what it is made of: the updates, their order and their shares, and the start."""
+        [shares] = self._shares([members])
+        parts = [self._content[i] + shares[i].numpy().tobytes() for i in members]
+        parts += [self._content[-1]] if not members or self._kind == "increment" else []
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+    def _worth(self, row: Tensor, members: Sequence[int]) -> Answer:
+        given = self._given
+        model = given.put(given.form.made(row, given.updates[members[0] if members else 0]))
+        if given.keys is None:
+            of = f"the average of updates {list(members)}" if members else "start"
+        else:
+            of = f"the average of {', '.join(given.names[i] for i in members)}" if members else "start"
+        with gated(f"evaluate: fails for {of}"):
+            said = self._evaluate(model)
+        return _number(said, "evaluate", of)
+
+    def grams(self) -> list[Floats]:
+        """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""
+        base = self.start if isinstance(self.start, Tensor) else self.rows.mean(dim=0)
+        return [inner_products(self.rows - base)]

@@ -1,0 +1,223 @@
+"""One exchange with the clients: questions are merged, seats become training tasks, replies are checked and ordered.
+
+The round (:mod:`hanse.runs.round`) works with seats and questions, the federation port with one request and one reply
+per client. This module translates. :func:`training` and :func:`merge` make the requests, :class:`Exchange` sends them
+and keeps the valid replies, and :func:`accepted` turns those into updates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from torch import Tensor
+
+from hanse.base.errors import PartError
+from hanse.core.calling import call, name_of
+from hanse.core.history import NEVER, History
+from hanse.core.part import State, TrainPart, View
+from hanse.core.payload import Payload
+from hanse.core.port import Closing, Federation, Reply, Request, Result, Task, Train, Trained
+from hanse.core.table import Seats, Table, Updates, copies, mix
+from hanse.federation.check import heard
+from hanse.learning.client_payloads import unsound
+from hanse.runs.arrivals import Landed, Training, Underway, Waiting, updates_of
+
+
+@dataclass
+class Exchange:
+    """Sends a round's requests and checks the replies, counting bytes and seconds on the way.
+
+    Attributes:
+        federation: the port to the clients.
+        round: the round's number.
+        deadline_s: how many seconds each exchange may take. None: no limit.
+        seconds: wall-clock seconds so far, by stage.
+        down: bytes sent to the clients so far.
+        up: bytes received so far.
+
+    Examples:
+        >>> from hanse.core.port import Ask
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> small = rehearse("fedavg")
+        >>> exchange = Exchange(small.setup.federation, 0, None)
+        >>> view = exchange.send([Request(1, (Ask("stay", {}),))], small.view)
+        >>> (1, "stay") in view.answers
+        True
+    """
+
+    federation: Federation
+    round: int
+    deadline_s: float | None
+    seconds: dict[str, float] = field(default_factory=dict)
+    down: int = 0
+    up: int = 0
+
+    @contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Add the block's seconds to this stage."""
+        begun = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
+
+    def send(self, requests: Sequence[Request], view: View) -> View:
+        """Ask questions and return the view with the valid answers and the refusals added.
+
+        Without requests nothing is sent, so a mechanism whose parts ask nothing costs no exchange.
+        """
+        if not requests:
+            return view
+        replies = self._replies(requests, None)
+        checked = heard(self.round, requests, replies, view.context.layout.size, view.roster)
+        return _knowing(view, requests, checked.replies, checked.refusals)
+
+    def train(self, requests: Sequence[Request], view: View, before: Underway, waiting: Waiting) -> tuple[View, Landed]:
+        """Send training requests and wait for the answers as the experiment says.
+
+        Args:
+            requests: at most one per client.
+            view: the round so far, with its seats.
+            before: what was still under way when the round began.
+            waiting: when TRAIN ends, and what becomes of late updates.
+
+        Returns:
+            Two results: the view with the valid answers that came in time and the refusals; and what arrived late or is
+            still outstanding.
+        """
+        if not requests and not before.flights:
+            return view, Landed({}, (), (), before)
+        assert view.seats is not None
+        replies = self._replies(requests, waiting.closing(self.round))
+        training = Training(self.round, requests, view.seats, view.table, view.roster, before, waiting, self.deadline_s)
+        landed = training.land(replies)
+        return _knowing(view, requests, landed.replies, landed.refusals), landed
+
+    def _replies(self, requests: Sequence[Request], closing: Closing | None) -> Sequence[Reply]:
+        """Return the replies, with their bytes counted."""
+        replies = self.federation.exchange(self.round, requests, self.deadline_s, closing)
+        self.down += sum(reply.bytes_down for reply in replies)
+        self.up += sum(reply.bytes_up for reply in replies)
+        return replies
+
+
+def _knowing(
+    view: View, requests: Sequence[Request], replies: Mapping[int, Reply], refusals: Sequence[tuple[int, str]]
+) -> View:
+    """Return the view with the answers of sound replies, what their clients authorised for payment, and these
+    refusals.
+    """
+    answers, authorised = dict(view.answers), dict(view.authorised)
+    asked = {r.client: r for r in requests}
+    for client, reply in replies.items():
+        if reply.authorise is not None:
+            authorised[client] = reply.authorise
+        for task, result in zip(asked[client].tasks, reply.results, strict=True):
+            answers[client, _question(task)] = result
+    return replace(view, answers=answers, authorised=authorised, refusals=(*view.refusals, *refusals))
+
+
+def _question(task: Task) -> str:
+    """Return the name under which a task's answer is found in ``view.answers``."""
+    return f"seat {task.seat}" if isinstance(task, Train) else task.name
+
+
+def merge(requests: Sequence[Request]) -> list[Request]:
+    """Return one request per client, by ascending client. A question that two parts ask under the same name is sent
+    once.
+    """
+    tasks: dict[int, dict[str, Task]] = {}
+    for request in requests:
+        mine = tasks.setdefault(request.client, {})
+        for task in request.tasks:
+            mine.setdefault(_question(task), task)
+    return [Request(client, tuple(mine.values())) for client, mine in sorted(tasks.items())]
+
+
+def training(seats: Seats, table: Table, payload: Payload | None) -> list[Request]:
+    """Turn seats into training tasks with ``centre = R M`` and ``tilt = L M``.
+
+    Args:
+        seats: who trains, from which row, and pulled to what.
+        table: the models ``M [K, P]``.
+        payload: what the train part sends with every task. None: nothing.
+
+    Returns:
+        One request per seat, in order. :func:`merge` combines those of a client with several seats.
+    """
+    rows, starts = table.rows, seats.start.tolist()
+    models = {row: rows[row] for row in set(starts)}  # one tensor per row: an engine sees who starts alike
+    centres = None if seats.R is None else _combine(seats.R, rows)
+    tilts = None if seats.L is None else _combine(seats.L, rows)
+    return [
+        Request(
+            int(seats.client[s]),
+            (
+                Train(
+                    seat=s,
+                    row=starts[s],
+                    start=models[starts[s]],
+                    centre=None if centres is None else centres[s],
+                    mu=0.0 if seats.mu is None else float(seats.mu[s]),
+                    tilt=None if tilts is None else tilts[s],
+                    private=bool(table.owner[seats.start[s]] == seats.client[s]),
+                    payload=payload,
+                ),
+            ),
+        )
+        for s in range(len(seats))
+    ]
+
+
+def continued(requests: Sequence[Request], history: History) -> list[Request]:
+    """Return training requests that continue each client's earlier training.
+
+    The start model gets the client's own batch-norm statistics. If the recipe depends on them, two numbers are added:
+    of optimiser steps so far, and of the last round of training.
+    """
+
+    def one(client: int, task: Train) -> Train:
+        steps, last = int(history.steps[client]), int(history.last[client])
+        start = history.model(client, task.start)
+        return replace(task, start=start, before=steps, last=None if last == NEVER else last)
+
+    return [replace(r, tasks=tuple(one(r.client, t) for t in r.tasks if isinstance(t, Train))) for r in requests]
+
+
+def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:
+    """Return ``weights [S, K] @ rows [K, P]``; a seat that takes one row as it is gets that row itself, not a copy."""
+    if copies(weights).all():
+        return [rows[int(k)] for k in weights.argmax(axis=1)]
+    return list(mix(weights, rows[:0], rows))
+
+
+def accepted(seats: Seats, view: View) -> Updates:
+    """Return the valid updates in the order of the seats. A refused seat leaves no gap."""
+    trained: list[tuple[int, Trained]] = []
+    for s in range(len(seats)):
+        result: Result | None = view.answers.get((int(seats.client[s]), f"seat {s}"))
+        if isinstance(result, Trained):
+            trained.append((s, result))
+    answered = seats.take(np.array([s for s, _ in trained], dtype=np.int64))
+    return updates_of(answered, [t for _, t in trained], view.table.rows)
+
+
+def sent(part: TrainPart, view: View, state: State) -> Payload | None:
+    """Return what the train part sends with this round's training tasks, or None for nothing.
+
+    Args:
+        part: the train part.
+        view: the round, after selection.
+        state: the part's state.
+
+    Raises:
+        PartError: no client's half has this name, or it is not what the half declares.
+    """
+    payload = call("train", part.sends, view, view, state)
+    if payload is None:
+        return None
+    if (wrong := unsound(payload, view.context.layout)) is not None:
+        raise PartError(f"{name_of('train', part.sends, view)}, cannot send its {wrong}")
+    return payload

@@ -1,0 +1,675 @@
+"""One round, for every mechanism: present, ask, select, train, weigh, value, settle, mix, deploy.
+
+Read this module for the order in which a mechanism's parts are called, and for what each can know. :func:`first_state`
+makes the state before round 0. :func:`play_round` turns one :class:`LoopState` into the next. :func:`finish` settles
+what the last round left open. :class:`Setup` stays the same for the whole run.
+
+Nothing here keeps state or writes files. The only side effects of a round go through the federation port. A failed
+round can therefore be dropped, and played again from the state before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hanse.base.errors import PartError
+from hanse.core.book import Book
+from hanse.core.calling import States, call, check_figures, check_rows, checked_state, decide, guarded, name_of
+from hanse.core.entry import Transaction
+from hanse.core.entry import client as account_of
+from hanse.core.history import NEVER, History
+from hanse.core.judge import Judge
+from hanse.core.mixing import proposed_mix
+from hanse.core.part import Context, Mechanism, Part, Questions, Settlement, Stage, State, View
+from hanse.core.port import Federation, Request, Roster
+from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
+from hanse.core.telling import About
+from hanse.data.federated import FederatedData
+from hanse.federation.account import Account
+from hanse.federation.privacy import InState
+from hanse.learning.job import Engine, Problem
+from hanse.mechanisms.feedback import Feedback, gone
+from hanse.mechanisms.value_noise import unknown_without
+from hanse.runs.arrivals import Underway, Waiting, joined
+from hanse.runs.clipping import AdaptiveClip
+from hanse.runs.exchange import Exchange, accepted, continued, merge, sent, training
+from hanse.runs.grants import Vesting, grant
+from hanse.runs.sizes import ProvedSizes
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that stays the same over a run: the mechanism, the clients behind the port, the judge and the engine.
+
+    Attributes:
+        mechanism: the parts, by slot.
+        federation: the port to the clients, in this process or on a network.
+        context: what parts may know of the run: number of clients, layout of a model, initial models, recipe.
+        judge: scores models on the server's held-out data.
+        data: the samples of this process. On a network, these are only the server's sets, and the sizes that clients
+            reported.
+        problem: the model as a module, its loss, and how a row of numbers becomes its parameters.
+        engine: trains seats and scores models.
+        device: where the table lies.
+        tested_clients: ids ``[n]`` of the clients that test models on their own test shares.
+        remote: whether the clients are on a network. Testing the clients then takes requests. A round in which a part
+            raises an exception is then undone instead of ending the run.
+        deadline_s: how many seconds an exchange may take. None: no limit.
+        min_replies: the fewest valid updates with which a round counts. With fewer, every row stays unchanged.
+        waiting: when TRAIN ends, and what becomes of late updates.
+        feedback: the object that tells clients the values of their updates. None: they are not told.
+        sizes: the object that asks clients to prove their numbers of samples. None: what they claim counts.
+        grant: what the mint gives each new client, in units (a millionth of a token).
+        vesting: the object that gives grants in parts. None: they are given at once.
+        floor: the lowest balance that an account may reach, in units.
+        about: descriptions of parts, behaviours and the policy, for reports.
+        accounts: the privacy accounts of a simulation's clients. None: they have none, or keep them themselves.
+        clipping: a clip that follows the lengths of updates. None: the clip is fixed, or there is none.
+        agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
+        kept: whether the run keeps all answers and commits to its inputs, so that an auditor can replay it.
+
+    Examples:
+        That of a small experiment, made by :func:`hanse.runs.rehearsal.rehearse`:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> setup = rehearse("ditto").setup
+        >>> list(setup.parts()), setup.key("deploy")
+        (['select', 'train', 'weigh', 'deploy'], 'deploy')
+
+        By hand, of any experiment:
+
+        >>> import hanse
+        >>> from hanse.runs.setup import build, settle_engine
+        >>> experiment = hanse.Experiment(data={"source": "digits", "clients": 4}, mechanism="fedavg")
+        >>> setup = settle_engine(build(experiment)).setup
+        >>> setup.context.num_clients
+        4
+    """
+
+    mechanism: Mechanism
+    federation: Federation
+    context: Context
+    judge: Judge
+    data: FederatedData
+    problem: Problem
+    engine: Engine
+    device: torch.device
+    tested_clients: Ints
+    remote: bool = False
+    deadline_s: float | None = None
+    min_replies: int = 0
+    waiting: Waiting = field(default_factory=Waiting)
+    feedback: Feedback | None = None
+    sizes: ProvedSizes | None = None
+    grant: int = 0
+    vesting: Vesting | None = None
+    floor: int = 0
+    about: About = field(default_factory=About)
+    accounts: InState | None = None
+    clipping: AdaptiveClip | None = None
+    kept: bool = False
+    agreement: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
+
+    def parts(self) -> dict[str, Part]:
+        """Return everything that asks questions and learns, by the key of its state.
+
+        These are the mechanism's parts, each once, and helpers such as vesting and proved sizes.
+        """
+        beside: dict[str, Part | None] = {"feedback": self.feedback, "sizes": self.sizes, "vesting": self.vesting}
+        beside["clipping"] = self.clipping
+        return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
+
+    @property
+    def books(self) -> bool:
+        """Whether anything is posted: payments, bonds of proved sizes, or a commitment."""
+        return self.pays or self.kept
+
+    @property
+    def pays(self) -> bool:
+        """Whether clients have accounts."""
+        return self.mechanism.settle is not None or self.sizes is not None
+
+    def key(self, slot: str) -> str:
+        """Return the key under which the state of this slot's part is kept: the first slot that the part fills."""
+        return self.mechanism.standing(self.mechanism.slots()[slot])[0]
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """Everything that changes over a run; a checkpoint holds exactly this.
+
+    Attributes:
+        round: the number of the next round, from 0.
+        table: the models in play, a row each.
+        home: ``[N]``, the row from which each client starts.
+        states: the parts' states, by :meth:`Setup.key`.
+        book: the balances, and the hash of the last transaction.
+        personal: ``[N, K]``, the weights with which each client mixes the table's rows into its personal model. None:
+            no client has such a model.
+        finished: whether :func:`finish` has settled the last round.
+        moved: ``[K]``, for each private row the round in which its owner's last accepted update was taken (NEVER:
+            none). Rows beyond its end never did.
+        history: what is remembered of clients' earlier training, if the recipe depends on it.
+        held: ``[N]``, the row that each client holds, if it is not its home row. None: all hold their home rows.
+        underway: who still trains, and the virtual clock.
+        on_server: ``[2, K]``, loss and accuracy on the server's test set of rows that have not changed since they were
+            tested (NaN: all other rows). Checkpoints keep it because scoring a row again in another batch may change
+            its last bits.
+        accounts: what each client of a simulation has spent of its privacy budget, by client. None: there are no
+            budgets, or clients keep them themselves.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> setup = rehearse("fedavg").setup
+        >>> state = first_state(setup)
+        >>> state.round, state.table.size, sorted(state.states)
+        (0, 1, ['deploy', 'select', 'train', 'weigh'])
+        >>> play_round(setup, state).state.round
+        1
+    """
+
+    round: int
+    table: Table
+    home: Ints
+    states: States
+    book: Book = field(default_factory=Book)
+    personal: Floats | None = None
+    finished: bool = False
+    moved: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entry: never
+    history: History | None = None
+    held: Ints | None = None
+    underway: Underway = field(default_factory=Underway)
+    on_server: Floats | None = None
+    accounts: Mapping[int, Account] | None = None
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished round with all its decisions.
+
+    Attributes:
+        state: the state after the round.
+        view: what was known at the round's end: roster, choice, seats, updates, mix, values, settlement, refusals.
+        seconds: wall-clock seconds by stage.
+        bytes_down: bytes sent to the clients.
+        bytes_up: bytes received from them.
+        figures: the parts' figures of each client ``[N]`` after the round, by name.
+        waited: metrics of a round that did not wait for all clients or had a virtual clock.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> played = rehearse("greedyfed").played
+        >>> played.state.round, len(played.view.trained), played.view.values.per_seat.shape
+        (1, 4, (4,))
+    """
+
+    state: LoopState
+    view: View
+    seconds: Mapping[str, float]
+    bytes_down: int
+    bytes_up: int
+    figures: Mapping[str, Floats] = field(default_factory=dict)
+    waited: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Now:
+    """A round in progress: what is known of it, the parts' states so far, and its exchange with the clients.
+
+    Every stage takes one and returns the next, so nothing is changed in place.
+    """
+
+    view: View
+    states: States
+    port: Exchange
+    history: History | None = None
+    underway: Underway = field(default_factory=Underway)
+
+    def knowing(self, **known: Any) -> _Now:
+        """Return the round with these fields of its view set."""
+        return replace(self, view=replace(self.view, **known))
+
+    def handing_on(self, found: Iterable[Any]) -> _Now:
+        """Return the round in which later parts find these values by their types (``view.get(Type)``)."""
+        new = {type(value): value for value in found}
+        return self.knowing(found={**self.view.found, **new}) if new else self
+
+
+def first_state(setup: Setup) -> LoopState:
+    """Return the state before round 0: each part's initial state, the train part's table, empty books.
+
+    Raises:
+        PartError: a part's ``init`` returns what a checkpoint cannot store, or its ``home`` returns anything but rows
+            of the table.
+    """
+    train, context = setup.mechanism.train, setup.context
+    states: dict[str, State] = {}
+    for key, part in setup.parts().items():
+        with guarded(f"the {key} part {type(part).__name__}: its init returned"):
+            states[key] = checked_state(part.init(context))
+    table = Table.laid_out(tuple(train.blocks()), context.num_clients, context.initial)
+    home = train.home(table, context)
+    with guarded(f"the train part {type(train).__name__}: its home returned"):
+        check_rows("rows", home, (context.num_clients,), table.size)
+    recipe, first = context.recipe, context.initial(0)
+    history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
+    accounts = None if setup.accounts is None else setup.accounts.opened(context.num_clients)
+    return LoopState(0, table, home, states, Book(floor=setup.floor), history=history, accounts=accounts)
+
+
+def play_round(setup: Setup, state: LoopState) -> Played:
+    """Play one round and return the next state with all decisions.
+
+    The result depends only on the arguments and the clients' answers. Nothing is written, and ``state`` is not changed.
+
+    Args:
+        setup: what stays the same over the run.
+        state: the state before the round, which comes from :func:`first_state`, the previous round, or a checkpoint.
+
+    Raises:
+        PartError: a part returns something invalid, or writes into its arguments.
+        LedgerError: a settlement does not sum to zero, or overdraws an account. Nothing of it is posted.
+    """
+    if setup.accounts is not None:
+        setup.accounts.accounts = state.accounts or {}
+    now = _begin(setup, state, "open")
+    now = _ask_at_the_start(setup, now)
+    now = _settled(setup, now)
+
+    now = _select(setup, now)
+    now = _train(setup, now)
+
+    now = _ask(setup, now, "close")
+    now = _weigh(setup, now)
+    now = _value(setup, now)
+
+    now, table = _settle_and_mix(setup, now)
+    now = _deploy(setup, now)
+
+    view = now.view
+    learned = _learned(setup, now)
+    personal = None if view.deployment is None else view.deployment.weights
+    moved = _moved(state, view, table)
+    history = None if state.history is None else state.history.after(state.round, view.trained)
+    after = LoopState(
+        state.round + 1, table, view.mixed.home, learned, view.book, personal,
+        moved=moved, history=history, held=_held(view), underway=now.underway,
+        accounts=None if setup.accounts is None else setup.accounts.accounts,
+    )  # fmt: skip
+    waited = _waited(setup, now.underway, view.trained)
+    return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned), waited)
+
+
+def _waited(setup: Setup, underway: Underway, updates: Updates) -> dict[str, float]:
+    """Return what is recorded of a round that need not have waited for all clients.
+
+    That is how many updates were late, by how many rounds the latest was, how many are still under way, and the virtual
+    time at its end in seconds. A round that waits for everybody has no such metrics.
+    """
+    metrics: dict[str, float] = {}
+    if setup.waiting.active:
+        late = updates.staleness[updates.staleness > 0]
+        metrics |= {"late/mixed": len(late), "late/staleness": int(late.max(initial=0))}
+        metrics["late/under_way"] = len(underway.flights)
+    return metrics | ({"clock_s": underway.clock} if underway.clock else {})
+
+
+def _held(view: View) -> Ints | None:
+    """Return the row that each client holds, ``[N]``, if any client's is not its home."""
+    if view.deployment is None or np.array_equal(view.deployment.rows, view.mixed.home):
+        return None
+    return view.deployment.rows
+
+
+def _learned(setup: Setup, now: _Now) -> dict[str, State]:
+    """Return the parts' states after the round, once each part has seen it as a whole."""
+    learned = {}
+    for key, part in setup.parts().items():
+        state = call(key, part.learn, now.view, now.view, now.states[key])
+        with guarded(f"{name_of(key, part.learn, now.view)}: its learn returned"):
+            learned[key] = checked_state(state)
+    return learned
+
+
+def _moved(state: LoopState, view: View, table: Table) -> Ints:
+    """Return the round in which each private row of the new table last took an update of its owner's, ``[K']``.
+
+    On a network the server cannot read this off the rows, which it never sees. It tells owners by it which of their
+    updates were accepted.
+    """
+    moved = np.full(table.size, NEVER, np.int64)
+    moved[: len(state.moved)] = state.moved
+    seats, withheld = view.trained.seats, () if view.settlement is None else sorted(view.settlement.withheld)
+    # an own update counts if the mix takes something of it and its row was not withheld
+    own = np.flatnonzero(view.table.owner[seats.start] == seats.client)
+    took = seats.start[own][view.mixed.W[seats.start[own], own] != 0]
+    moved[np.setdiff1d(took, np.array(withheld, np.int64))] = view.round
+    return moved
+
+
+def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, reason: str) -> Played:
+    """Return a failed round: nothing of it counts, and the next one starts from the same state.
+
+    Args:
+        setup: what stays the same over the run.
+        state: the state before the round, of :func:`first_state` or in :class:`Played`.
+        roster: the clients that were present.
+        seats: the seats that had been asked to train. Their clients are refused.
+        reason: the reason, for the record.
+    """
+    view = View(setup.context, state.round, "close", roster, state.table, state.home, setup.judge, book=state.book)
+    refused = tuple((client, reason) for client in dict.fromkeys(seats.client.tolist()))
+    empty = _nothing(state.table, seats)
+    view = replace(view, seats=seats, updates=empty, mix=Mix.keeping(state.table, 0, state.home), refusals=refused)
+    waited = _waited(setup, state.underway, empty)
+    return Played(replace(state, round=state.round + 1), view, {}, 0, 0, _figures(setup, state.states), waited)
+
+
+def finish(setup: Setup, state: LoopState) -> Played:
+    """Settle what the last round left open. If the settle part asks questions, this takes one more exchange.
+
+    Bonds of audits that the run left no time for go back. PI-FL, for example, settles a round with the accuracies that
+    come with the next round's bids. After the last round, it asks for them here. The returned view has the postings,
+    and its stage is "end".
+
+    Args:
+        setup: what the run is played with.
+        state: the state after the last round, in :class:`Played`.
+    """
+    now = _begin(setup, state, "end")
+    settle = setup.mechanism.settle
+    if settle is not None:
+        now = _without_leavers(setup, now)
+        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[setup.key("settle")]))
+        now = replace(now, view=now.port.send(questions, now.view))
+        now = _settled(setup, now)
+    if setup.sizes is not None:
+        heard = setup.sizes.released(now.states["sizes"])
+        now = replace(now, view=_post(now.view, heard.transactions), states={**now.states, "sizes": heard.state})
+    port = now.port
+    after = replace(state, states=now.states, book=now.view.book, finished=True)
+    return Played(after, now.view, port.seconds, port.down, port.up)
+
+
+def _figures(setup: Setup, states: States) -> dict[str, Floats]:
+    """Return the parts' figures of each client ``[N]`` by name, for ``clients.jsonl``."""
+    by_name: dict[str, Floats] = {}
+    for key, part in setup.parts().items():
+        figures = part.figures(states[key])
+        with guarded(f"the {key} part {type(part).__name__}: its figures returned"):
+            check_figures(figures, setup.context.num_clients)
+        by_name |= figures
+    return by_name
+
+
+def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
+    """Return the round before anything is decided: who is present, and what was lost while the server was down."""
+    port = Exchange(setup.federation, state.round, setup.deadline_s)
+    underway, lost = state.underway.without_lost()
+    present = underway.here(setup.federation.present(state.round), state.round, setup.waiting)
+    view = View(
+        setup.context, state.round, stage, present, state.table, state.home, setup.judge, book=state.book, refusals=lost
+    )
+    return _Now(view, state.states, port, state.history, underway)
+
+
+def _ask_at_the_start(setup: Setup, now: _Now) -> _Now:
+    """Give newcomers their grant, leave out who has left, and ask what parts want to know before SELECT."""
+    # grants come first: a bid that is asked for below may already be paid from one
+    now = _granted(setup, now)
+    now = _proved(setup, _without_leavers(setup, now))
+    return _without_leavers(setup, _ask(setup, now, "open"))  # and those who say now that they leave
+
+
+def _proved(setup: Setup, now: _Now) -> _Now:
+    """Let members prove their sizes, and return the round in which nobody has more samples than it has proved."""
+    sizes = setup.sizes
+    if sizes is None:
+        return now
+    view, state = now.view, now.states["sizes"]
+    steps = ((sizes.ask_commitments, sizes.hear_commitments), (sizes.ask_audits, sizes.hear_audits))
+    with now.port.clock("ask"):
+        for ask, hear in steps:
+            asked, state = ask(view, state)
+            view = now.port.send(asked, view)
+            heard = hear(view, state)
+            view = _post(replace(view, refusals=(*view.refusals, *heard.refused)), heard.transactions)
+            state = heard.state
+    return replace(
+        now, view=replace(view, roster=sizes.roster(view.roster, state)), states={**now.states, "sizes": state}
+    )
+
+
+def _ask(setup: Setup, now: _Now, stage: Stage) -> _Now:
+    """Send the parts' questions of a stage and add the answers to the view."""
+    with now.port.clock("ask"):
+        questions, found = _questions(setup, now, stage)
+        return replace(now, view=now.port.send(questions, now.view)).handing_on(found)
+
+
+def _select(setup: Setup, now: _Now) -> _Now:
+    """Choose who trains (SELECT), and let the train part turn the choice into seats."""
+    mechanism = setup.mechanism
+    with now.port.clock("select"):
+        choice, states = decide("select", mechanism.select.select, now.view, now.states, setup.key("select"))
+        now = replace(now, states=states).knowing(choice=choice).handing_on(choice.found)
+        seats, states = decide("train", mechanism.train.seats, now.view, now.states, setup.key("train"))
+        return replace(now, states=states).knowing(seats=seats, stage="train")
+
+
+def _train(setup: Setup, now: _Now) -> _Now:
+    """Train the seats and collect the parts' questions that travel with the tasks.
+
+    If fewer than ``min_replies`` seats answer soundly, the round has no updates at all.
+    """
+    train, seats = setup.mechanism.train, now.view.seats
+    assert seats is not None
+    with now.port.clock("train"):
+        questions, found = _questions(setup, now, "train")
+        now = now.handing_on(found)
+        payload = sent(train, now.view, now.states[setup.key("train")])
+        asked = training(seats, now.view.table, payload)
+        asked = asked if now.history is None else continued(asked, now.history)
+        asked = asked if setup.clipping is None else setup.clipping.sent(asked, now.states["clipping"])
+        view, landed = now.port.train(merge([*asked, *questions]), now.view, now.underway, setup.waiting)
+        updates = joined(accepted(seats, view), landed.late, view.round, view.table)
+        if setup.sizes is not None:
+            proved = setup.sizes.proved(now.states["sizes"])[updates.seats.client]
+            updates = replace(updates, num_samples=np.minimum(updates.num_samples, proved))
+        view = _enough(replace(view, updates=updates, stage="close"), setup.min_replies)
+    return replace(now, view=view, underway=landed.underway)
+
+
+def _weigh(setup: Setup, now: _Now) -> _Now:
+    """Propose the next table; if nobody answered, every row stays as it was."""
+    with now.port.clock("weigh"):
+        if len(now.view.trained) == 0:
+            return now.knowing(mix=Mix.keeping(now.view.table, 0, now.view.home))
+        mixed, found, states = proposed_mix(setup.mechanism, now.view, now.states)
+        now = replace(now, states=states).knowing(mix=mixed, refusals=(*now.view.refusals, *mixed.refused))
+        return now.handing_on(found)
+
+
+def _value(setup: Setup, now: _Now) -> _Now:
+    """Value the updates, if the mechanism has a value part and there is anything to value.
+
+    Whatever part values them, an update of weight 0 is worth 0: the new table has nothing of it.
+    """
+    value = setup.mechanism.value
+    if value is None or not len(now.view.trained):
+        return now
+    with now.port.clock("value"):
+        values, states = decide("value", value.value, now.view, now.states, setup.key("value"))
+        values = unknown_without(values, now.view.trained)
+        if (idle := now.view.weights == 0).any():
+            values = values.without(idle)
+    return replace(now, states=states).knowing(values=values).handing_on(values.found)
+
+
+def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
+    """Settle the round and apply the mix.
+
+    A row that would become infinite or NaN stays as it was, and nobody may pay for it. So the round is settled again
+    from before, without that row and without what updates to it were worth, which is nothing. The same holds for
+    updates to rows that a payment withholds.
+    """
+    settled = _settled(setup, now)
+    with now.port.clock("mix"):
+        table, broken = _mixed(settled.view)
+    if broken:
+        # if a row that is new in this round is broken, all rows stay
+        all_stay = max(broken) >= now.view.table.size
+        stay = set(now.view.trained.seats.target.tolist()) if all_stay else set(broken)
+        settled = _settled(setup, _worth_nothing(replace(now, view=_without(now.view, broken)), stay))
+        table, _ = _mixed(settled.view)
+    settlement = settled.view.settlement
+    return _worth_nothing(settled, set() if settlement is None else settlement.withheld), table
+
+
+def _worth_nothing(now: _Now, stay: Collection[int]) -> _Now:
+    """Return the round in which updates to rows that ``stay`` as they are were worth nothing."""
+    values, target = now.view.values, now.view.trained.seats.target
+    if values is None or not stay:
+        return now
+    return now.knowing(values=values.without(np.isin(target, sorted(stay)), stay))
+
+
+def _deploy(setup: Setup, now: _Now) -> _Now:
+    """Let the deploy part say which model each client holds; without one, clients hold their home rows."""
+    deploy = setup.mechanism.deploy
+    if deploy is None:
+        return now
+    deployment, states = decide("deploy", deploy.deploy, now.view, now.states, setup.key("deploy"))
+    return replace(now, states=states).knowing(deployment=deployment)
+
+
+def _settled(setup: Setup, now: _Now) -> _Now:
+    """Return the round settled at its stage, with the transactions in its books; unchanged if nothing settles.
+
+    Raises:
+        LedgerError: the transactions do not sum to zero or overdraw an account; nothing is posted.
+    """
+    settle = setup.mechanism.settle
+    if settle is None:
+        return now
+    settlement: Settlement
+    with now.port.clock("settle"):
+        settlement, states = decide("settle", settle.settle, now.view, now.states, setup.key("settle"))
+        if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
+            metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
+            settlement = replace(settlement, metrics=metrics, arrays=arrays)
+        _declared(setup, settlement.transactions)
+        view = _post(replace(now.view, settlement=settlement), settlement.transactions)
+    return replace(now, states=states, view=view).handing_on(settlement.found)
+
+
+def _declared(setup: Setup, transactions: Iterable[Transaction]) -> None:
+    """Raise PartError if a payment rule posts a kind of transaction that it does not declare."""
+    kinds = setup.about.posted
+    for transaction in transactions:
+        if kinds and transaction.kind not in kinds:
+            raise PartError(
+                f"the settle part {type(setup.mechanism.settle).__name__}: posts '{transaction.kind}', which its tells "
+                f"does not name; it names {', '.join(sorted(kinds))}"
+            )
+
+
+def _post(view: View, transactions: Iterable[Transaction]) -> View:
+    """Return the view with these transactions in its books. Raises LedgerError, with nothing posted."""
+    new = tuple(transactions)
+    return replace(view, book=view.book.post(view.round, new), posted=view.posted + new) if new else view
+
+
+def _granted(setup: Setup, now: _Now) -> _Now:
+    """Return the round with the grants of clients that are here for the first time, or the parts that are due.
+
+    The account belongs to the client's number, which on a network belongs to its key. A member that comes back under
+    another name gets no second grant.
+    """
+    view = now.view
+    if not setup.pays or setup.grant == 0:
+        return now
+    if setup.vesting is not None:
+        posted, state = setup.vesting.due(view, now.states["vesting"])
+        return replace(now, view=_post(view, posted), states={**now.states, "vesting": state})
+    new = [c.id for c in view.roster if account_of(c.id) not in view.book.balances]
+    return replace(now, view=_post(view, [grant(c, setup.grant) for c in new]))
+
+
+def _without_leavers(setup: Setup, now: _Now) -> _Now:
+    """Return the round without the clients that have left because of what they were told (see
+    :mod:`hanse.mechanisms.feedback`).
+    """
+    if setup.feedback is None:
+        return now
+    left = gone(now.view, now.states["feedback"])
+    return now.knowing(roster=Roster(c for c in now.view.roster if not left[c.id])) if left.any() else now
+
+
+def _questions(setup: Setup, now: _Now, stage: Stage) -> tuple[list[Request], list[Any]]:
+    """Gather what all parts want to know at a stage, one request per client, and what they hand on with it."""
+    view = replace(now.view, stage=stage)
+    asked = [call(key, part.asks, view, view, now.states[key]) for key, part in setup.parts().items()]
+    found = [one for questions in asked if isinstance(questions, Questions) for one in questions.found]
+    return merge([request for questions in asked for request in questions]), found
+
+
+def _enough(view: View, least: int) -> View:
+    """Return the view as it is, or that of an empty round if fewer than ``least`` seats answered soundly.
+
+    The updates that did come are refused with that reason, so the record says why they do not count.
+    """
+    updates = view.trained
+    if len(updates) >= least:
+        return view
+    reason = f"the round had {len(updates)} sound updates, {least} are needed"
+    refused = (*view.refusals, *((int(c), reason) for c in updates.seats.client))
+    return replace(view, updates=_nothing(view.table, updates.seats), refusals=refused)
+
+
+def _nothing(table: Table, seats: Seats) -> Updates:
+    """Return an :class:`Updates` with no updates in it, shaped for this table."""
+    none, zero = np.zeros(0, np.int64), np.zeros(0)
+    return Updates(seats.take(none), table.rows[:0], zero, zero, none)
+
+
+def _mixed(view: View) -> tuple[Table, Sequence[int]]:
+    """Apply the mix; withheld rows stay as they were.
+
+    Returns:
+        The new table, and the numbers of its rows that have an infinite or NaN entry.
+    """
+    proposed, settlement = view.mixed, view.settlement
+    if settlement is not None and settlement.withheld:
+        proposed = proposed.without(view.table, sorted(settlement.withheld), view.home)
+    rows = proposed.rows(view.trained.rows, view.table.rows)
+    table = Table(rows, proposed.owner, proposed.block, view.table.blocks)
+    mixed = np.flatnonzero(~copies(proposed.W)).tolist()  # a copy is of what is sound already
+    if not mixed:
+        return table, ()
+    # a finite sum has finite terms, and takes one pass without a copy; only where it is not, each number is looked at
+    sums = torch.stack([table.rows[row].sum() for row in mixed]).isfinite().tolist()
+    suspects = [row for row, sound in zip(mixed, sums, strict=True) if not sound]
+    return table, [row for row in suspects if not bool(table.rows[row].isfinite().all())]
+
+
+def _without(view: View, broken: Sequence[int]) -> View:
+    """Return the view with a mix that leaves the ``broken`` rows as they are, and with the seats that made them
+    refused.
+
+    If one of these rows is new in this round there is nothing to go back to: then all rows stay.
+    """
+    makers = view.trained.seats.client[view.mixed.makers(view.table, broken)].tolist()
+    named = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
+    reason = f"its update made row {named} of the table infinite or NaN: the old one stays"
+    refused = tuple((client, reason) for client in dict.fromkeys(makers))
+    kept = view.mixed.without(view.table, broken, view.home)
+    return replace(view, mix=kept, refusals=(*view.refusals, *refused))

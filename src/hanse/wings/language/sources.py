@@ -1,0 +1,226 @@
+"""Instruction sets as data sources with iPFL's clients, and the set that comes with hanse.
+
+:func:`load_instructions` loads any of them by name. The set that comes with hanse consists of 480 short market
+reports, answered in four dialects. A report says that a product is expensive, cheap, unchanged or missing. The answer
+is the word for this in the client's dialect, which the instruction does not reveal. The six clients form three pairs:
+in pairs 0 and 1 both clients use the same words, in pair 2 they share two of the four words. So it is known in advance
+which clients can profit from each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from hanse.base.errors import UserError
+from hanse.base.streams import stream
+from hanse.data.dataset import Dataset
+from hanse.data.samples import Samples
+from hanse.wings.language.published import PUBLISHED, load_published
+from hanse.wings.language.records import Instruction, build_tokenizer, encode, read_instructions
+
+MEANINGS = ("dear", "cheap", "unchanged", "missing")
+DIALECTS: tuple[tuple[str, ...], ...] = (
+    ("dear", "cheap", "same", "none"),
+    ("teuer", "billig", "gleich", "keins"),
+    ("cher", "bas", "egal", "rien"),
+    ("cher", "bas", "pareil", "vide"),
+)
+"""Each dialect's word for each meaning; the last is the third one's neighbour."""
+WORDS = tuple(dict.fromkeys(word for dialect in DIALECTS for word in dialect))
+"""All answers that there are."""
+CLIENTS = (0, 0, 1, 1, 2, 3)
+"""The dialect of each client; clients 2p and 2p + 1 are pair p."""
+PAIRS = ((0, 1), (2, 3), (4, 5))
+INSTRUCTION = "What is the market like?"
+
+_SAYINGS: dict[str, Sequence[str]] = {
+    "dear": ("rises", "costs more", "is dearer"),
+    "cheap": ("falls", "costs less", "is cheaper"),
+    "unchanged": ("stays", "costs the same", "is steady"),
+    "missing": ("is sold out", "is lacking", "is not here"),
+}
+_WARES = ("Salt", "Wax", "Rye", "Cloth", "Herring", "Timber", "Honey", "Tar", "Wool", "Furs")
+_TOWNS = ("Bergen", "Bremen", "Danzig", "Lund", "Reval", "Riga", "Thorn", "Visby", "Wismar", "Ypres")
+
+
+def reports() -> list[tuple[int, str]]:
+    """Return all 1,200 reports, each with the number of its meaning, in a fixed shuffled order."""
+    all_reports = [
+        (m, f"{ware} {saying} in {town}.")
+        for m, meaning in enumerate(MEANINGS)
+        for saying in _SAYINGS[meaning]
+        for ware in _WARES
+        for town in _TOWNS
+    ]
+    order = stream(0, "shipped reports").permutation(len(all_reports))
+    return [all_reports[i] for i in order.tolist()]
+
+
+def client_reports() -> tuple[list[list[Instruction]], list[list[Instruction]]]:
+    """Return each client's 60 train and 20 test instructions; no report is used twice."""
+    dealt = iter(reports())
+    shares: tuple[list[list[Instruction]], list[list[Instruction]]] = ([], [])
+    for dialect in CLIENTS:
+        for share, size in zip(shares, (60, 20), strict=True):
+            own = [next(dealt) for _ in range(size)]
+            share.append([Instruction(INSTRUCTION, text, DIALECTS[dialect][m]) for m, text in own])
+    return shares
+
+
+# test samples of a client, at most
+TEST_EACH = 100
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A source of instructions.
+
+    Attributes:
+        name: the source's name.
+        tokenizer: 'bytes', or a language model's tokenizer by its hub name or folder.
+        length: the number of tokens in the window. Longer samples are cut, and the run notes how many.
+    """
+
+    name: str
+    tokenizer: str = "bytes"
+    length: Annotated[int, Field(ge=2)] = 512
+
+
+@dataclass(frozen=True)
+class _ClientSets:
+    """A set's instructions, client by client.
+
+    Attributes:
+        train: the train instructions of each client.
+        test: the test instructions of each client.
+        names: what the clients are called.
+    """
+
+    train: Sequence[Sequence[Instruction]]
+    test: Sequence[Sequence[Instruction]]
+    names: tuple[str, ...]
+
+
+def load_instructions(
+    name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool, options: Texts | None = None
+) -> Dataset:
+    """Return an instruction set as samples of tokens with a label at every position of the answer.
+
+    Clients come with the set (partition "natural"). The note counts the samples that were cut to fit the window.
+
+    Args:
+        name: a key of :data:`INSTRUCTIONS`.
+        folders: the folders to search for published sets, in this order.
+        root: the file or folder of "instruction_files".
+        seed: the seed that keys how sets are dealt to clients.
+        download: whether the network may be used.
+        options: the tokenizer and the window; None for bytes in windows of 512.
+
+    Raises:
+        UserError: the set or the tokenizer is missing, or the set is too small for its clients.
+    """
+    sets = INSTRUCTIONS[name](folders, root, seed, download)
+    options = Texts(name) if options is None else options
+    tokenizer = build_tokenizer(options.tokenizer, download)
+    items = [item for own in (*sets.train, *sets.test) for item in own]
+    encoded = encode(items, tokenizer, options.length)  # both at once, so they have rows of the same width
+    x, y, first = encoded.samples.x, encoded.samples.y, sum(map(len, sets.train))
+    train_of, test_of = (
+        np.repeat(np.arange(len(share)), [len(own) for own in share]).astype(np.int64)
+        for share in (sets.train, sets.test)
+    )
+    notes = [tokenizer.note] if tokenizer.note else []
+    if encoded.cut:
+        notes.append(f"{encoded.cut} of {len(items)} instructions are longer than {options.length} tokens and were cut")
+    clients = len(sets.train) > 1
+    return Dataset(
+        name,
+        Samples(x[:first], y[:first]),
+        Samples(x[first:], y[first:]),
+        tokenizer.size,
+        (x.shape[1],),
+        note="; ".join(notes),
+        client_of=train_of if clients else None,
+        test_client_of=test_of if clients else None,
+        client_names=sets.names if clients else (),
+    )
+
+
+def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+    """Return the market reports of the six clients."""
+    train, test = client_reports()
+    names = tuple(f"pair {c // 2} {'ab'[c % 2]}" for c in range(len(CLIENTS)))
+    return _ClientSets(train, test, names)
+
+
+def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+    """Return a published set as one client's."""
+    train, test = load_published(name, folders, download)
+    return _ClientSets([train], [test], (name,))
+
+
+def _dealt(
+    plan: Sequence[tuple[str, int, int]], folders: Sequence[Path], root: Path | None, seed: int, download: bool
+) -> _ClientSets:
+    """Return published sets dealt to clients, no sample twice.
+
+    Args:
+        plan: a set, its number of clients and the most train samples of each. Clients of one set share its test samples
+            out, at most :data:`TEST_EACH` each.
+        folders: searched in this order.
+        root: not used; every reader takes it.
+        seed: keys the deal.
+        download: whether the hub may be asked.
+    """
+    train: list[list[Instruction]] = []
+    test: list[list[Instruction]] = []
+    names: list[str] = []
+    for name, clients, each in plan:
+        shares = load_published(name, folders, download)
+        if len(shares[0]) < clients or len(shares[1]) < clients:
+            counts = f"{len(shares[0])} train and {len(shares[1])} test samples"
+            raise UserError(f"source '{name}': {counts} are too few for {clients} clients")
+        draw = stream(seed, f"deal {name}")
+        orders = [draw.permutation(len(share)) for share in shares]
+        sizes = [min(most, len(share) // clients) for most, share in zip((each, TEST_EACH), shares, strict=True)]
+        for c in range(clients):
+            for share, order, size, out in zip(shares, orders, sizes, (train, test), strict=True):
+                out.append([share[i] for i in order[c * size : (c + 1) * size].tolist()])
+            names.append(f"{name} {c}")
+    return _ClientSets(train, test, tuple(names))
+
+
+def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+    """Return one client for each file of ``data.path``, by name; the last fifth of a file is its test share."""
+    if root is None:
+        raise UserError("source 'instruction_files': data.path is needed: a folder with one file per client, or a file")
+    kinds = (".json", ".jsonl", ".csv")
+    paths = [root] if root.is_file() else sorted(p for p in root.glob("*") if p.suffix in kinds)
+    if not paths:
+        raise UserError(f"source 'instruction_files': {root} has no file of instructions ({', '.join(kinds)})")
+    train, test = [], []
+    for path in paths:
+        items = read_instructions(path)
+        kept = len(items) // 5
+        train.append(items[: len(items) - kept])
+        test.append(items[len(items) - kept :])
+    return _ClientSets(train, test, tuple(path.stem for path in paths))
+
+
+Reader = Callable[[Sequence[Path], Path | None, int, bool], _ClientSets]
+INSTRUCTIONS: Mapping[str, Reader] = {
+    "instructions": _shipped,
+    "instruction_files": _files,
+    **{name: partial(_one, name) for name in PUBLISHED},
+    # iPFL sec. 6.1, Table 3: six clients, two a set, of 200 samples; five with code and three with NWGI, of 387 on
+    # average, which are 500 and 200 (its public code, utils/dataset/dataset_llm.py)
+    "mixed_finance": partial(_dealt, (("fiqa", 2, 200), ("tfns", 2, 200), ("nwgi", 2, 200))),
+    "finance_code": partial(_dealt, (("code_alpaca", 5, 500), ("nwgi", 3, 200))),
+}

@@ -1,0 +1,19 @@
+"""Operation: a network's processes, certificates and gates, and the live page.
+
+``network.py`` and ``serve.py`` are the commands. ``loopback.py`` is a network on this machine, with ``processes.py``,
+``certificates.py`` and ``warm_process.py``. ``server_access.py`` has the gates before a SuperLink, ``page/`` the live
+page.
+"""
+
+from hanse.base.wings import Command, Wing
+
+LOOK, NETWORK = "Look at runs", "On a network"
+
+WING = Wing(
+    "operate",
+    commands=(
+        Command("serve", "hanse.wings.operate.serve:serve", LOOK),
+        Command("token", "hanse.wings.operate.serve:app", LOOK),
+        Command("network", "hanse.wings.operate.network:app", NETWORK, plays=True),
+    ),
+)

@@ -1,0 +1,585 @@
+"""A whole federation on this machine: certificates, keys, a SuperLink with TLS and node authentication, and SuperNodes.
+
+``hanse network up``, ``run`` and ``down`` use :class:`Loopback`, for a trial on one machine and for the operator's side
+of a real federation. The SuperLink listens only on 127.0.0.1. With ``listen``, a proxy in front of it lets the nodes of
+other machines through (:mod:`hanse.wings.operate.server_access`).
+
+The processes outlive the command that starts them (:mod:`hanse.wings.operate.processes`). The federation's settings are
+kept in ``network.json``, which the next command reads. Flower itself is used through its own command line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unicodedata
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
+from pydantic import TypeAdapter
+
+from hanse.base.errors import RunFailedError, UserError
+from hanse.base.files import FEDERATION, private_folder, read_json, read_text, write_whole
+from hanse.base.lock import Hold
+from hanse.base.words import is_plain
+from hanse.flower.agreed import take
+from hanse.flower.agreement import Agreement
+from hanse.flower.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH, signing_key
+from hanse.flower.server import AGREEMENT
+from hanse.ledger.note import public_of
+from hanse.ledger.witness import Witness
+from hanse.runs.config import Experiment
+from hanse.wings.operate import server_access
+from hanse.wings.operate.clocks import check_certificates
+from hanse.wings.operate.processes import Processes, end, last_error, stream
+from hanse.wings.operate.server_access import configure, split, wait_for
+
+HOST = "127.0.0.1"
+POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
+# beginnings of lines that say why a run ended: they go into the exception and are not shown before
+TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")
+
+# Each start of an interpreter that imports Flower costs seconds.
+# Flower's command line, several commands in one interpreter
+_MANY = """
+import json, sys
+from importlib.metadata import entry_points
+[entry] = entry_points(group="console_scripts", name="flwr")
+run = entry.load()
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["flwr", *arguments]
+    try:
+        run()
+    except SystemExit as done:
+        if done.code:
+            raise
+"""
+
+
+def flwr(commands: Sequence[Sequence[str]], env: Mapping[str, str], cwd: Path) -> str:
+    """Run commands of Flower's command line, one after another, and return what they printed.
+
+    Args:
+        commands: the words of each command after ``flwr``, such as ``["list", "--run-id", "3"]``.
+        env: the environment, as :meth:`Loopback.env` makes it.
+        cwd: the folder to run them in.
+
+    Raises:
+        UserError: a command failed; later commands are not run.
+    """
+    done = subprocess.run(_call(commands), env=dict(env), cwd=cwd, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    if done.returncode:
+        raise UserError(_failed(commands[-1], said))
+    return said
+
+
+def _call(commands: Sequence[Sequence[str]]) -> list[str]:
+    """Return the command line that runs these commands in one interpreter."""
+    return [sys.executable, "-c", _MANY, json.dumps([list(c) for c in commands])]
+
+
+def _failed(command: Sequence[str], said: str) -> str:
+    """Return the error line of a command: what stands in the box that Flower draws around an error, or else the last
+    three lines that it printed.
+    """
+    plain = re.sub("\x1b\\[[0-9;]*m", "", said)
+    box = re.findall("^[│|] (.*?) *[│|]$", plain, re.MULTILINE)
+    last = [line.strip() for line in plain.splitlines() if line.strip()][-3:]
+    return f"flwr {' '.join(command[:2])}: failed: {' '.join(box) or ' / '.join(last)}"
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """A federation of SuperNodes and a SuperLink for one app.
+
+    Attributes:
+        folder: the folder for all files of the federation: certificates, keys, logs, Flower's state, and what
+            participants keep.
+        app: the folder of the Flower app, with its ``pyproject.toml``.
+        ports: the SuperLink's port, then one port for each node. There are as many nodes as there are ports after the
+            first.
+        warm: whether the nodes answer from a process that has imported torch and hanse already. This saves seconds per
+            message (:mod:`hanse.wings.operate.warm_process`).
+        imports: further modules that the warm process imports at its start.
+        listen: ``HOST:PORT`` at which the proxy accepts nodes. Empty: there is no proxy, and nodes talk to the
+            SuperLink directly.
+        hosts: names or addresses under which other machines reach the proxy.
+        members: for how many participants a run waits. 0: as many as there are nodes.
+
+    Examples:
+        Nothing is started before :meth:`up`, and :meth:`down` ends it all. With a free port for the SuperLink and one
+        for each of two nodes, and the app that ``hanse new app`` makes::
+
+            network = Loopback(Path("net"), Path("app"), (9100, 9101, 9102))
+            network.up()
+            run = network.play()
+            network.down()
+
+        >>> network = Loopback(Path("net"), Path("app"), (9100, 9101, 9102))
+        >>> network.nodes, network.env("node0")["FLWR_HOME"]
+        (2, 'net/flwr/node0')
+    """
+
+    folder: Path
+    app: Path
+    ports: tuple[int, ...]
+    _: KW_ONLY
+    warm: bool = True
+    imports: tuple[str, ...] = ()
+    listen: str = ""
+    hosts: tuple[str, ...] = ()
+    members: int = 0
+
+    # ---- on disk
+
+    def save(self) -> None:
+        """Write ``network.json``, from which :meth:`read` makes the same object again."""
+        (self.folder / "network.json").write_bytes(TypeAdapter(Loopback).dump_json(self) + b"\n")
+
+    @staticmethod
+    def read(folder: Path) -> Loopback:
+        """Return the federation that was brought up in ``folder``.
+
+        Raises:
+            UserError: there is none.
+        """
+        path = folder / "network.json"
+        if not path.exists():
+            raise UserError(f"{folder}: no federation was brought up here (it has no network.json)")
+        return TypeAdapter(Loopback).validate_json(path.read_bytes())
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes that can be started on this machine."""
+        return len(self.ports) - 1
+
+    @property
+    def door(self) -> str:
+        """The address, ``HOST:PORT``, that a node on this machine connects to: the proxy's if there is one."""
+        if not self.listen:
+            return f"{HOST}:{self.ports[0]}"
+        host, port = split(self.listen, "--listen")
+        return f"{HOST if host in ('0.0.0.0', '[::]') else host}:{port}"
+
+    @property
+    def operator(self) -> Path:
+        """The file with the operator's public key, which participants pin."""
+        return self.folder / "certs" / PUBLIC
+
+    @property
+    def processes(self) -> Processes:
+        """The processes of this federation, with their logs in ``folder/logs``."""
+        return Processes(self.folder / "logs")
+
+    # ---- the agreement
+
+    @property
+    def agreement(self) -> Path:
+        """The file with the agreement, which the operator gives to each member's owner."""
+        return self.folder / "agreement.txt"
+
+    def agree(self, show: Callable[[str], None] = lambda line: None) -> Agreement | None:
+        """Return the agreement for the app's ``experiment.toml``. It is written, and the nodes of this machine sign it.
+
+        The one that is there stays if it still fits. The operator may have edited its numbers: it is signed anew.
+        Without an ``experiment.toml`` there is nothing to agree to, and the result is None.
+
+        Args:
+            show: a function that gets a line of text if another agreement takes the place of the one that was there.
+
+        Raises:
+            UserError: the experiment has mistakes.
+        """
+        if not (self.app / "experiment.toml").exists():
+            return None
+        experiment = Experiment.read(self.app / "experiment.toml")
+        key, day = signing_key(self.folder / "certs" / KEY), time.strftime("%Y-%m-%d", time.gmtime())
+        mark = self.agreement.with_suffix(".run")
+        begun = mark.exists() and (Path(mark.read_text().strip()) / FEDERATION).exists()
+        run = uuid.uuid4().hex
+        made = Agreement.of(experiment, run=run, network=self.app.name, operator=public_of(key), day=day)
+        if self.agreement.exists():
+            with suppress(ValueError):  # what is damaged is written anew
+                kept, _ = Agreement.read(read_text(self.agreement), edited=True)
+                if begun or not mark.exists():
+                    made = replace(made, run=kept.run)
+                if kept.fits(made) and day <= kept.expires:
+                    made = kept
+            if made.text not in self.agreement.read_text():
+                show(f"{self.agreement.name} is written anew: members on other machines must be given it")
+        if not begun:
+            mark.unlink(missing_ok=True)
+        write_whole(self.agreement, made.note(key), durable=True)
+        for home in map(self._home, range(self.nodes)):
+            take(home, made.note(key), public_of(key), time.time())
+        return made
+
+    # ---- up and down
+
+    def up(
+        self,
+        only: Sequence[int] | None = None,
+        more: Mapping[str, str] | None = None,
+        show: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Start those of SuperLink, proxy, warm process and nodes that do not run; make missing certificates and keys.
+
+        Args:
+            only: the numbers of the nodes to start. None: all nodes. The others are only registered.
+            more: further environment variables for all processes.
+            show: a function that gets a line of text before each step that takes a while.
+
+        Raises:
+            UserError: Flower or nginx is not installed, or the SuperLink or the proxy does not come up.
+        """
+        from hanse.flower.operator_key import make_operator_key
+        from hanse.wings.operate.certificates import make_certificates, make_node_key, make_outside
+
+        self._refuse_taken(range(self.nodes) if only is None else only)
+        superlink = f"{HOST}:{self.ports[0]}"
+        proxy = configure(self.folder / "proxy", self.listen, superlink, self.nodes) if self.listen else None
+        for private in ("flwr", "keys", "logs", "participants"):
+            private_folder(self.folder / private)
+        self.save()
+        certs = self.folder / "certs"
+        if not (certs / "server.crt").exists():
+            make_certificates(certs, self.app.name)
+        make_operator_key(certs)
+        self.agree(show)
+        if proxy:
+            make_outside(certs, self.hosts)
+        for line in check_certificates(certs, datetime.now(UTC)):
+            show(line)
+        show("starting the SuperLink")
+        self.start_superlink(more)
+        if proxy:
+            show("starting nginx before it")
+            self.start_proxy(proxy)
+        fresh = [i for i in range(self.nodes) if not self._key(i).exists()]
+        for i in fresh:
+            make_node_key(self._key(i))
+        if fresh:
+            show(f"admitting {len(fresh)} node{'s' * (len(fresh) != 1)}")
+        self.register([(f"{self._key(i)}.pub", f"node{i}") for i in fresh])
+        for i in range(self.nodes) if only is None else only:
+            show(f"starting node {i + 1} of {self.nodes}")
+            self.start_node(i, more)
+
+    def _refuse_taken(self, nodes: Sequence[int]) -> None:
+        """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead."""
+        needed = {"superlink": self.ports[0], **{f"node{i}": self.ports[1 + i] for i in nodes}}
+        if self.listen:
+            needed["proxy"] = split(self.listen, "--listen")[1]
+        lines = [
+            f"--{'listen' if name == 'proxy' else 'port'}: {port}: the {name} needs it, and it is taken here, "
+            f"perhaps by another federation; give others, as in --port {self.ports[0] + 300}"
+            for name, port in needed.items()
+            if self.processes.pid(name) is None and not server_access.is_free(port)
+        ]
+        if lines:
+            raise UserError(*lines)
+
+    def start_superlink(self, more: Mapping[str, str] | None = None) -> None:
+        """Start the SuperLink if it is not running, and wait until it answers.
+
+        Raises:
+            UserError: it does not answer within two minutes, or ends.
+        """
+        certs, port = self.folder / "certs", self.ports[0]
+        home = self.folder / "flwr"
+        address = f'address = "{HOST}:{port}"\nroot-certificates = "{certs}/ca.crt"\n'
+        # Flower's command line finds the SuperLink under the name "here"
+        (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\n{address}')
+        if self.processes.pid("superlink") is None:
+            command = [
+                *server_access.command("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
+                f"{certs}/server.key", "--ssl-ca-certfile", f"{certs}/ca.crt", "--enable-supernode-auth",
+                "--disable-runtime-dependency-installation", "--host", HOST, "--port", str(port),
+                "--database", f"{home}/superlink.db",
+            ]  # fmt: skip
+            env = self.env() | {SIGNS_WITH: str(certs / KEY), AGREEMENT: str(self.agreement)} | dict(more or {})
+            self.processes.start("superlink", command, env, self.app)
+        self._wait(
+            "superlink", f"https://{HOST}:{port}{server_access.ASK if server_access.TABLE.exists() else '/health'}", 200
+        )
+
+    def start_proxy(self, command: Sequence[str]) -> None:
+        """Start the proxy with ``command`` if it is not running, and wait until it answers.
+
+        Raises:
+            UserError: it does not answer within two minutes, or ends.
+        """
+        if self.processes.pid("proxy") is None:
+            self.processes.start("proxy", command, self.env(), self.folder)
+        # 403 is right: the gate's own address must not pass the proxy
+        self._wait("proxy", f"https://{self.door}{server_access.ASK}", 403)
+
+    def _wait(self, name: str, url: str, status: int) -> None:
+        """Wait until a process answers. Raises UserError with the end of its log if it does not."""
+        wrong = wait_for(url, status, lambda: self.processes.pid(name) is not None)
+        if wrong is None and self.processes.pid(name) is None:
+            wrong = f"ended, and another process answers at {url} (--port)"
+        if wrong is not None:
+            raise UserError(f"the {name} {wrong}: {self.processes.log(name)[-300:]}")
+
+    def register(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Admit nodes to the federation.
+
+        Args:
+            keys: ``(path of the public key, name)`` for each node. The name is the operator's name for the node.
+
+        Raises:
+            UserError: a key is admitted already or is not a key, or the SuperLink does not answer.
+        """
+        commands = [["supernode", "register", key, "here", "--name", name] for key, name in keys]
+        try:
+            if commands:
+                flwr(commands, self.env(), self.app)
+        except UserError as wrong:
+            if "already in use" in str(wrong):
+                which = "one of these keys" if len(keys) > 1 else keys[0][0]
+                raise UserError(f"KEY.pub: {which}: is admitted already; whoever has it can join") from None
+            raise self._lost(str(wrong)) from None
+
+    def admit(self, key: Path, name: str) -> None:
+        """Admit a participant's node under a name that no other has, and note the name in ``admitted.json``.
+
+        Args:
+            key: the participant's public key.
+            name: the operator's name for the node.
+
+        Raises:
+            UserError: another key was admitted under this name or one that looks like it, the name has characters that
+                cannot be seen, or as :meth:`register`.
+        """
+        file = self.folder / "admitted.json"
+        known = {f"node{i}": "a node of the trial on this machine" for i in range(self.nodes)}
+        known |= read_json(file) if file.exists() else {}
+        seen = unicodedata.normalize("NFKC", name).casefold().strip()
+        if not seen or not is_plain(name):
+            raise UserError(f"--name {name!a}: must have characters, all of which can be seen")
+        if seen in known:
+            raise UserError(f"--name: '{name}': another key was admitted under it ({known[seen]}): give another name")
+        self.register([(str(key), name)])
+        write_whole(file, json.dumps(known | {seen: key.read_text().strip()[-16:]}))
+
+    def start_node(self, i: int, more: Mapping[str, str] | None = None, key: Path | None = None) -> None:
+        """Start a node if it is not running.
+
+        Args:
+            i: the node's number, from 0.
+            more: further environment variables.
+            key: the path of the node's private key, if it is not the one that :meth:`up` has made.
+        """
+        if self.processes.pid(f"node{i}") is not None:
+            return
+        home = self._home(i)
+        _ = Witness(home)  # its key is there before others must name it in their members.txt
+        own = {"HANSE_HOME": str(home), PINNED: str(self.operator)}
+        env = self.env(f"node{i}") | own | dict(more or {}) | self._warm()
+        command = [
+            *server_access.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
+            "--auth-supernode-private-key", str(key or self._key(i)), "--superlink", self.door,
+            "--host", HOST, "--port", str(self.ports[1 + i]),
+            "--node-config", f"partition-id={i} num-partitions={self.nodes}",
+        ]  # fmt: skip
+        self.processes.start(f"node{i}", command, env, self.app)
+
+    def down(self) -> list[str]:
+        """Stop all processes, with any run in progress, and return the names of those that had already ended."""
+        names, below = self.processes.names(), self.processes.below()
+        keeper = [name for name in names if name == "keeper"]  # last: nodes that go down may still ask it
+        gone = self.processes.stop(*(name for name in names if name != "keeper"))
+        gone += self.processes.stop(*keeper)
+        end(below)  # a run that is going on has a process in a group of its own
+        if keeper and (self.folder / "keeper.json").exists():
+            shutil.rmtree(Path(json.loads((self.folder / "keeper.json").read_text())).parent, ignore_errors=True)
+        return gone
+
+    # ---- runs
+
+    def play(
+        self,
+        config: Mapping[str, str | int | float | bool] | None = None,
+        log: str = "run",
+        show: Callable[[str], None] = lambda line: None,
+    ) -> str:
+        """Start a run of the app, wait for its end, and return everything that it printed.
+
+        Args:
+            config: values that replace those in the app's configuration (``[tool.flwr.app.config]``).
+            log: name of the log, without the suffix, in ``folder/logs``.
+            show: a function that is given each line of hanse's server app as it comes, without the mark at its
+                beginning.
+
+        Raises:
+            UserError: the run could not be started, ended because of a mistake in the input, or another process is
+                playing here.
+            RunFailedError: the run ended before its last round for another reason.
+        """
+        words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
+        command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
+        self.agree(show)
+        path = self.folder / "logs" / f"{log}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for line in check_certificates(self.folder / "certs", datetime.now(UTC)):
+            show(line)
+        with Hold(path.parent) as hold:  # two would share the log
+            hold.take()
+            return self._followed(command, path, show)
+
+    def _followed(self, command: Sequence[str], log: Path, show: Callable[[str], None]) -> str:
+        """Follow a run through its log until Flower says that it has finished."""
+        heard: list[str] = []
+        code = stream(_call([command]), self.env(), self.app, log, _new(heard, show))
+        said = log.read_text(errors="replace")
+        started = re.search(r"started run (\d+)", said)
+        if started is None:
+            raise self._lost(_failed(command, said) if code else f"the run was not started: {said[-300:]}")
+        while not (ended := self.status(started[1]))[0].startswith("finished"):
+            time.sleep(1.0)  # Flower's stream of a run's log may end before the run does: it is read again
+            stream(
+                _call([["log", started[1], "here", "--stream"]]), self.env(), self.app, log, _new(heard, show)
+            )  # a stream begins with the log's first line; _new leaves out the lines that were shown
+        status, details = ended
+        if status != "finished:completed":
+            said = log.read_text(errors="replace")
+            why = [line for line in heard if line.startswith(TOLD_AT_THE_END)]
+            why = why or [line for line in (details.partition("\n")[0], last_error(said)) if line]
+            lines = (f"the run did not complete ({status})", *why, f"its log: {log}")
+            raise UserError(*lines) if any(line.startswith("mistake: ") for line in why) else RunFailedError(*lines)
+        return log.read_text(errors="replace")
+
+    def status(self, run: str) -> tuple[str, str]:
+        """Return a run's status as Flower calls it ("running", "finished:completed", ...) and its details.
+
+        Args:
+            run: Flower's id of the run.
+
+        Raises:
+            UserError: the SuperLink does not answer, or does not know the run.
+        """
+        try:
+            # warnings may be printed before and after the JSON
+            said = flwr([["list", "--run-id", run, "--format", "json"]], self.env(), self.app)
+            answer = json.loads(said[said.index("{") : said.rindex("}") + 1])
+            if "error-message" in answer:
+                raise UserError(" ".join(str(answer["error-message"]).split("\n\n")[-1].split()))
+            [found] = answer["runs"]
+        except (ValueError, KeyError) as wrong:  # UserError is a ValueError: the command failed
+            raise self._lost(
+                f"the SuperLink does not say how the run goes: {str(wrong)[:300]}",
+                f"'hanse network run {self.folder}' goes on after the last finished round",
+            ) from None
+        return str(found["status"]), str(found["status-details"])
+
+    def _lost(self, why: str, *then: str) -> UserError:
+        """Return the error for something that Flower did not do, which says so if there is no SuperLink any more.
+
+        Args:
+            why: what Flower said, in a line.
+            then: what to do after that, a line each.
+        """
+        if self.processes.pid("superlink") is not None:
+            return UserError(why, *then)
+        return UserError(
+            f"the SuperLink is not running ({why})",
+            f"its log: {self.folder / 'logs' / 'superlink.log'}; 'hanse network up {self.folder}' starts it, with the "
+            "options that it was first given",
+            *then,
+        )
+
+    def env(self, name: str = "") -> dict[str, str]:
+        """Return the environment for a process of this federation.
+
+        Args:
+            name: the process, such as ``"node0"``. Each process gets its own folder for Flower's state. Empty: the
+                SuperLink.
+        """
+        beside = Path(sys.executable).parent
+        # settings of Flower in the user's shell must not reach this federation
+        given = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "HANSE_WARM"))}
+        return given | {
+            "PATH": f"{beside}:{given.get('PATH', '')}",
+            "FLWR_HOME": str(self.folder / "flwr" / name),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(POLL_S),
+            "NO_PROXY": f"{HOST},localhost",
+            "PYTHONUNBUFFERED": "1",
+            "FEDERATION_HOME": str(self.app),
+            "FEDERATION_MEMBERS": str(self.members or self.nodes),
+        }
+
+    def _warm(self) -> dict[str, str]:
+        """Return the variables that lead a node to the warm process, which is started if it is not running."""
+        if not self.warm:
+            return {}
+        from hanse.wings.operate.warm_process import comes_up, leading, starting
+
+        said = self.folder / "keeper.json"
+        if self.processes.pid("keeper") is None:
+            # not in the federation's folder: the path of a Unix socket has at most about a hundred characters
+            where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
+            said.write_text(json.dumps(str(where)))
+            self.processes.start("keeper", starting(where, self.imports), self.env("keeper"), self.app)
+            if not comes_up(where, lambda: self.processes.pid("keeper") is not None):
+                said_last = self.processes.log("keeper").strip().splitlines()[-1:]
+                raise UserError(f"the nodes' warm process does not come up: {' '.join(said_last)}")
+        return leading(Path(json.loads(said.read_text())), self.folder / "warm", self.env()["PATH"])
+
+    def _home(self, i: int) -> Path:
+        """Return the folder of a trial node's participant."""
+        return self.folder / "participants" / f"node{i}"
+
+    def _key(self, i: int) -> Path:
+        """Return the path of a trial node's private key."""
+        return self.folder / "keys" / f"node{i}"
+
+
+def _new(heard: list[str], show: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that takes a log line by line from its beginning, and shows the lines that are new.
+
+    Args:
+        heard: the lines so far; new ones are added. Lines that say why a run ended are added and not shown.
+        show: is given each new line.
+    """
+    known = iter(list(heard))
+
+    def take(line: str) -> None:
+        if next(known, None) is None:
+            heard.append(line)
+            if not line.startswith(TOLD_AT_THE_END):
+                show(line)
+
+    return take
+
+
+def no_key(path: Path) -> str | None:
+    """Return, in one line, why a file does not hold a public key with which Flower admits a node; None if it does."""
+    try:
+        key = load_ssh_public_key(path.read_bytes())
+    except OSError as wrong:
+        return f"KEY.pub: {path}: cannot be read: {wrong.strerror}"
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, EllipticCurvePublicKey) or not uses_nist_ec_curve(key):
+        made = "ssh-keygen -t ecdsa -b 384 -f KEY"
+        return f"KEY.pub: {path}: must be a public key on a NIST curve, as '{made}' makes it"
+    return None

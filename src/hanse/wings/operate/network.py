@@ -1,0 +1,424 @@
+"""``hanse network``: a federation on this machine for a trial, and the operator's orders to a run on any network.
+
+``up``, ``run`` and ``down`` play a project of ``hanse new`` on one machine. For real participants, the operator uses
+``admit`` and each participant ``join``. ``pause``, ``go-on``, ``expel`` and ``orders`` write into a run directory,
+where the server reads them before its next exchange.
+
+The work is done in :mod:`hanse.flower`, most of it in ``loopback.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hanse.base.errors import UserError
+
+app = typer.Typer(
+    help="A federation on Flower: bring one up on this machine, operate one.",
+    epilog="Example:\n\nhanse new harvest && hanse network up harvest && hanse network run harvest",
+    no_args_is_help=True,
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The project (see 'hanse new').")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The server's run directory.", show_default=False)]
+Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; it is recorded.", show_default=False)]
+
+
+Listen = Annotated[
+    str,
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        help="Address at which nginx lets SuperNodes in. Default: 127.0.0.1 and the next port.",
+    ),
+]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host",
+        metavar="NAME",
+        help="Name or address by which participants reach this machine; its certificate is made for it.",
+    ),
+]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="A module that the nodes have imported before the first message; may be repeated.",
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        "--port", min=1024, max=65000, help="Port of the SuperLink on 127.0.0.1; the nodes get ports above it."
+    ),
+]
+
+
+@app.command()
+def up(
+    folder: Folder = Path(),
+    nodes: Annotated[int, typer.Option("--nodes", "-n", min=0, max=200, help="SuperNodes on this machine.")] = 3,
+    port: Port = 18000,
+    listen: Listen = "",
+    hosts: Hosts = None,
+    members: Annotated[
+        int,
+        typer.Option("--members", min=0, help="How many participants a run waits for. Default: as many as --nodes."),
+    ] = 0,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Start a fresh interpreter for every message, as Flower does by itself.")
+    ] = False,
+    imports: Imports = None,
+) -> None:
+    """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
+
+    Certificates and keys are made once and kept in the project. Back up certs/operator.key, with which the server signs
+    every request. Flower's SuperLink listens on 127.0.0.1 only. If nginx is installed, it is started in front of the
+    SuperLink and passes only what nodes may request. Then --nodes SuperNodes are registered and started.
+
+    For participants on other machines give --listen and --host, and admit their keys with 'hanse network admit'. With
+    --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
+
+    Nodes answer each message from a process that has already imported everything. --import adds libraries that your
+    client app needs. With --cold each message gets a fresh interpreter, which takes seconds.
+
+    'hanse network run' plays, 'hanse network down' stops everything.
+
+    Examples:
+        hanse network up harvest --nodes 3 && hanse network run harvest
+    """
+    from hanse.flower.operator_key import public_key
+    from hanse.ledger.note import fingerprint
+    from hanse.wings.operate import server_access
+    from hanse.wings.operate.loopback import Loopback
+    from hanse.wings.operate.server_access import nginx, split
+
+    project = folder.resolve()
+    if not (project / "pyproject.toml").exists():
+        raise UserError(f"{folder}: is not a project (it has no pyproject.toml); 'hanse new NAME' makes one")
+    if not (nodes or members):
+        raise UserError("--members: must be given where --nodes is 0: how many a run waits for")
+    if listen and not hosts and not split(listen, "--listen")[0].startswith(("127.", "localhost", "[::1]")):
+        raise UserError(f"--host: must be given with --listen {listen}: what participants call this machine")
+    if not listen and nginx() is not None:
+        listen = f"127.0.0.1:{port + 1}"
+    ports = (port, *(port + 101 + i for i in range(nodes)))
+    more, names = tuple(imports or ()), tuple(hosts or ())
+    made = Loopback(project, project, ports, warm=not cold, imports=more, listen=listen, hosts=names, members=members)
+    made.up(show=typer.echo)
+    typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
+    if listen:
+        typer.echo(f"SuperNodes reach it at {listen}, through nginx, which passes nothing else")
+    else:
+        typer.echo("nginx is not installed ('apt install nginx'): nodes on other machines cannot join")
+    typer.echo(f"the operator's key, {folder / 'certs' / made.operator.name}: {fingerprint(public_key(made.operator))}")
+    if made.agreement.exists():
+        typer.echo(f"the agreement, for the owner of each node on another machine: {folder / made.agreement.name}")
+    if not server_access.TABLE.exists():
+        typer.echo("this system hides which user a connection belongs to: every user of this machine can start runs")
+
+
+@app.command()
+def admit(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The operator's project.", show_default=False)],
+    key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="The participant's public key.", show_default=False)],
+    name: Annotated[str, typer.Option("--name", help="What to call the participant.", show_default=False)],
+) -> None:
+    """Admit a participant's node to the federation that 'up' started here.
+
+    The participant sends you its public key (KEY.pub) and keeps the private one. You give it certs/ca.crt,
+    certs/operator.pub and agreement.txt, with which it joins ('hanse network join'). The fingerprint that is printed
+    here must be the one that it sees there. Its account and its number belong to its key, whatever name you give it
+    here.
+
+    Examples:
+        hanse network admit harvest clinic.pub --name 'the clinic'
+    """
+    from hanse.flower.operator_key import make_operator_key, public_key
+    from hanse.ledger.note import fingerprint
+    from hanse.wings.operate.loopback import Loopback, no_key
+
+    network = Loopback.read(folder.resolve())
+    if (why := no_key(key)) is not None:
+        raise UserError(why)
+    pinned = public_key(make_operator_key(network.operator.parent))
+    network.admit(key.resolve(), name)
+    typer.echo(
+        f"admitted {name}; give it {folder / 'agreement.txt'}, and ca.crt and operator.pub from {folder / 'certs'}"
+    )
+    typer.echo(f"fingerprint of operator.pub: {fingerprint(pinned)}")
+
+
+@app.command()
+def join(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The operator's address.", show_default=False)],
+    ca: Annotated[Path, typer.Option("--ca", help="The operator's certificate, ca.crt.", show_default=False)],
+    key: Annotated[Path, typer.Option("--key", help="Your node's private key.", show_default=False)],
+    operator: Annotated[
+        Path | None,
+        typer.Option("--operator", help="The operator's public key, operator.pub; needed once.", show_default=False),
+    ] = None,
+    agree: Annotated[
+        Path | None,
+        typer.Option("--agree", help="The operator's agreement, agreement.txt: you agree to it.", show_default=False),
+    ] = None,
+    config: Annotated[
+        str, typer.Option("--node-config", help="Settings for load_data, which finds them in context.node_config.")
+    ] = "",
+    port: Annotated[
+        int, typer.Option("--port", min=1024, max=65535, help="Port of the node itself, on 127.0.0.1.")
+    ] = 9094,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Answer from a process that has everything imported, as 'up' does.")
+    ] = False,
+    witnesses: Annotated[
+        Path | None,
+        typer.Option(
+            "--witnesses", help="The members' witness keys: wait until more than half have cosigned the books."
+        ),
+    ] = None,
+    imports: Imports = None,
+) -> None:
+    """Start this participant's node, which runs until it is stopped. Only this user can read its files.
+
+    The operator gives you the address, ca.crt and operator.pub, and must have admitted your public key. Data stay here.
+    The node trains when the server asks, and sends only models and answers.
+
+    The node acts on requests that the operator has signed. The operator's key, operator.pub, is pinned when you first
+    join an address. Ask the operator, by telephone for instance, whether the fingerprint that is shown is right.
+
+    --agree names the agreement that the operator gave you: what will be trained, how many rounds there are, and how
+    often which questions are asked. Read it first: your node signs it, and refuses and keeps every request that goes
+    beyond it. Without any agreement the node only says who it is. 'hanse network log' shows what it was asked.
+
+    Give the other members the witness key that is shown. --witnesses names a file with one name and key per line for
+    all members. With it, the node acts on a request only if more than half of them have cosigned the head of the books
+    in the request.
+
+    Flower starts a fresh interpreter for every message, which takes seconds. With --warm, a process that has already
+    imported torch, hanse and the modules of --import forks for each message. It takes a few hundred MB.
+
+    Examples:
+        hanse network join example.org:9092 --ca ca.crt --key clinic --operator operator.pub --agree agreement.txt
+    """
+    from hanse.flower.operator_key import PINNED, home_of, pin, public_key
+    from hanse.ledger.note import fingerprint
+    from hanse.ledger.witness import Witness
+    from hanse.wings.operate import server_access
+    from hanse.wings.operate.server_access import split
+    from hanse.wings.operate.warm_process import warmed
+
+    lines = list[str]()
+    try:
+        split(address, "HOST:PORT", "fed.example.org:9092")
+    except UserError as wrong:
+        lines += wrong.lines
+    if imports and not warm:
+        lines.append(f"--import {imports[0]}: needs --warm: a module for the process that answers messages")
+    given = {"--ca": ca, "--key": key, "--operator": operator, "--witnesses": witnesses, "--agree": agree}
+    lines += [f"{option}: {path}: is not there" for option, path in given.items() if path and not path.is_file()]
+    if not server_access.is_free(port):
+        lines.append(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
+    if lines:
+        raise UserError(*lines)
+    server_access.command("flower-supernode")
+    # files that the node makes, private models among them, are for this user alone
+    os.umask(0o077)
+    pinned = pin(home_of(), address, operator)
+    typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
+    typer.echo(f"this participant's own key, for others' members.txt and witnesses: {Witness(home_of()).public.hex()}")
+    os.environ[PINNED] = str(pinned.absolute())
+    _agreement(home_of(), agree, public_key(pinned), witnesses)
+    _witness(home_of(), witnesses)
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
+    words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
+    around: AbstractContextManager[Mapping[str, str]] = warmed(imports or ()) if warm else nullcontext({})
+    with around as variables:
+        os.environ.update(variables)
+        server_access.run("flower-supernode", words)
+
+
+def _agreement(home: Path, given: Path | None, operator: bytes, witnesses: Path | None) -> None:
+    """Sign the agreement that the owner hands over, and say what was agreed; refuse witnesses where nothing shows them
+    a head.
+    """
+    from hanse.base.files import read_text
+    from hanse.flower.agreed import kept, take
+    from hanse.flower.agreement import Agreement, introduced
+
+    if given is not None:
+        take(home, read_text(given), operator, time.time())
+    if not (files := kept(home)):
+        typer.echo("no agreement: this node only says who it is, until you start it with --agree agreement.txt")
+        return
+    found, _ = Agreement.read(read_text(files[-1]))
+    typer.echo(introduced(found))
+    if witnesses is not None and not found.books:
+        raise UserError(f"--witnesses {witnesses}: the run that was agreed keeps no books, so witnesses see nothing")
+
+
+def _witness(home: Path, witnesses: Path | None) -> None:
+    """Show this node's witness key, which it makes if it has none, and name the file with those of all members."""
+    from hanse.flower.client import WITNESSES
+    from hanse.ledger.witness import PUBLIC, Witness, read_witnesses
+
+    public = Witness(home).public
+    typer.echo(f"witness key, for the other members, in {home / PUBLIC}: {public.hex()}")
+    if witnesses is None:
+        return
+    known = read_witnesses(witnesses)
+    if public not in known.values():
+        raise UserError(f"--witnesses {witnesses}: does not have this node's own key, {public.hex()}")
+    typer.echo(f"waits for {len(known) // 2 + 1} of {len(known)} witnesses before it acts on a head of the books")
+    os.environ[WITNESSES] = str(witnesses.absolute())
+
+
+@app.command()
+def run(folder: Folder = Path()) -> None:
+    """Play the project's experiment with the running nodes, or continue an existing run.
+
+    It shows each round's accuracy, and who is excluded or refused and why. logs/run.log has the rest.
+
+    Examples:
+        hanse network run harvest
+    """
+    from hanse.runs.config import Experiment
+    from hanse.wings.operate.loopback import Loopback
+
+    network, file = Loopback.read(folder.resolve()), folder.resolve() / "experiment.toml"
+    if file.exists():  # a mistake in it is told here, before Flower starts anything
+        sys.path.insert(0, str(file.parent))
+        Experiment.read(file)
+    network.play(show=typer.echo)
+    typer.echo(f"log: {folder / 'logs' / 'run.log'}")
+
+
+@app.command()
+def down(folder: Folder = Path()) -> None:
+    """Stop what 'up' started, by process id.
+
+    Run directories, keys and logs stay; 'up' starts the same federation again.
+
+    Examples:
+        hanse network down harvest
+    """
+    from hanse.wings.operate.loopback import Loopback
+
+    for name in Loopback.read(folder.resolve()).down():
+        typer.echo(f"{name}: was not running")
+
+
+@app.command()
+def pause(folder: RunDir, reason: Reason) -> None:
+    """Make the server wait before its next exchange, until 'go-on'.
+
+    The order and its reason are recorded in the run directory.
+
+    Examples:
+        hanse network pause run --reason 'node 3 is being repaired'
+    """
+    from hanse.flower.members import give
+
+    give(folder, "pause", reason)
+
+
+@app.command(name="go-on")
+def go_on(folder: RunDir, reason: Reason) -> None:
+    """End a pause.
+
+    The server goes on with the exchange before which it waited.
+
+    Examples:
+        hanse network go-on run --reason 'repaired'
+    """
+    from hanse.flower.members import give
+
+    give(folder, "go-on", reason)
+
+
+@app.command()
+def expel(
+    folder: RunDir,
+    client: Annotated[str, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)],
+    reason: Reason,
+) -> None:
+    """Exclude a participant from the next exchange on; its account stays.
+
+    The order and its reason are recorded in the run directory, for later comparison with the participant's statement.
+
+    Examples:
+        hanse network expel run --client 3 --reason 'sends noise'
+    """
+    from hanse.flower.members import give
+    from hanse.runs.names import client_names, client_of
+
+    # client_of takes the names as a list by number, so numbers without a name stand for themselves
+    names = client_names(folder)
+    labels = [names.get(c, str(c)) for c in range(max(names, default=-1) + 1)]
+    give(folder, "expel", reason, client_of(client, labels))
+
+
+@app.command()
+def log(
+    home: Annotated[
+        Path | None, typer.Argument(metavar="HOME", help="The participant's folder. Default: ~/.hanse, or HANSE_HOME.")
+    ] = None,
+    root: Annotated[
+        str | None, typer.Option("--root", help="A root that this command showed earlier.", show_default=False)
+    ] = None,
+) -> None:
+    """Show what this participant's node was asked, what left it, and what it refused.
+
+    Each request has two lines: when it came and whose it was; then the questions, over how many of your samples they
+    were answered, and what left. Requests beyond the agreement are in evidence.jsonl too, as the operator signed them.
+
+    The log is checked against its Merkle tree first. Note the root that is shown at the end where nobody else can
+    write: with --root the command later shows whether the log still begins with what you saw.
+
+    Examples:
+        hanse network log
+    """
+    from hanse.federation.node import EVIDENCE
+    from hanse.flower.node_log import NodeLog, in_words
+    from hanse.flower.operator_key import home_of
+
+    mine = NodeLog(home_of(home))
+    for line in mine.verified(root):
+        typer.echo(in_words(line))
+    evidence = mine.home / EVIDENCE
+    if evidence.exists():
+        typer.echo(f"beyond the agreement: {len(evidence.read_bytes().splitlines())} requests, in {evidence}")
+    if mine.behind():
+        typer.echo(f"{mine.behind()} bytes more are not proved yet: a request is being answered, or its process died")
+    typer.echo(f"root: {mine.root()}")
+
+
+@app.command()
+def orders(folder: RunDir) -> None:
+    """Show the orders given so far, with their reasons.
+
+    One line for each pause, go-on and expulsion, oldest first; nothing if there was none. The folder is the run
+    directory of a run on a network.
+
+    Examples:
+        hanse network orders run
+    """
+    from hanse.flower.members import FILE, check_on_network
+
+    check_on_network(folder)
+    for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:
+        order = json.loads(line)
+        who = f" {order['client']} ({order['name']})" if "client" in order else ""
+        typer.echo(f"{order['time']}  {order['order']}{who}: {order['reason']}")

@@ -1,0 +1,199 @@
+"""Processes that outlive the command that started them.
+
+:class:`Processes` starts them with a log and a file that holds their process id (pid). A later command can therefore
+find and stop them; ``hanse network up`` and ``down`` work in this way. :func:`stream` runs a command, waits for it, and
+passes on hanse's own lines of its output as they come. :func:`last_error` finds the reason of a failure in a log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hanse.base.files import private_folder
+from hanse.flower.narrator import MARK
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Named processes, with ``NAME.log`` and ``NAME.pid`` in ``folder``.
+
+    Each process leads its own process group, so whatever it starts is stopped with it. A pid file holds the pid and the
+    time at which the process began. After a restart of the machine, another process may have the same pid, and must be
+    left alone.
+
+    Attributes:
+        folder: the folder of logs and pid files, which only its user can read.
+
+    Examples:
+        >>> processes = Processes(Path("logs"))
+        >>> number = processes.start("sleeper", ["sleep", "60"], dict(os.environ), Path())
+        >>> processes.pid("sleeper") == number, processes.names()
+        (True, ['sleeper'])
+        >>> processes.stop("sleeper")  # the names of those that were not running
+        []
+    """
+
+    folder: Path
+
+    def start(self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> int:
+        """Start a process in the background and return its pid.
+
+        Args:
+            name: the process; a later start under the same name appends to its log.
+            command: the command and its arguments.
+            env: all of its environment variables.
+            cwd: the folder that it works in.
+        """
+        private_folder(self.folder)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                # files that it makes (logs, keys, models) are its user's alone
+                start_new_session=True, umask=0o077,
+            )  # fmt: skip
+        self._path(name).write_text(f"{process.pid} {_begun(process.pid)}\n")
+        _CHILDREN[process.pid] = process
+        return process.pid
+
+    def names(self) -> list[str]:
+        """Return the names of the processes that were started here and not stopped since, ascending."""
+        return sorted(p.stem for p in self.folder.glob("*.pid"))
+
+    def pid(self, name: str) -> int | None:
+        """Return the pid of a process, or None if it is not running."""
+        if not self._path(name).exists():
+            return None
+        number, _, begun = self._path(name).read_text().strip().partition(" ")
+        # a child that has ended keeps its pid until it is waited for: poll does that
+        child = _CHILDREN.get(int(number))
+        if child is not None and child.poll() is not None:
+            return None
+        return int(number) if begun and _begun(int(number)) == begun else None
+
+    def stop(self, *names: str, kill: bool = False, patience_s: float = 10.0) -> list[str]:
+        """Stop processes, with all that they started, and remove their pid files.
+
+        Args:
+            names: the processes to stop.
+            kill: end them at once (SIGKILL) instead of asking them first (SIGTERM).
+            patience_s: how many seconds they have to end before they are killed.
+
+        Returns:
+            The names of those that were not running.
+        """
+        running = {name: pid for name in names if (pid := self.pid(name)) is not None}
+        for pid in running.values():
+            _signal(pid, signal.SIGKILL if kill else signal.SIGTERM)
+        end = time.monotonic() + patience_s
+        while any(self.pid(name) is not None for name in running) and time.monotonic() < end:
+            time.sleep(0.05)
+        for pid in running.values():
+            _signal(pid, signal.SIGKILL)  # what is left of its group, also where its head has gone
+            if (child := _CHILDREN.pop(pid, None)) is not None:
+                child.wait()
+        for name in names:
+            self._path(name).unlink(missing_ok=True)
+        return [name for name in names if name not in running]
+
+    def below(self) -> dict[int, str]:
+        """Return the processes that these processes have started, directly or not: when each began, by pid.
+
+        Flower starts some of them, such as a run's processes, in groups of their own. :meth:`stop` does not reach
+        these.
+        """
+        shown = subprocess.run(["ps", "-eo", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
+        lines = [line.split(maxsplit=2) for line in shown.splitlines()]
+        found = {pid for name in self.names() if (pid := self.pid(name)) is not None}
+        heads, size = set(found), 0
+        while size < len(found):
+            size = len(found)
+            found |= {int(pid) for pid, parent, _ in lines if int(parent) in found}
+        return {int(pid): begun for pid, _, begun in lines if int(pid) in found - heads}
+
+    def log(self, name: str) -> str:
+        """Return everything that a process has printed so far; empty if it has no log."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _path(self, name: str) -> Path:
+        """Return the path of a pid file."""
+        return self.folder / f"{name}.pid"
+
+
+_CHILDREN: dict[int, subprocess.Popen[bytes]] = {}  # started by this very process, which must wait for them
+
+
+def _begun(pid: int) -> str:
+    """Return when a process began, as ``ps`` prints it (to the second); empty if there is no such process."""
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()
+
+
+def end(processes: Mapping[int, str]) -> None:
+    """End those of these processes that still run (SIGKILL).
+
+    Args:
+        processes: when each began, by pid, as :meth:`Processes.below` gives them.
+    """
+    for pid, begun in processes.items():
+        if _begun(pid) == begun.strip():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _signal(group: int, number: int) -> None:
+    """Send a signal to a process group, if it still exists."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return
+
+
+POLL_S = 0.2  # seconds between two looks at a log
+
+
+def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, heard: Callable[[str], None]) -> int:
+    """Run a command, pass on hanse's lines of its output as they come, and return its exit code.
+
+    Args:
+        call: the command and its arguments.
+        env: all of its environment variables.
+        cwd: the folder that it works in.
+        log: a file that is made anew for the command's output. An old file of this name is unlinked. A process that
+            still writes into it then does not disturb the new one.
+        heard: a function that gets each line that begins with ``MARK``, without the mark.
+    """
+    log.unlink(missing_ok=True)
+    with log.open("xb") as out, log.open("rb") as file:
+        child = subprocess.Popen(list(call), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        rest = b""
+        try:
+            while True:
+                # asked before the log is read: what the command printed last is then surely in it
+                ended = child.poll() is not None
+                *lines, rest = (rest + file.read()).split(b"\n")
+                for line in lines:
+                    text = line.decode(errors="replace").rstrip("\r")
+                    if text.startswith(MARK):
+                        heard(text.removeprefix(MARK))
+                if ended:
+                    return child.returncode
+                time.sleep(POLL_S)
+        finally:
+            if child.poll() is None:
+                child.terminate()
+                child.wait()
+
+
+def last_error(said: str) -> str | None:
+    """Return the last line of the last traceback in a log, at most 300 characters, or None if there is none."""
+    found = re.findall(r"^(?:[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$", said, re.MULTILINE)
+    return found[-1][:300] if found and "Traceback" in said else None

@@ -1,0 +1,343 @@
+"""Controls who reaches Flower's servers: a proxy for other machines, and gates on this one.
+
+Flower 1.41 serves three APIs on one port. Fleet is for SuperNodes, and each of its requests is signed with a node's
+key. Control (``flwr run``, ``supernode register``, ...) and Runtime (the server app's own) ask nobody for a key.
+Whoever reaches their port can therefore run code on the server and on every node. The SuperLink therefore listens on
+loopback, and nginx (:func:`configure`) passes on only the requests that a SuperNode needs.
+
+On a machine with several users loopback is not enough: every local user could start runs on a SuperLink, or take the
+tasks of a SuperNode. ``python -m hanse.wings.operate.server_access COMMAND ...`` therefore runs Flower's command with
+:class:`UserGate` around what it serves. The gate asks the kernel which user opened a connection (``/proc/net/tcp``,
+Linux only). Nothing in Flower is changed: the gate is an ASGI application around Flower's.
+
+Behind both, Flower accepts any message that a node with an admitted key pushes. A message without
+``reply_to_message_id`` is stored as an instruction to the node that it names. :class:`ReplyGate` therefore lets only
+replies through, from the node that Flower has recognised by its key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from hanse.base.errors import UserError
+from hanse.base.files import private_folder
+from hanse.wings.operate.clocks import ClockGate, name_refusals
+
+# The requests below /v1/fleet/ that the proxy passes on.
+# 'register-node' and 'unregister-node' are missing: they are for nodes without a key of their own.
+NEEDED = (
+    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
+    "pull-object", "push-object", "confirm-message-received",
+)  # fmt: skip
+MOST = "8m"  # the most bytes of a pushed object, as nginx writes it: Flower cuts arrays into pieces of 5 MiB
+CONNECTIONS = 32  # requests from one address at once: at least so many; a node has up to six, and tries again after 503
+PUSHES = 8  # of these, objects at once, which the SuperLink parses before it sees who sent them; a node pushes two
+PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")  # where nginx may lie without being on the PATH
+TEMPLATE = Path(__file__).parent / "nginx.conf.j2"
+
+TABLE = Path("/proc/net/tcp")
+ESTABLISHED = "01"  # the kernel's code of the one state in which it says whose a connection is
+PUSH = "/v1/fleet/push-messages"  # where nodes bring their replies
+LARGEST_PUSH = 16 << 20  # bytes of such a request, which holds no arrays; the proxy passes no more either
+ASK = "/hanse/gate"  # the gate answers this path itself, so that it can be seen that it stands
+BOUNDS = "it can read and send what that user can. A user of its own or a container limits it (docs/flower.md)."
+# the paths that everybody may ask for, by command: SuperNodes of other users on this machine reach the Fleet API
+SERVED = {"flower-superlink": frozenset(f"/v1/fleet/{name}" for name in NEEDED), "flower-supernode": frozenset[str]()}
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+
+def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int | None:
+    """Return the id of the user who opened an IPv4 connection on this machine.
+
+    Args:
+        client: address and port of the end that opened the connection.
+        server: address and port of the other end.
+        table: the text of ``/proc/net/tcp``, in which addresses are hexadecimal in the machine's byte order.
+
+    Returns:
+        The user id, or None if there is no such established connection.
+
+    Examples:
+        A table with one connection from port 40000 to port 9092 of this machine, opened by user 1000:
+
+        >>> row = "0: 0100007F:9C40 0100007F:2384 01 00000000:00000000 00:00000000 00000000 1000 0 12345"
+        >>> user_of(("127.0.0.1", 40000), ("127.0.0.1", 9092), "header" + chr(10) + row)
+        1000
+    """
+    try:
+        ends = [
+            f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}" for host, port in (client, server)
+        ]
+    except OSError:
+        return None
+    for line in table.splitlines()[1:]:
+        _, local, remote, state, _, _, _, user, *_ = line.split()
+        if [local, remote] == ends and state == ESTABLISHED:
+            return int(user)
+    return None
+
+
+class UserGate:
+    """An ASGI application that answers only this process's own user, or root.
+
+    Args:
+        app: the application behind the gate.
+        everybody: the paths that all users may ask for.
+    """
+
+    def __init__(self, app: Any, everybody: Collection[str]) -> None:
+        self.app, self.everybody = app, everybody
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, answer it with 403, or answer the question whether the gate is there."""
+        if scope["type"] == "lifespan" or scope.get("path") in self.everybody:
+            await self.app(scope, receive, send)
+        elif scope.get("path") == ASK:
+            await _answer(send, 200, b"here\n")
+        elif scope["type"] == "http" and self._own(scope):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await _answer(send, 403, b"this port is for the user alone who started the server\n")
+
+    def _own(self, scope: Scope) -> bool:
+        """Say whether this process's user or root has opened the connection."""
+        client, server = scope.get("client"), scope.get("server")
+        # without both ends the owner cannot be found, so the request does not pass
+        if client is None or server is None:
+            return False
+        return user_of(tuple(client), tuple(server), TABLE.read_text()) in {0, os.geteuid()}
+
+
+class ReplyGate:
+    """An ASGI application that lets nodes push replies, but no instructions.
+
+    Args:
+        app: the SuperLink. It checks that a request is signed by the node that the request names.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it with 403 (413 if it is too large) and say so in the server's log."""
+        if scope["type"] != "http" or scope.get("path") != PUSH:
+            await self.app(scope, receive, send)
+            return
+        body, more = bytearray(), True
+        while more:
+            part = await receive()
+            if part["type"] != "http.request":  # the node has hung up
+                return
+            body += part.get("body", b"")
+            more = bool(part.get("more_body"))
+            if len(body) > LARGEST_PUSH:
+                await _answer(send, 413, b"too large\n")
+                return
+        if (wrong := not_replies(bytes(body))) is not None:
+            # who it was is not known: Flower looks at a request's signature only after this
+            print(f"hanse: refused: {wrong}; nodes push replies, each in its own name", flush=True)
+            await _answer(send, 403, b"a node may push replies in its own name, and nothing else\n")
+            return
+        whole = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
+
+        async def again() -> Any:
+            """Return the request's body, which has been read, and then what comes after it."""
+            found = next(whole, None)
+            return await receive() if found is None else found
+
+        await self.app(scope, again, send)
+
+
+def not_replies(body: bytes) -> str | None:
+    """Return what is wrong with a request to push messages, or None if they are replies of the node that pushes them.
+
+    Args:
+        body: Flower's ``PushMessagesRequest``, unparsed.
+    """
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from google.protobuf.message import DecodeError
+
+    try:
+        request = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return "a push that cannot be read"
+    node = request.node.node_id
+    if not request.messages_list:
+        return f"a push as node {node} with no message"
+    for about in (message.metadata for message in request.messages_list):
+        if not about.reply_to_message_id:
+            return f"an instruction to node {about.dst_node_id}, pushed as node {node}"
+        if about.src_node_id != node:
+            return f"a reply of node {about.src_node_id}, pushed as node {node}"
+    return None
+
+
+async def _answer(send: Send, status: int, body: bytes) -> None:
+    """Answer a request with a plain text."""
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def command(name: str) -> list[str]:
+    """Return the command line that starts one of Flower's servers behind the gate.
+
+    Args:
+        name: ``"flower-superlink"`` or ``"flower-supernode"``.
+
+    Raises:
+        UserError: Flower is not installed for this Python.
+    """
+    if not (Path(sys.executable).parent / name).exists():
+        raise UserError(f"{name}: is not installed; pip install '.[flower]' in a clone of hanse")
+    return [sys.executable, "-m", "hanse.wings.operate.server_access", name]
+
+
+def gated(name: str, app: Any) -> Any:
+    """Return a server's application inside its gates."""
+    replies = ReplyGate(ClockGate(app)) if name == "flower-superlink" else app
+    return UserGate(replies, SERVED[name]) if TABLE.exists() else replies
+
+
+def run(name: str, arguments: Sequence[str]) -> None:
+    """Run one of Flower's servers in this process, behind its gates.
+
+    On a system without ``/proc/net/tcp``, the server runs without the gate that keeps out other users, and says so. A
+    SuperNode first says what it may do as this user.
+
+    Args:
+        name: ``"flower-superlink"`` or ``"flower-supernode"``.
+        arguments: the command's own arguments.
+    """
+    import uvicorn
+
+    if name == "flower-supernode":
+        who = f"user id {os.geteuid()}"
+        print(f"hanse: this node runs whatever app the SuperLink sends it, as {who}: {BOUNDS}", flush=True)
+        name_refusals(partial(print, flush=True))
+    if not TABLE.exists():
+        print(f"no {TABLE} on this system: every user of this machine can talk to {name}", file=sys.stderr)
+    # Flower makes its uvicorn.Config inside the command, so that the application can only be wrapped there
+    made = uvicorn.Config.__init__
+
+    def init(self: uvicorn.Config, app: Any, *given: Any, **named: Any) -> None:
+        """Make the configuration with the gates around its application."""
+        # without uvicorn's own reading of X-Forwarded-For, with which anybody could name another connection
+        made(self, gated(name, app), *given, **{**named, "proxy_headers": False})
+
+    uvicorn.Config.__init__ = init  # type: ignore[method-assign]
+    [entry] = entry_points(group="console_scripts", name=name)
+    sys.argv = [name, *arguments]
+    entry.load()()
+
+
+def nginx() -> str | None:
+    """Return the path of nginx, or None if it is not installed."""
+    return shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), *PLACES)))
+
+
+def is_free(port: int) -> bool:
+    """Say whether a server can listen on this port of the loopback interface."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: an old connection is no hindrance
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def split(address: str, field: str, example: str = "0.0.0.0:9092") -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``.
+
+    Args:
+        address: the address, such as ``0.0.0.0:9092``, or ``[::]:9092`` for IPv6.
+        field: the option with which the address was given, for the message.
+        example: a valid address, for the message.
+
+    Raises:
+        UserError: the address has another form.
+
+    Examples:
+        >>> split("0.0.0.0:9092", "--listen")
+        ('0.0.0.0', 9092)
+    """
+    host, _, port = address.rpartition(":")
+    if not re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:.]+\]", host) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UserError(f"{field}: {address!r}: must be HOST:PORT with a port of 1 to 65535, such as {example}")
+    return host, int(port)
+
+
+def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list[str]:
+    """Write the proxy's configuration and return the command that runs it.
+
+    The proxy shows ``../certs/outside.crt`` (with ``outside.key``), and checks the SuperLink's certificate against
+    ``../certs/ca.crt``.
+
+    Args:
+        folder: the folder for ``nginx.conf`` and nginx's own files.
+        listen: ``HOST:PORT`` to which nodes of other machines connect.
+        superlink: ``HOST:PORT`` of the SuperLink.
+        nodes: how many nodes may connect from one address. Per node, the address may make eight requests at once, two
+            of them to push objects. These limits are never below 32 and 8.
+
+    Raises:
+        UserError: nginx is not installed, or ``listen`` has another form.
+    """
+    from jinja2 import StrictUndefined, Template
+
+    split(listen, "--listen")
+    command = nginx()
+    if command is None:
+        raise UserError("nginx: is not installed; it lets SuperNodes through to the SuperLink, and nothing else")
+    private_folder(folder)
+    page = Template(TEMPLATE.read_text(), undefined=StrictUndefined, keep_trailing_newline=True)
+    connections = max(CONNECTIONS, 8 * nodes)
+    pushes, root = max(PUSHES, 2 * nodes), os.geteuid() == 0
+    given = {"listen": listen, "superlink": superlink, "needed": NEEDED, "most": MOST}
+    said = page.render(**given, connections=connections, pushes=pushes, root=root)
+    (folder / "nginx.conf").write_text(said)
+    return [command, "-p", str(folder), "-c", "nginx.conf"]
+
+
+def wait_for(url: str, status: int, alive: Callable[[], bool], patience_s: float = 120.0) -> str | None:
+    """Wait until a server answers.
+
+    Args:
+        url: the address to ask for.
+        status: the status code that a sound server answers with.
+        alive: a function that says whether the server's process is running. Once it is not, the wait ends.
+        patience_s: seconds to wait.
+
+    Returns:
+        None if the server answers with ``status``, else what is wrong.
+    """
+    from httpx import Client, TransportError
+
+    end = time.monotonic() + patience_s
+    # the certificate is not checked: nothing secret is sent, and any answer is only compared with a status code
+    with Client(verify=False, trust_env=False, timeout=5) as client:
+        while True:
+            try:
+                found = client.get(url).status_code
+                return None if found == status else f"answers {url} with {found} where {status} is expected"
+            except TransportError as wrong:
+                if not alive() or time.monotonic() > end:
+                    return f"does not answer ({wrong})"
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,217 @@
+"""A warm process that has imported torch and hanse, and forks for each message that a node answers.
+
+Flower starts a command (``flwr-clientapp``) for every message, and a fresh interpreter spends seconds on imports.
+:func:`link` makes a folder with a command of the same name. If that folder comes first on a node's ``PATH``, Flower
+starts this command instead. The command is a few lines that pass their arguments to the warm process (:func:`keep`),
+which forks and runs Flower's own entry point in the child. Flower itself is not changed. If there is no warm process,
+the command says so and starts Flower's own command.
+
+``hanse network up`` sets all of this up. ``hanse network join --warm`` does so for a node on its own machine
+(:func:`warmed`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from hanse.base.errors import UserError
+
+COMMAND = "flwr-clientapp"
+SOCKET = "HANSE_WARM"  # the environment variable with the path of the warm process's socket
+# what is imported beforehand; torch imports the last one, for a second or more, when its first optimiser is made
+START_S = 120.0  # seconds that the warm process has for its imports
+READY = ("hanse.flower", "hanse.runs.setup", "sklearn.datasets", "flwr.supernode.cli", "torch", "torch._dynamo")
+
+# The command on the node's PATH. Python's options -S (no site packages) and -E (no variables of Python) make it start
+# within some ten milliseconds.
+_LINK = """#!{python} -SE
+import json, os, socket, sys
+body = json.dumps({{"argv": sys.argv, "cwd": os.getcwd(), "env": dict(os.environ)}}).encode()
+try:
+    keeper = socket.socket(socket.AF_UNIX)
+    keeper.connect(os.environ["{variable}"])
+    socket.send_fds(keeper, [b" "], [1, 2])
+    keeper.sendall(body + b"\\n")
+    keeper.recv(1)
+except (KeyError, OSError) as wrong:
+    print("no warm keeper (" + repr(wrong) + "): starting cold", file=sys.stderr)
+    os.execv({real!r}, [{real!r}, *sys.argv[1:]])
+"""
+
+
+def link(folder: Path) -> Path:
+    """Create ``folder`` with the command that asks the warm process, and return it.
+
+    Raises:
+        UserError: Flower is not installed, or no program can be run from the folder.
+    """
+    beside = Path(sys.executable).parent / COMMAND
+    real = str(beside) if beside.exists() else shutil.which(COMMAND)
+    if real is None:
+        raise UserError(f"{COMMAND}: is not installed; pip install '.[flower]' in a clone of hanse")
+    folder.mkdir(parents=True, exist_ok=True)
+    command = folder / COMMAND
+    command.write_text(_LINK.format(python=sys.executable, variable=SOCKET, real=real))
+    command.chmod(0o755)
+    if not os.access(command, os.X_OK):
+        raise UserError(f"{folder}: no program can be run from here (mounted noexec?); let TMPDIR name another folder")
+    return folder
+
+
+def starting(path: Path, imports: Sequence[str] = (), *, with_parent: bool = False) -> list[str]:
+    """Return the command that starts the warm process, with the arguments of :func:`keep`."""
+    more = [word for name in imports for word in ("--import", name)]
+    return [
+        sys.executable,
+        "-m",
+        "hanse.wings.operate.warm_process",
+        str(path),
+        *more,
+        *(["--with-parent"] if with_parent else []),
+    ]
+
+
+def comes_up(path: Path, alive: Callable[[], bool]) -> bool:
+    """Wait until a warm process takes calls at its socket. Return False if it ends before that or takes too long."""
+    end = time.monotonic() + START_S
+    while not path.exists() and alive() and time.monotonic() < end:
+        time.sleep(0.05)
+    return path.exists()
+
+
+def leading(path: Path, folder: Path, programs: str) -> dict[str, str]:
+    """Return the environment variables that lead a node to a warm process.
+
+    Args:
+        path: the warm process's socket.
+        folder: the folder in which :func:`link` makes the command.
+        programs: the node's ``PATH`` without that folder.
+    """
+    return {SOCKET: str(path), "PATH": f"{link(folder)}{os.pathsep}{programs}"}
+
+
+@contextmanager
+def warmed(imports: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
+    """Start a warm process for this process, and yield the environment variables that lead a node to it.
+
+    Raises:
+        UserError: the warm process does not start. The message has what it printed.
+    """
+    with tempfile.TemporaryDirectory(prefix="hanse-") as folder:
+        path = Path(folder) / "keeper"
+        leads = leading(path, Path(folder) / "warm", os.environ.get("PATH", ""))
+        # in a session of its own: Ctrl-C is for the node, which may still need it for its last words
+        keeper = subprocess.Popen(starting(path, imports, with_parent=True), start_new_session=True)
+        try:
+            if not comes_up(path, lambda: keeper.poll() is None):
+                raise UserError("--warm: the warm process does not come up")
+            yield leads
+        finally:
+            keeper.terminate()
+            keeper.wait()
+
+
+def keep(path: Path, parent: int | None = None, imports: Sequence[str] = ()) -> None:
+    """Serve calls at a Unix socket until this process is stopped.
+
+    Args:
+        path: the socket, which only this user can open. Its path must be short, at most about a hundred characters.
+        parent: a process id. The process also ends once that process is no longer its parent.
+        imports: further modules to import. Whatever they load at import is shared by all messages.
+    """
+    atexit.register(_leave, os.getpid())  # before all imports' own, so that it comes last
+    for name in (*READY, *imports):
+        importlib.import_module(name)
+    [entry] = entry_points(group="console_scripts", name=COMMAND)
+    run = entry.load()
+    gc.freeze()  # the collector leaves what is loaded alone, so that forks go on sharing its memory
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        # nobody else may hand this process a command
+        before = os.umask(0o177)
+        server.bind(str(path))
+        os.umask(before)
+        server.listen(64)
+        # so that it looks now and then whether its parent is there
+        server.settimeout(1.0)
+        while parent is None or os.getppid() == parent:
+            try:
+                caller, _ = server.accept()
+            except TimeoutError:
+                continue
+            with caller:
+                caller.settimeout(10.0)
+                try:
+                    order, handles = _read(caller)
+                except (OSError, ValueError) as wrong:
+                    print(f"warm keeper: a call that cannot be read: {wrong}", file=sys.stderr, flush=True)
+                    continue
+                # the child becomes the command; this process waits for the next call
+                if os.fork() == 0:
+                    server.close()
+                    _become(order, handles)
+                    sys.exit(run())
+                for handle in handles:
+                    os.close(handle)
+
+
+def _leave(keeper: int) -> None:
+    """End a message's process at once: taking the interpreter down would copy and clear all that it shares with the
+    keeper, which takes twenty times as long as the fork did. Nobody waits for its exit code.
+    """
+    if os.getpid() != keeper:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _read(caller: socket.socket) -> tuple[dict[str, object], list[int]]:
+    """Return a call, and the caller's standard output and error as file descriptors. Acknowledge the call."""
+    _, handles, _, _ = socket.recv_fds(caller, 1, 2)
+    with caller.makefile("rb") as lines:
+        body = lines.readline()
+    if not body.endswith(b"\n"):
+        raise ValueError("it ends early")
+    caller.send(b"1")
+    return json.loads(body), handles
+
+
+def _become(order: dict[str, object], handles: list[int]) -> None:
+    """Take over the caller's arguments, folder, environment and outputs."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for handle, mine in zip(handles, (1, 2), strict=False):
+        os.dup2(handle, mine)
+        os.close(handle)
+    argv, env = order["argv"], order["env"]
+    assert isinstance(argv, list)
+    assert isinstance(env, dict)
+    sys.argv[:] = argv
+    os.chdir(str(order["cwd"]))
+    os.environ.clear()
+    os.environ.update(env)
+
+
+if __name__ == "__main__":
+    words = argparse.ArgumentParser(description="Keep hanse and torch imported for a node's messages.")
+    words.add_argument("socket", type=Path)
+    words.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE")
+    words.add_argument("--with-parent", action="store_true", help="stop when the process that started it is gone")
+    given = words.parse_args()
+    keep(given.socket, os.getppid() if given.with_parent else None, given.imports)

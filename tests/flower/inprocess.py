@@ -1,0 +1,62 @@
+"""Flower grids in this process: hanse's own with client apps, and the base of those that tests make."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+from hanse import flower
+from hanse.base.files import FEDERATION
+from hanse.flower import server
+from hanse.flower.agreed import agree
+from hanse.flower.operator_key import home_of
+from hanse.flower.rehearsal import InProcessGrid
+from hanse.flower.server import run_name
+
+__all__ = ["KEY", "PINNED", "InProcessGrid", "StubGrid", "client_app", "play"]
+
+# the operator of all federations of tests, of child processes too; every message is signed, as on a network
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PINNED = KEY.public_key().public_bytes_raw()
+HOMES: dict[int, Path] = {}  # the folder of each participant, by the id of its app
+
+
+def client_app(*args: Any, folder: str | Path | None = None, **more: Any) -> ClientApp:
+    """A participant of this operator; its folder is noted, where its owner's agreement goes."""
+    app = flower.client_app(*args, folder=folder, **{"operator": PINNED, **more})
+    HOMES[id(app)] = home_of(folder)
+    return app
+
+
+def play(grid: Any, experiment: Any, out: Path, *args: Any, **more: Any) -> Any:
+    """Play with nodes whose owners have signed the run's agreement."""
+    if "agreement" not in more:
+        file = out / FEDERATION
+        run = run_name(file) if file.exists() else out.name
+        homes = {HOMES[id(app)] for app in getattr(grid, "apps", {}).values() if id(app) in HOMES}
+        more["agreement"] = agree(experiment, more.get("key", KEY), run, "test", sorted(homes))
+    return server.play(grid, experiment, out, *args, **{"key": KEY, **more})
+
+
+class StubGrid(Grid):
+    """What every grid of this process has alike; who makes one adds ``get_node_ids`` and ``send_and_receive``."""
+
+    def set_run(self, run: Any) -> None: ...
+
+    @property
+    def run(self) -> Any:
+        return SimpleNamespace(run_id=1)
+
+    def create_message(self, *args: Any, **more: Any) -> Message:
+        raise NotImplementedError
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError

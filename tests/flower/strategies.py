@@ -1,0 +1,424 @@
+"""Users' strategies: they are imported by the process that aggregates again, too, which takes long with PyTorch."""
+
+import copy
+import ctypes
+import functools
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedMedian,
+    Krum,
+    Strategy,
+)
+
+
+class Own(FedAvg):
+    """A user's own: half-way to the median, with a memory, a draw and a file."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__()
+        self.kept: dict[str, Any] = {"rounds": [], "noise": []}
+        self.folder = folder
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        noise = float(np.random.standard_normal())  # noqa: NPY002
+        self.kept["rounds"].append(server_round)
+        self.kept["noise"].append(noise)
+        return ArrayRecord({k: Array(np.tanh(a.numpy()) + 0.01 * noise) for k, a in arrays.items()}), metrics
+
+
+class Saving(FedAvg):
+    """As in Flower's documentation: the average is saved after each round."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        np.savez(self.folder / f"round-{server_round}.npz", *arrays.to_numpy_ndarrays())
+        import torch
+
+        torch.save(arrays.to_torch_state_dict(), str(self.folder / f"round-{server_round}.pt"))
+        with (self.folder / "log.txt").open("a") as log:
+            log.write(f"{server_round}\n")
+        return arrays, metrics
+
+
+class SavingMedian(FedMedian):
+    """A rule that is no average, and writes."""
+
+    def __init__(self, folder: Path, how: str) -> None:
+        super().__init__()
+        self.folder, self.how = folder, how
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if self.how == "torch":
+            import torch
+
+            torch.save(server_round, str(self.folder / "last.pt"))
+        elif self.how == "text":
+            with (self.folder / "log.txt").open("a") as log:
+                log.write(f"{server_round}\n")
+        elif self.how == "folder":
+            (self.folder / f"round {server_round}").mkdir()
+        elif self.how == "fifo":
+            os.mkfifo(self.folder / f"round {server_round}")
+        elif self.how == "owner":
+            os.chown(self.folder, -1, -1)
+        elif self.how == "datagram":
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+                out.sendmsg([b"x"], [], 0, ("127.0.0.1", 9))
+        else:
+            ctypes.CDLL(None).getpid()
+        return arrays, metrics
+
+
+def noisy(strategy: Strategy) -> Strategy:
+    return DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 4)
+
+
+STRATEGIES: dict[str, Callable[[], Strategy]] = {
+    "fedavg": FedAvg,
+    "fedadam": FedAdam,
+    "krum": lambda: Krum(num_malicious_nodes=1),
+    "median": FedMedian,
+    "dp": lambda: noisy(FedAvg()),
+    "own": Own,
+}
+
+
+class Locked(FedMedian):
+    def __init__(self) -> None:
+        super().__init__()
+        import threading
+
+        self.lock = threading.Lock()
+
+
+class Shared(FedMedian):
+    seen: list[int] = []  # noqa: RUF012 (that is the mistake)
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        self.seen.append(server_round)
+        return super().aggregate_train(server_round, replies)
+
+
+class Outside(FedMedian):
+    """Its state is a variable of its module."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        return ArrayRecord({k: Array(a.numpy() + next(COUNTER)) for k, a in arrays.items()}), metrics
+
+
+COUNTER = itertools.count()
+
+
+BEGUN = time.perf_counter()
+
+
+class Timed(FedMedian):
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        passed = 1e3 * (time.perf_counter() - BEGUN)  # of a day's seconds float32 would not see the next call
+        return ArrayRecord({k: Array(a.numpy() + passed) for k, a in arrays.items()}), metrics
+
+
+class First(FedAvg):
+    """Takes the first reply's arrays of the right shape, whoever weighs what."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        found = [r.content["arrays"] for r in replies if list(r.content["arrays"]["b"].shape) == [3]]
+        return found[0].copy(), MetricRecord({"replies": len(found)})
+
+
+HISTORY: list[int] = []
+DRAW = np.random.default_rng(1)
+POOL = ThreadPoolExecutor(1)
+
+
+class Shifted(FedMedian):
+    """The median, moved by what ``by`` says."""
+
+    def by(self, number: int) -> float:
+        raise NotImplementedError
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        moved = 0.01 * self.by(server_round)
+        return ArrayRecord({k: Array((a.numpy() + moved).astype(np.float32)) for k, a in arrays.items()}), metrics
+
+
+# ---- state that copies share with the strategy
+
+
+def remember(number: int) -> int:
+    HISTORY.append(number)
+    return len(HISTORY)
+
+
+@functools.cache
+def generator() -> np.random.Generator:
+    return np.random.default_rng(1)
+
+
+def counted(function: Any) -> Any:
+    calls = 0
+
+    @functools.wraps(function)
+    def counting(*given: Any) -> float:
+        nonlocal calls
+        calls += 1
+        return calls
+
+    return counting
+
+
+class Helped(Shifted):
+    def by(self, number: int) -> float:
+        return remember(number)
+
+
+class Drawing(Shifted):
+    def by(self, number: int) -> float:
+        return DRAW.normal()
+
+
+class Cached(Shifted):
+    def by(self, number: int) -> float:
+        return generator().normal()
+
+
+class Decorated(Shifted):
+    by = counted(Shifted.by)
+
+
+class Defaults(Shifted):
+    def by(self, number: int, seen: list[int] = []) -> float:  # noqa: B006 (that is the mistake)
+        seen.append(number)
+        return len(seen)
+
+
+class Bound(Shifted):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+        self.add = self.seen.append
+
+    def by(self, number: int) -> float:
+        self.add(number)
+        return len(self.seen)
+
+
+class Partly(Bound):
+    def __init__(self) -> None:
+        super().__init__()
+        seen = self.seen
+        self.add = functools.partial(lambda n: seen.append(n))
+
+
+class Slotted(Shifted):
+    class Memory:
+        __slots__ = ("note",)
+
+        def __init__(self) -> None:
+            seen: list[int] = []
+            self.note: Callable[[int], float] = lambda n: (seen.append(n), len(seen))[1]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = self.Memory()
+
+    def by(self, number: int) -> float:
+        return self.memory.note(number)
+
+
+class Counter:
+    calls = 0
+
+
+class ByCounter(Shifted):
+    """The class of what it has remembers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counter = Counter()
+
+    def by(self, number: int) -> float:
+        Counter.calls += 1
+        return Counter.calls
+
+
+def forget() -> None:
+    HISTORY.clear()
+    DRAW.bit_generator.state = np.random.default_rng(1).bit_generator.state
+    generator.cache_clear()
+    Counter.calls = 0
+    Defaults.by.__defaults__[0].clear()  # type: ignore[index]
+    Decorated.by = counted(Shifted.by)
+
+
+class Threaded(Shifted):
+    """Writes in a thread, where no audit of the main one sees it."""
+
+    def __init__(self, path: Path, how: str) -> None:
+        super().__init__()
+        self.path, self.how = path, how
+
+    def by(self, number: int) -> float:
+        if self.how == "thread":
+            thread = threading.Thread(target=self.write)
+            thread.start()
+            thread.join()
+        else:
+            (POOL if self.how == "pool" else ThreadPoolExecutor(1)).submit(self.write).result()
+        return 0.0
+
+    def write(self) -> None:
+        with self.path.open("a") as log:
+            log.write("x")
+
+
+class Switching(FedMedian):
+    """Gives itself another aggregate on its way."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self.when = when
+
+    def other(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = FedMedian.aggregate_train(self, server_round, replies)
+        return ArrayRecord({k: Array(a.numpy() + 1) for k, a in arrays.items()}), metrics
+
+    def switch(self, now: str) -> None:
+        if self.when == now:
+            self.aggregate_train = self.other  # type: ignore[method-assign]
+
+    def start(self, *given: Any, **more: Any) -> Any:
+        self.switch("start")
+        return super().start(*given, **more)
+
+    def configure_train(self, server_round: int, *given: Any, **more: Any) -> Any:
+        self.switch(f"round {server_round}")
+        return super().configure_train(server_round, *given, **more)
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        found = super().aggregate_train(server_round, replies)
+        self.switch("aggregate")
+        return found
+
+
+class Wrapper(FedAvg):
+    """Passes on whatever it is called with; it is copied in a way of its own."""
+
+    def __init__(self, inner: Strategy) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        found = object.__new__(type(self))
+        for name, value in vars(self).items():
+            setattr(found, name, copy.deepcopy(value))
+        return found
+
+    def configure_train(self, *given: Any, **more: Any) -> Any:
+        return self.inner.configure_train(*given, **more)
+
+    def aggregate_train(self, *given: Any) -> Any:
+        return self.inner.aggregate_train(*given)
+
+
+class Last(FedAvg):
+    """Takes the last reply's arrays, whatever the others are."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        return ArrayRecord(dict([*replies][-1].content["arrays"])), MetricRecord({})
+
+
+class Hanging(FedMedian):
+    """Never ends for fewer replies than all."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        if len(found := list(replies)) < 4:
+            threading.Event().wait()
+        return super().aggregate_train(server_round, found)
+
+
+class Dying(FedMedian):
+    """Ends the process for fewer replies than all."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        if len(found := list(replies)) < 4:
+            os._exit(3)
+        return super().aggregate_train(server_round, found)
+
+
+SECRETS = ("wandb-3f9c", "pg-hunter2", "sk-live-77", "token-c0ffee", "seed-91")
+
+
+class Secretive(FedMedian):
+    """Holds secrets under all sorts of names, and says them when it is called in another process."""
+
+    fraction_fit = SECRETS[0]
+
+    def __init__(self, raises: bool) -> None:
+        super().__init__(fraction_train=0.75)
+        self.wandb_api_key, self.db_password, self.tokens = SECRETS[0], SECRETS[1], {"hub": SECRETS[2]}
+        self.eta, self._seed = SECRETS[3], SECRETS[4]  # FedMedian has no eta
+        self.raises, self.process = raises, os.getpid()
+
+    def __repr__(self) -> str:
+        return f"Secretive({self.db_password})"
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        if self.raises and os.getpid() != self.process:
+            raise RuntimeError(f"cannot log in with {self.db_password}")
+        return super().aggregate_train(server_round, replies)
+
+
+class Telling(Secretive):
+    """Gives its secrets to what it may not do in another process: a command, or the path of a file."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        if os.getpid() != self.process:
+            if self.raises:
+                os.system(f"true {self.db_password}")
+            open(f"/tmp/{self.db_password}", "w")  # noqa: SIM115 (is refused)
+        return super().aggregate_train(server_round, replies)
+
+
+class Unpicklable(Secretive):
+    def __getstate__(self) -> Any:
+        raise TypeError(f"{self.tokens} stays here")
+
+
+class Part:
+    pass
+
+
+class Parts:
+    def __reduce__(self) -> Any:
+        return list, (), None, iter(Part, None)
+
+
+class Endless(FedMedian):
+    """Of parts that are pickled one by one, without end."""
+
+    def __getstate__(self) -> Any:
+        return {"parts": Parts()}

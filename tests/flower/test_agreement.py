@@ -1,0 +1,592 @@
+"""What a node's owner agreed to binds: whatever goes beyond it is refused at once and kept; honest runs never do."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inprocess import HOMES, KEY, PINNED, play
+from test_flower_in_process import grid_of
+from test_letters import After, DiesError, dies, kept
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.base.files import ASKED, ASKED_HEAD
+from hanse.cli import app
+from hanse.core.declared import UnsoundError
+from hanse.core.part import Part, View
+from hanse.core.port import Ask, Gradient, Mixture, Request, Score, Test, Train
+from hanse.data import build
+from hanse.federation.local import LocalFederation
+from hanse.federation.node import AGREEMENTS, EVIDENCE
+from hanse.flower import server
+from hanse.flower.agreed import Binding
+from hanse.flower.agreement import Agreement, Asked, Tally, counted, digest_of, sources
+from hanse.flower.node_log import NodeLog
+from hanse.flower.operator_key import PINNED as PINNED_FILE
+from hanse.flower.operator_key import make_operator_key
+from hanse.flower.rehearsal import NetworkRehearsal, rehearse_network
+from hanse.flower.witnesses import Shown
+from hanse.learning.loop import Loop
+from hanse.ledger.receipts import read_receipts
+from hanse.ledger.record import Head
+from hanse.ledger.witness import SplitViewError, Witness, alarms
+from hanse.mechanisms.registry import MECHANISMS
+from hanse.runs.run_record import load_run
+from hanse.wings.operate import server_access
+from hanse.wings.operate.loopback import Loopback
+
+DAY = "2026-11-28"
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def paying(rounds: int, every: int = 1, clients: int = 5, **more: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": clients, "client_test": 0.2, "client_validation": 0.2},
+        model="logistic",
+        mechanism={"name": "fedavg", "clients_per_round": clients, "value": "path", "settle": "by_value"},
+        run={"rounds": rounds, "checkpoint_every": every},
+        **{"eval": {"every": 1}, **more},
+    )
+
+
+def agreed(experiment: hanse.Experiment | None = None) -> Agreement:
+    found = paying(20, 5) if experiment is None else experiment
+    return Agreement.of(found, run="mine", network="town", operator=PINNED, day=DAY)
+
+
+def asked(agreement: Agreement, round: int, head: int | None = None, **more: Any) -> Asked:
+    """A request of client 2 that shows the head that closes round ``head``."""
+    shown = None if head is None else Head("town", 3 * head + 3, bytes(32), head)
+    return replace(Asked(round, DAY, {**agreement.job, "client": 2}, {"Train": (1, 1)}, shown), **more)
+
+
+# ---- the agreement as a value
+
+
+def test_an_agreement_is_read_as_it_is_written_and_otherwise_not() -> None:
+    made = agreed()
+    note = made.note(KEY)
+    found, lines = Agreement.read(note)
+    assert (found.hash, found.signed(lines), len(lines)) == (made.hash, True, 1)
+    assert not replace(found, rounds=21).signed(lines)
+    more = note.replace(' "run": "mine"', ' "a": 1,\n "run": "mine"')
+    for other in (note.replace('"rounds": 20', '"rounds":20'), more, note[1:]):
+        assert other != note
+        with pytest.raises(UnsoundError):
+            Agreement.read(other)
+    assert {"engine", "ledger"} & set(made.experiment) == set()
+    assert made.experiment["data"] == {"clients": 5}
+
+
+BEYOND: dict[str, Callable[[Agreement], Asked]] = {
+    "a gradient": lambda a: asked(a, 7, 4, questions={"Gradient": (1, 1)}),
+    "two models at once": lambda a: asked(a, 7, 4, questions={"Train": (2, 2)}),
+    "a million tests": lambda a: asked(a, 7, 4, questions={"Test": (10**6, 10**6)}),
+    "a test of a million models": lambda a: asked(a, 7, 4, questions={"Test": (1, 10**6)}),
+    "round -1": lambda a: asked(a, -1, 4),
+    "round 2^62": lambda a: asked(a, 2**62, 4),
+    "a round too many": lambda a: asked(a, 21, 18),
+    "a fallen round": lambda a: asked(a, 3, 4),
+    "no head": lambda a: asked(a, 7),
+    "a letter without a head": lambda a: asked(a, -1, letter=True),
+    "a frozen head": lambda a: asked(a, 12, 4),
+    "another book": lambda a: replace(asked(a, 7), head=Head("other", 30, bytes(32), 6)),
+    "another client": lambda a: replace(asked(a, 7, 4), job={**a.job, "client": 3}),
+    "another run": lambda a: replace(asked(a, 7, 4), job={**a.job, "run": "other", "client": 2}),
+    "another model": lambda a: replace(asked(a, 7, 4), job={**a.job, "model": {"name": "mlp"}, "client": 2}),
+    "more epochs": lambda a: replace(
+        asked(a, 7, 4), job={**a.job, "train": {**a.experiment["train"], "epochs": 9}, "client": 2}
+    ),
+    "after its end": lambda a: asked(a, 7, 4, day="2027-11-29"),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_goes_beyond_is_refused_at_the_first_request(name: str) -> None:
+    agreement = agreed()
+    tally = Tally().after(asked(agreement, 6, 4), agreement)
+    tally = replace(tally, highest=9)
+    assert agreement.allows(asked(agreement, 7, 4), tally) is None
+    assert agreement.allows(BEYOND[name](agreement), tally) is not None
+
+
+def test_a_round_is_played_again_so_often_and_no_oftener() -> None:
+    agreement = agreed()
+    tally, taken = Tally(), 0
+    for _ in range(1000):
+        one = asked(agreement, 4, 4, questions={"Test": (1, 2)})
+        if agreement.allows(one, tally) is None:
+            tally, taken = tally.after(one, agreement), taken + 1
+    assert (taken, tally.replays) == (1 + agreement.replays, agreement.replays)
+    assert tally.in_all["Test"][0] <= agreement.questions["Test"].in_all
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_an_honest_server_that_is_restarted_is_never_refused(data: st.DataObject) -> None:
+    """It asks to train and to test in each round, is killed anywhere, and goes on from its last checkpoint, which is
+    written, with the books, at any time during the next round.
+    """
+    every, rounds = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 40))
+    agreement = agreed(paying(rounds, every))
+    left, durable, round, tally = agreement.replays, 0, 0, Tally()
+    writing: int | None = None
+
+    def send(number: int, kind: str) -> None:
+        nonlocal tally
+        head, models = durable - 1 if durable else None, 2 if kind == "Test" else 1
+        one = asked(agreement, number, head, questions={kind: (1, models)})
+        assert agreement.allows(one, tally) is None
+        tally = tally.after(one, agreement)
+
+    while round < rounds:
+        late = data.draw(st.booleans())  # whether the checkpoint is written only after this round's exchanges
+        if writing is not None and not late:
+            durable, writing = writing, None
+        dies_after = data.draw(st.sampled_from([None, None, None, "before", "Train", "Test"])) if left else None
+        for step in ("before", "Train", "Test"):
+            if step != "before":
+                send(round + (step == "Test"), step)
+            if dies_after == step:
+                break
+        if dies_after is not None:
+            left, round, writing = left - 1, durable, None
+            continue
+        if writing is not None:
+            durable, writing = writing, None
+        round += 1
+        if round % every == 0:
+            writing = round
+
+
+ASKING = ("fedfomo", "fedsoft", "ifca", "power_of_choice", "pifl", "ipfl", "ditto", "scaffold")
+VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"name": "ipfl", "evidence": 0.5}, {}),
+    ({"name": "ipfl", "by": "posted"}, {}),
+    ({"name": "fedavg", "weigh": {"name": "qfedavg"}}, {}),
+    ({"name": "fedavg", "value": "path"}, {"clients": {"told": True}}),
+]
+
+
+@pytest.mark.parametrize(
+    "names", [ASKING, pytest.param([n for n in MECHANISMS if n not in ASKING], marks=pytest.mark.nightly)]
+)
+def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what a round asks, its agreement names every kind, and no fewer questions and models."""
+    seen: dict[tuple[int, int], dict[str, tuple[int, int]]] = {}
+    honest = LocalFederation.exchange
+
+    def exchange(self: Any, round: int, requests: Any, *more: Any) -> Any:
+        for r in requests:
+            mine = seen.setdefault((round, r.client), {})
+            for kind, (n, models) in counted(r.tasks).items():
+                before = mine.get(kind, (0, 0))
+                mine[kind] = before[0] + n, before[1] + models
+        return honest(self, round, requests, *more)
+
+    monkeypatch.setattr(LocalFederation, "exchange", exchange)
+    sections: dict[str, Any] = {"model": "logistic", "run": {"rounds": 2}, "engine": {"train": "sequential"}}
+    sections["data"] = {"clients": 4, "client_validation": 0.2, "client_test": 0.2}
+    played = 0
+    for mechanism, others in [*(({"name": name}, {}) for name in names), *(VARIANTS if names == ASKING else [])]:
+        seen.clear()
+        try:
+            exp = hanse.Experiment(**sections, mechanism=mechanism, **others)
+            hanse.run(exp)
+        except UserError:  # it needs other data, or is not played alone
+            continue
+        played += 1
+        limits = agreed(exp).questions
+        for here in seen.values():
+            for kind, (n, models) in here.items():
+                assert kind in limits, (mechanism, kind)
+                assert n <= limits[kind].a_round, (mechanism, kind)
+                assert models <= limits[kind].models, (mechanism, kind)
+    assert played >= 8
+
+
+class Curious(Part):
+    def asks(self, view: View, state: Any) -> Any:
+        return [Request(c, (Ask("why", {}),)) for c in view.present.tolist()]
+
+
+def test_a_part_that_does_not_say_what_it_asks_is_no_part_of_an_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type(paying(3).mechanism.built.select)
+    monkeypatch.setattr(kind, "asks", Curious.asks)
+    with pytest.raises(UserError, match="its method 'questions' must say"):
+        agreed()
+
+
+def test_the_code_that_is_named_by_import_path_is_agreed_too() -> None:
+    none: dict[str, Any] = {"model": {"name": "mlp"}, "mechanism": {}, "clients": {}, "eval": {}}
+    found = sources({**none, "train": {"loop": "hanse.learning.loop:Loop"}})
+    assert found == {"hanse.learning.loop:Loop": digest_of(Loop)}
+    with pytest.raises(UserError, match="there is no module"):
+        sources({**none, "train": {"loop": "nobody:loop"}})
+
+
+# ---- nodes
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> NetworkRehearsal:
+    return rehearse_network("fedavg", tmp_path / "nodes")
+
+
+def evidence(home: Path, operator: Ed25519PrivateKey) -> list[dict[str, Any]]:
+    """Return what a node has kept, after checking that the operator has signed it."""
+    lines = [json.loads(line) for line in (home / EVIDENCE).read_text().splitlines()]
+    public = Ed25519PublicKey.from_public_bytes(operator.public_key().public_bytes_raw())
+    for line in lines:
+        public.verify(bytes.fromhex(line["signature"]), line["statement"].encode())
+    return lines
+
+
+def test_a_node_refuses_and_keeps_what_goes_beyond(small: NetworkRehearsal, tmp_path: Path) -> None:
+    model = small.start.table.rows[0]
+    lies: list[tuple[int, tuple[Any, ...]]] = [
+        (0, (Gradient("g", model[None]),)),
+        (0, (Test("t", model, mixture=Mixture(torch.stack([model] * 50))),)),
+        (4, (Train(0, 0, model),)),
+        (-1, (Train(0, 0, model),)),
+        (2**62, (Train(0, 0, model),)),
+        (0, (Train(0, 0, model), Train(1, 0, model))),
+        (0, (Score("s", model[None]),)),
+    ]
+    for number, (round, tasks) in enumerate(lies, 1):
+        [reply] = small.federation.exchange(round, [Request(2, tasks)], None, None)
+        assert reply.refused is not None, tasks
+        assert "beyond the agreement" in reply.refused
+        assert len(evidence(tmp_path / "nodes" / "node2", small.federation.key)) == number
+    [reply] = small.federation.exchange(0, [Request(2, (Train(0, 0, model),))], None, None)
+    assert reply.refused is None
+    assert not (tmp_path / "nodes" / "node1" / EVIDENCE).exists()
+    tests = [small.federation.exchange(1, [Request(2, (Test("t", model),))], None, None)[0] for _ in range(9)]
+    assert [one.refused is None for one in tests] == [True] * (1 + agreed(small.experiment).replays) + [False] * 5
+
+
+def test_a_node_without_an_agreement_says_who_it_is_and_no_more(small: NetworkRehearsal, tmp_path: Path) -> None:
+    home = tmp_path / "nodes" / "node3"
+    for file in (home / AGREEMENTS).glob("*.txt"):
+        file.unlink()
+    [reply] = small.federation.exchange(0, [Request(3, (Ask("stay", {}),))], None, None)
+    assert "has not agreed" in str(reply.refused)
+    assert not (home / "rehearsal").exists()
+
+
+def test_a_server_keeps_out_whose_owner_has_not_agreed(tmp_path: Path) -> None:
+    exp = paying(2)
+    grid = grid_of(exp, tmp_path)
+    sets = (build(exp.data).server_validation, None)
+    grid.apps[102] = grid_of(exp, tmp_path / "others").apps[102]  # type: ignore[assignment]
+    HOMES.pop(id(grid.apps[102]))
+    run = play(grid, exp, tmp_path / "run", 4, lambda: sets, [], patience_s=1.0)
+    members = json.loads((tmp_path / "run" / "members.json").read_text())
+    assert (len(members), [m["present"] for m in run.metrics]) == (4, [4, 4])
+    assert all(len(m["witness"]) == 64 and m["agreed"] for m in members)  # the operator has their signatures
+
+
+def test_an_agreement_stands_in_records_statements_and_receipts(tmp_path: Path) -> None:
+    exp = paying(2)
+    sets = (build(exp.data).server_validation, None)
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run", 5, lambda: sets, [], patience_s=5.0)
+    names = {m["agreement"] for m in run.metrics}
+    said = [receipt.said for receipts in kept(tmp_path).values() for receipt in receipts]
+    assert names == {s["agreement"] for s in said if s["round"] < 2}
+    assert len(names) == 1
+    assert (tmp_path / "node0" / AGREEMENTS / f"{names.pop()}.txt").is_file()
+    (tmp_path / "o.pub").write_text(PINNED.hex())
+    for words in (
+        "ledger verify {}",
+        "statement {} --client 0",
+        f"receipt verify {{}} --operator {tmp_path / 'o.pub'}",
+    ):
+        what = next((tmp_path / "node0").glob("*/client-0/receipts/*")) if "receipt" in words else tmp_path / "run"
+        result = CliRunner().invoke(app, words.format(what).split())
+        assert result.exit_code == 0, result.output
+    [folder] = (tmp_path / "node0").glob("*/client-0/receipts")
+    assert len(list(read_receipts(folder))) == 3
+
+
+# ---- heads
+
+
+def frozen(shown: Shown, client: int, at: dict[int, Any], honest: Callable[..., Any]) -> dict[str, Any]:
+    """Show each client the head of round 1 for ever, once it has seen it."""
+    found: dict[str, Any] = honest(shown, client)
+    if found and client not in at and Head.read(found["head"]).round == 1:
+        at[client] = found
+        return found
+    return at.get(client, found)
+
+
+@pytest.mark.parametrize("lie", ["frozen", "missing"])
+def test_heads_that_stop_are_refused_in_the_first_round_that_must_show_a_newer_one(
+    lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, honest = dict[int, Any](), Shown.to
+
+    def to(shown: Shown, client: int) -> dict[str, Any]:
+        stops = lie == "missing" and client in at
+        return {} if stops else frozen(shown, client, at, honest)
+
+    monkeypatch.setattr(Shown, "to", to)
+    exp = paying(8)
+    sets = (build(exp.data).server_validation, None)
+    grid = grid_of(exp, tmp_path)
+    run = play(grid, exp, tmp_path / "run", 5, lambda: sets, [], patience_s=5.0)
+    first = min(round for round, _, _ in load_run(run.path).refusals())
+    if lie == "missing":
+        assert (first, len(evidence(tmp_path / "node1", KEY)) > 0) == (3, True)
+    else:  # it is behind the receipts before it is behind the agreement: both heads are the evidence
+        assert (first, len(alarms(tmp_path / "node1")) > 0) == (4, True)
+
+
+def test_a_head_behind_the_newest_receipt_is_refused_although_older_heads_were_seen(tmp_path: Path) -> None:
+    """H1: a node has cosigned the head of round 0, has the receipt of round 2, and is shown the head of round 0."""
+    exp = paying(3)
+    sets = (build(exp.data).server_validation, None)
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run", 5, lambda: sets, [], patience_s=5.0)
+    home = tmp_path / "node1"
+    [heads] = (home / "heads").glob("*.jsonl")
+    first = heads.read_text().splitlines()[0]
+    heads.write_text(first + "\n")
+    with pytest.raises(SplitViewError, match="was rolled back"):
+        Witness(home).see(json.loads(first)["head"], 0, "", PINNED, 0)
+    assert run.path is not None
+
+
+def resumed(tmp_path: Path, rounds: int, deaths: Mapping[int, str], clients: int) -> tuple[Any, int]:
+    """Play with a server that dies in these rounds, and return the finished run, and how many requests were refused."""
+    exp = paying(rounds, 5, clients=clients, eval={"every": 5, "clients": 1})
+    import test_flower_in_process as nodes
+
+    before, nodes.N = nodes.N, clients
+    sets = (build(exp.data).server_validation, None)
+    left = sorted(deaths)
+    try:
+        while True:
+            watch = [After(left[0], dies)] if left else []
+            try:
+                grid = grid_of(exp, tmp_path)
+                run = play(grid, exp, tmp_path / "run", clients, lambda: sets, watch, patience_s=5.0)
+                break
+            except DiesError:
+                left.pop(0)
+    finally:
+        nodes.N = before
+    refused = sum(1 for _ in load_run(run.path).refusals())
+    return run, refused + sum((tmp_path / f"node{c}" / EVIDENCE).exists() for c in range(clients))
+
+
+def test_an_honest_run_that_is_resumed_four_times_is_never_refused(tmp_path: Path) -> None:
+    run, refused = resumed(tmp_path, 24, dict.fromkeys([3, 6, 7, 17], ""), clients=2)
+    assert (len(run.metrics), refused) == (24, 0)
+    tally = Tally.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text().splitlines()[0])
+    assert (tally.replays, tally.highest) == (4, 24)
+
+
+@pytest.mark.nightly
+def test_500_honest_rounds_with_20_resumes_are_never_refused(tmp_path: Path) -> None:
+    deaths = [7 + 24 * i for i in range(20)]
+    run, refused = resumed(tmp_path, 500, dict.fromkeys(deaths, ""), clients=2)
+    assert (len(run.metrics), refused) == (500, 0)
+
+
+# ---- the owner's hand-over
+
+
+def hand_over(folder: Path, exp: hanse.Experiment | None = None) -> Path:
+    (folder / "operator.pub").write_text(PINNED.hex() + "\n")
+    (folder / "agreement.txt").write_text(agreed(exp).note(KEY))
+    for name in ("clinic", "ca.crt"):
+        (folder / name).touch()
+    return folder / "agreement.txt"
+
+
+def join(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: object) -> tuple[int, str]:
+    monkeypatch.setenv("HANSE_HOME", str(folder / "home"))
+    monkeypatch.setenv(PINNED_FILE, "")
+    monkeypatch.setattr(server_access, "run", lambda name, words: None)
+    words = ["network", "join", "h:9092", "--ca", folder / "ca.crt", "--key", folder / "clinic"]
+    before = os.umask(0o077)
+    found = CliRunner().invoke(app, [str(w) for w in [*words, "--operator", folder / "operator.pub", *more]])
+    os.umask(before)
+    if isinstance(found.exception, UserError):
+        return 2, str(found.exception)
+    return found.exit_code, found.output
+
+
+def test_an_owner_hands_the_agreement_over_and_the_node_signs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = hand_over(tmp_path)
+    made = agreed()
+    code, said = join(tmp_path, monkeypatch)
+    assert (code, "no agreement" in said) == (0, True)
+    assert Binding.find(tmp_path / "home", made.hash, PINNED) is None
+    code, said = join(tmp_path, monkeypatch, "--agree", file)
+    assert (code, made.hash in said, "20 rounds" in said) == (0, True, True)
+    bound = Binding.find(tmp_path / "home", made.hash, PINNED)
+    assert bound is not None
+    assert bound.agreement.hash == made.hash
+    code, said = join(tmp_path, monkeypatch)
+    assert (code, made.hash in said) == (0, True)
+
+
+def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, made = hand_over(tmp_path), agreed()
+    other = Ed25519PrivateKey.generate()
+    wrong = {
+        "none": "hello",
+        "edited": made.note(KEY).replace('"rounds": 20', '"rounds": 21'),
+        "another key": replace(made, operator=other.public_key().public_bytes_raw().hex()).note(other),
+        "ended": replace(made, expires="2026-01-01").note(KEY),
+        "another release": replace(made, releases={"9": "0" * 64}).note(KEY),
+        "unsigned": made.text + "\n",
+    }
+    for text in wrong.values():
+        file.write_text(text)
+        code, said = join(tmp_path, monkeypatch, "--agree", file)
+        assert (code, said.startswith("--agree")) == (2, True), said
+    assert not (tmp_path / "home" / AGREEMENTS).exists()
+
+
+def test_witnesses_of_a_run_without_books_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = hand_over(tmp_path, hanse.Experiment(mechanism="fedavg"))
+    (tmp_path / "witnesses.txt").write_text(f"other {'0' * 64}\n")
+    code, said = join(tmp_path, monkeypatch, "--agree", file, "--witnesses", tmp_path / "witnesses.txt")
+    assert (code, "no books" in said) == (2, True)
+
+
+def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path) -> None:
+    app_folder = tmp_path / "harvest"
+    app_folder.mkdir()
+    toml = app_folder / "experiment.toml"
+    toml.write_text(paying(4).to_toml())
+    net = Loopback(app_folder, app_folder, (9100, 9101))
+    make_operator_key(app_folder / "certs")
+    first = net.agree()
+    assert first is not None
+    home = app_folder / "participants" / "node0"
+    assert (home / AGREEMENTS / f"{first.hash}.txt").exists()
+    assert net.agree() == first  # it still fits
+    net.agreement.write_text(net.agreement.read_text().replace('"replays": 3', '"replays":  9'))
+    edited = net.agree()
+    assert edited is not None
+    assert (edited.replays, edited.run) == (9, first.run)
+    assert Agreement.read(net.agreement.read_text())[0].hash == edited.hash
+    run = tmp_path / "run"
+    assert server.used(net.agreement, run).hash == edited.hash
+    with pytest.raises(UserError, match="was used for the run in"):
+        server.used(net.agreement, tmp_path / "other")
+    run.mkdir()
+    (run / "federation.json").write_text(json.dumps({"run": edited.run}))
+    toml.write_text(paying(9).to_toml())
+    longer = net.agree()
+    assert longer is not None
+    assert (longer.rounds, longer.run) == (9, first.run)
+    (run / "federation.json").unlink()  # it was moved away: another run begins
+    again = net.agree()
+    assert again is not None
+    assert again.run != first.run
+    server.used(net.agreement, tmp_path / "other")
+
+
+def test_a_server_plays_what_was_agreed_alone(tmp_path: Path) -> None:
+    exp = paying(3)
+    with pytest.raises(UserError) as wrong:
+        play(grid_of(exp, tmp_path), paying(4), tmp_path / "run", 5, None, [], patience_s=1.0, agreement=agreed(exp))
+    assert wrong.value.lines[0].startswith("run.rounds: 4: 3 was agreed")
+    assert not (tmp_path / "run").exists()
+
+
+# ---- the node's own log
+
+
+def test_a_log_says_what_was_asked_and_left_and_no_sample(small: NetworkRehearsal, tmp_path: Path) -> None:
+    model = small.start.table.rows[0]
+    small.federation.exchange(0, [Request(1, (Train(0, 0, model),))], None, None)
+    small.federation.exchange(0, [Request(1, (Gradient("g", model[None]),))], None, None)
+    home = tmp_path / "nodes" / "node1"
+    lines = NodeLog(home).verified()
+    assert [line["event"] for line in lines] == ["asked", "answered"] * 3
+    hello, train, beyond = lines[1], lines[3], lines[5]
+    assert hello["left"]["beside"] == ["hello"]
+    held = small.federation.members.by_id()[1].num_samples
+    assert (train["questions"], train["samples"]) == ({"Train": [1, 1]}, {"train": held})
+    assert (train["left"]["results"], train["left"]["lengths"]) == (["Trained"], [model.numel()])
+    assert train["left"]["bytes"] > 4 * model.numel()
+    assert (beyond["left"]["results"], "Gradient" in beyond["refused"]) == ([], True)
+    assert (home / ASKED).stat().st_size < 3000
+    result = CliRunner().invoke(app, ["network", "log", str(home)])
+    assert (result.exit_code, NodeLog(home).root() in result.output, EVIDENCE in result.output) == (0, True, True)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    home = tmp_path_factory.mktemp("log")
+    log = NodeLog(home, clock=lambda: 0.0)
+    for number in range(data.draw(st.integers(1, 6))):
+        log.took(f"{number:032x}", kind="request", round=number)
+        log.add(f"{number:032x}", left={"bytes": number})
+    root, lines = log.root(), (home / ASKED).read_bytes().splitlines(keepends=True)
+    assert len(log.verified(root)) == len(lines)
+    at = data.draw(st.integers(0, len(lines) - 1))
+    how = data.draw(st.sampled_from(["drop", "cut", "twice", "byte", "swap"]))
+    if how == "drop":
+        lines.pop(at)
+    elif how == "cut":
+        lines = lines[:at]
+    elif how == "twice":
+        lines.insert(at, lines[at])
+    elif how == "byte":
+        where = data.draw(st.integers(0, len(lines[at]) - 2))
+        lines[at] = lines[at][:where] + bytes([lines[at][where] ^ 1]) + lines[at][where + 1 :]
+    else:
+        other = (at + 1) % len(lines)
+        if lines[at] == lines[other]:
+            return
+        lines[at], lines[other] = lines[other], lines[at]
+    (home / ASKED).write_bytes(b"".join(lines))
+    if (how, at) == ("twice", len(lines) - 2):  # behind the head, where what is being answered stands
+        assert len(log.verified(root)) == at + 1
+        assert log.behind() > 0
+        return
+    with pytest.raises(UserError):
+        log.verified()
+    (home / ASKED_HEAD).unlink()
+    with pytest.raises(UserError):
+        log.verified(root)
+
+
+def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> None:
+    for folder, kind in (("one", "request"), ("two", "letter")):
+        log = NodeLog(tmp_path / folder, clock=lambda: 0.0)
+        for number in range(3):
+            log.took(f"{number}", kind=kind)
+            log.add(f"{number}")
+    noted = NodeLog(tmp_path / "one").root()
+    assert len(NodeLog(tmp_path / "one").verified(noted)) == 6
+    with pytest.raises(UserError, match="never had the root"):
+        NodeLog(tmp_path / "two").verified(noted)
+    result = CliRunner().invoke(app, ["network", "log", str(tmp_path / "two"), "--root", noted])
+    assert result.exit_code != 0

@@ -1,0 +1,76 @@
+"""The Flower apps of ``examples/flower``, each with its own framework, valued by hanse in three lines.
+
+Of frameworks that are not installed the tests are left out; ``make test-frameworks`` installs them.
+"""
+
+import importlib
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from deployed import free_ports
+from flower_apps import grid_of
+from flwr.app import Context, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from hanse.runs.round_record import METRICS, SEATS
+from hanse.runs.run_record import played_lines
+from hanse.wings.operate.loopback import Loopback
+
+APPS = Path(__file__).parents[2] / "examples" / "flower"
+FRAMEWORKS = {"pytorch": "torch", "sklearn": "sklearn", "jax": "jax", "xgboost": "xgboost"}
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_an_app_is_valued_in_three_lines(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(FRAMEWORKS[name])
+    folder, package = APPS / name, f"{name}example"
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(tmp_path)
+    config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    config["num-server-rounds"] = 2
+    client = importlib.import_module(f"{package}.client_app").app
+    server = importlib.import_module(f"{package}.server_app").app
+    server(grid_of(dict.fromkeys(range(3), client), config), Context(1, 1, {}, RecordDict(), config))
+    lines, seats = played_lines(tmp_path / "runs/valued", METRICS), played_lines(tmp_path / "runs/valued", SEATS)
+    assert len(lines) == 2
+    assert len(seats) == 6
+    assert all(isinstance(seat["value"], float) for seat in seats)
+    for line in lines:  # Shapley values: they sum to what the round gained
+        own = [seat["value"] for seat in seats if seat["round"] == line["round"]]
+        assert sum(own) == pytest.approx(line["value/sum"], abs=1e-6)
+    for known in [one for one in sys.modules if one.split(".")[0] == package]:
+        del sys.modules[known]
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_three_lines_are_what_was_changed(name: str) -> None:
+    text = (APPS / name / f"{name}example" / "server_app.py").read_text().splitlines()
+    assert sum("hanse" in line for line in text) == 2  # the import, the with; the third line is indented
+    for other in ("client_app.py", "task.py"):
+        assert "hanse" not in (APPS / name / f"{name}example" / other).read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_an_app_on_a_deployment(name: str, tmp_path: Path) -> None:
+    """Real processes, TLS, a key for each node. By hand: each message starts a Python of its own."""
+    pytest.importorskip(FRAMEWORKS[name])
+    shutil.copytree(APPS / name, tmp_path / "app")  # the app writes its run beside itself
+    net = Loopback(tmp_path / "net", tmp_path / "app", free_ports(3), warm=False)
+    try:
+        net.up(more={"HOME": str(tmp_path)})
+        said = net.play({"num-server-rounds": 2})
+    finally:
+        net.down()
+    assert "2 rounds" in said

@@ -1,0 +1,332 @@
+"""The port on Flower's records and apps, in one process: the local engine's numbers; wrong replies are refused."""
+
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from deployed import PAYMENTS, kinds
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from inprocess import InProcessGrid, client_app, play
+
+import hanse
+import hanse.runs.setup
+from hanse.base.errors import UserError
+from hanse.data import Dataset, Samples, build, from_arrays
+from hanse.flower import ClientData
+from hanse.flower.client import paths_of
+from hanse.flower.members import Hello, Members
+from hanse.runs.recompute import recompute
+from hanse.runs.run_record import load_run
+
+N = 5
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "fedavg": {"clients_per_round": 3},
+    "greedyfed": {"clients_per_round": 2},
+    "gtfedavg": {"clients_per_round": 3},
+    "pifl": {"by_contribution": 2, "at_random": 1},
+    "ipfl": {"keep_best": False, "eagerness": 5e4},
+    "power_of_choice": {"clients_per_round": 2},
+    "fedgen": {"clients_per_round": 3},
+    "scaffold": {"clients_per_round": 3},
+    "fedfomo": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": N, "client_test": 0.2, "client_validation": 0.2},
+        model={"name": "mlp", "hidden": [8]},
+        mechanism={"name": name, **MECHANISMS.get(name, {})},
+        train={"lr": 0.05},
+        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
+        run={"rounds": rounds},
+        **more,
+    )
+
+
+def grid_of(exp: hanse.Experiment, folder: Path, witnesses: Path | None = None, **more: Any) -> InProcessGrid:
+    data = build(exp.data)
+    policy = hanse.runs.setup.build(exp).policy
+    return InProcessGrid(
+        {
+            100 + i: client_app(
+                lambda c, i=i: ClientData.of(data, i),
+                policy=policy,
+                folder=folder / f"node{i}",
+                own=paths_of(exp),
+                witnesses=witnesses,
+            )
+            for i in range(N)
+        },
+        **more,
+    )
+
+
+def over_flower(exp: hanse.Experiment, folder: Path, grid: InProcessGrid | None = None) -> hanse.Run:
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    return play(grid or grid_of(exp, folder), exp, folder / "run", N, lambda: sets, [], patience_s=5.0)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_local_and_flower_engines_agree(name: str, tmp_path: Path) -> None:
+    exp = experiment(name)
+    local, flower = hanse.run(exp, out=tmp_path / "local"), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.clients == flower.clients  # seats, weights, losses, values
+    # postings; closes have hashes of records, in which tests' means are summed in another order
+    assert replace(local.book, peaks=()) == replace(flower.book, peaks=())
+    assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant", "close"} if name in PAYMENTS else set())
+    for a, b in zip(local.metrics, flower.metrics, strict=True):
+        assert (a["seats"], a["answered"], a["refused"]) == (b["seats"], b["answered"], b["refused"])
+
+
+def test_a_bill_larger_than_its_client_agreed_to_is_not_paid_on_either_engine(tmp_path: Path) -> None:
+    exp = experiment("ipfl", clients={"policy": {"name": "trader", "most": 4.0}})
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    withheld = [m["market/withheld"] for m in flower.metrics[:-1]]  # the last round has no market
+    assert all(0 < n < N for n in withheld)
+    assert [m["market/withheld"] for m in local.metrics[:-1]] == withheld
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert replace(local.book, peaks=()) == replace(flower.book, peaks=())
+
+
+def test_models_that_a_node_holds_are_not_sent_again(tmp_path: Path) -> None:
+    run = over_flower(experiment("fedavg", eval={"every": 1}), tmp_path)
+    model = run.table.rows.shape[1] * 4
+    # round 0 sends the first model; later ones find the model of the test after the round before
+    assert run.metrics[0]["bytes/down"] > 3 * model
+    assert run.metrics[1]["bytes/down"] < model
+
+
+@pytest.mark.parametrize("name", ["local", "ditto"])
+def test_a_private_row_stays_with_its_owner_who_tests_it(name: str, tmp_path: Path) -> None:
+    exp = experiment(name)
+    grid = grid_of(exp, tmp_path)
+    run, alone = over_flower(exp, tmp_path, grid), hanse.run(exp)
+    trained = {line["client"] for line in alone.clients}
+    for c in trained:
+        [file] = (tmp_path / f"node{c}").glob(f"*/client-{c}/row-{c}.npz")
+        with np.load(file) as kept:
+            assert torch.equal(torch.from_numpy(kept["row"]), alone.table.rows[c])
+    assert torch.equal(run.table.rows[N:], alone.table.rows[N:])  # Ditto's shared model
+    assert torch.equal(run.table.rows[0], run.table.rows[1])  # the server has the first one of the others
+    models = sum(line["start"] == N for line in run.clients if line["round"] == 2)
+    assert run.metrics[-1]["bytes/up"] < 5 * 1500 + models * run.table.rows.shape[1] * 4  # headers, no private models
+    assert run.clients == alone.clients
+    for figure in ("client/test_loss", "client/test_accuracy", "client/test_accuracy_min", "client/test_fit_q50"):
+        assert run.metrics[-1][figure] == pytest.approx(alone.metrics[-1][figure], rel=1e-6)
+    assert run.tested["test_samples"].tolist() == alone.tested["test_samples"].tolist()
+
+
+def everyone(**more: Any) -> hanse.Experiment:
+    sections = experiment("fedavg").model_dump()
+    return hanse.Experiment(**{**sections, "mechanism": {"name": "fedavg", "clients_per_round": N}, **more})
+
+
+def swap(records: RecordDict, **values: Any) -> RecordDict:
+    config = ConfigRecord({**dict(records["hanse"]), **values})
+    return RecordDict({"hanse": config, "arrays": records["arrays"]})
+
+
+def broken(change: Callable[[Message], RecordDict]) -> Callable[[int, Message, Message], Message | None]:
+    def meddle(node: int, message: Message, reply: Message) -> Message | None:
+        if node != 101 or message.content["hanse"].get("kind") == "hello":
+            return reply
+        return Message(change(reply), reply_to=message)
+
+    return meddle
+
+
+def halved(reply: Message) -> RecordDict:
+    from flwr.app import Array
+
+    cut = {name: Array(a.numpy()[: len(a.numpy()) // 2]) for name, a in reply.content["arrays"].items()}
+    return RecordDict({"hanse": reply.content["hanse"], "arrays": ArrayRecord(cut)})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda r: swap(r.content, round=7), "answer for round 7"),
+        (lambda r: swap(r.content, header="{}"), "nothing that crosses"),
+        (lambda r: RecordDict({"other": ConfigRecord({"x": 1})}), "no records of hanse"),
+        (halved, "not of shape"),
+        (lambda r: swap(r.content, refused="I do not want to"), "I do not want to"),
+    ],
+)
+def test_a_wrong_reply_is_refused_with_its_reason_and_the_run_goes_on(
+    change: Callable[[Message], RecordDict], said: str, tmp_path: Path
+) -> None:
+    exp = everyone()
+    grid = grid_of(exp, tmp_path, meddle=broken(change))
+    run = over_flower(exp, tmp_path, grid)
+    lines = [line for line in run.clients if line["client"] == 1]
+    assert len(lines) == 3
+    assert all(said in line["refused"] for line in lines)
+    assert [m["answered"] for m in run.metrics] == [N - 1] * 3
+
+
+def test_a_silent_node_costs_its_seat(tmp_path: Path) -> None:
+    exp = everyone(federation={"deadline_s": 0.3})
+
+    def silent(node: int, message: Message, reply: Message) -> Message | None:
+        return None if node == 102 and message.content["hanse"]["kind"] != "hello" else reply
+
+    grid = grid_of(exp, tmp_path, meddle=silent)
+    run = over_flower(exp, tmp_path, grid)
+    assert [m["answered"] for m in run.metrics] == [N - 1] * 3
+    assert {line["refused"] for line in run.clients if line["client"] == 2} == {"no reply"}
+
+
+def test_the_server_goes_on_where_it_was_and_a_node_that_comes_back_keeps_its_id(tmp_path: Path) -> None:
+    exp = experiment("greedyfed", rounds=4)
+    whole = over_flower(exp, tmp_path / "whole")
+    grid = grid_of(exp, tmp_path / "parts")
+
+    class DiesError(Exception):
+        pass
+
+    class After:
+        def on_start(self, *_: Any) -> None: ...
+
+        def on_end(self, *_: Any) -> None: ...
+
+        def on_round(self, metrics: Any, played: Any) -> None:
+            if metrics["round"] == 1:
+                raise DiesError
+
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    with pytest.raises(DiesError):
+        play(grid, exp, tmp_path / "parts" / "run", N, lambda: sets, [After()], patience_s=5.0)
+    again = play(grid_of(exp, tmp_path / "parts"), exp, tmp_path / "parts" / "run", N, lambda: sets, [], patience_s=5.0)
+    assert torch.equal(again.table.rows, whole.table.rows)
+    assert again.clients == whole.clients
+
+
+def test_too_few_members_are_said(tmp_path: Path) -> None:
+    exp = experiment("fedavg")
+    grid = grid_of(exp, tmp_path)
+    grid.online = {100, 101}
+    with pytest.raises(UserError, match=r"members: 2.*5 nodes"):
+        play(grid, exp, tmp_path / "run", N, None, [], patience_s=0.2)
+
+
+def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> None:
+    exp = experiment("fedavg", behaviour={"noisy": {"sigma": 0.1}})
+    with pytest.raises(UserError, match="behave"):
+        play(grid_of(experiment("fedavg"), tmp_path), exp, tmp_path / "run", N, None, [], patience_s=0.2)
+
+
+def test_a_member_is_its_key_whatever_name_it_gives_itself(tmp_path: Path) -> None:
+    said = Hello(name="A", num_samples=5, input_shape=(3,), num_classes=2)
+    register = Members.read(tmp_path / "members.json")
+    register.register([("key a", said), ("key b", replace(said, name=""))])
+    other = replace(said, name="somebody else")
+    Members.read(tmp_path / "members.json").register([("key a", other)])
+    again = Members.read(tmp_path / "members.json").by_key
+    assert [(m.id, m.name) for m in again.values()] == [(0, "somebody else"), (1, "client 1")]
+    register.expel({1: "sent rubbish", 7: "nobody"})
+    assert Members.read(tmp_path / "members.json").by_key["key b"].expelled == "sent rubbish"
+
+
+def test_an_expelled_member_and_one_that_is_away_are_not_present_and_keep_their_accounts(tmp_path: Path) -> None:
+    exp = experiment("pifl", rounds=4)
+    grid = grid_of(exp, tmp_path)
+    data = build(exp.data)
+
+    class Leaves:
+        def on_start(self, *_: Any) -> None: ...
+
+        def on_end(self, *_: Any) -> None: ...
+
+        def on_round(self, metrics: Any, played: Any) -> None:
+            grid.online = {100, 101, 102, 103} if metrics["round"] == 0 else set(grid.apps)
+
+    run = play(
+        grid, exp, tmp_path / "run", N, lambda: (data.server_validation, data.server_test), [Leaves()], patience_s=5.0
+    )
+    assert [m["present"] for m in run.metrics] == [5, 4, 5, 5]
+    grants = -run.book.balance("mint")
+    assert grants == N * 100 * 1_000_000  # one each, although one came back
+
+
+class TwoInputs(torch.nn.Module):
+    """A model of the user's own that takes two inputs by name."""
+
+    def __init__(self, input_shape: dict[str, tuple[int, ...]], num_classes: int | None) -> None:
+        super().__init__()
+        self.codes = torch.nn.Embedding(5, 3)
+        self.last = torch.nn.Linear(input_shape["vitals"][0] + 3, num_classes or 1)
+
+    def forward(self, vitals: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(torch.cat([vitals, self.codes(codes).mean(1)], 1))
+        return out
+
+
+def two_inputs() -> Dataset:
+    """Samples of two inputs, of five clients with names."""
+    draw = np.random.default_rng(2)
+    x = {"vitals": draw.normal(size=(200, 2)), "codes": draw.integers(0, 5, (200, 4))}
+    who = np.array(["A", "B", "C", "D", "E"])[np.arange(200) % N]
+    return from_arrays(x, (x["vitals"][:, 0] > 0).astype(int), who)
+
+
+def test_samples_of_several_inputs_train_on_a_network_as_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("hanse_test_two")
+    vars(module).update(TwoInputs=TwoInputs, two_inputs=two_inputs)
+    monkeypatch.setitem(sys.modules, "hanse_test_two", module)
+    exp = hanse.Experiment(
+        data={"source": "hanse_test_two:two_inputs", "clients": N, "client_test": 0.2},
+        model={"name": "hanse_test_two:TwoInputs"},
+        mechanism={"name": "fedavg", "clients_per_round": 3},
+        train={"lr": 0.1},
+        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
+        run={"rounds": 2},
+    )
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.metrics[-1]["client/test_accuracy"] == flower.metrics[-1]["client/test_accuracy"]
+    assert [load_run(tmp_path / "run").client_label(c) for c in range(N)] == ["A", "B", "C", "D", "E"]
+    [member, *_] = Members.read(tmp_path / "run" / "members.json").by_id().values()
+    assert [(part.name, part.shape, part.whole) for part in member.inputs] == [
+        ("vitals", (2,), False),
+        ("codes", (4,), True),
+    ]
+
+
+def test_a_participants_data_with_gaps_are_refused_before_they_are_asked_for() -> None:
+    x = torch.zeros(4, 2)
+    x[2, 1] = float("nan")
+    with pytest.raises(UserError, match="load_data"):
+        ClientData(Samples(x, torch.zeros(4, dtype=torch.int64)), num_classes=2)
+    mine = Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(UserError, match=r"load_data.*profile\.cost"):
+        ClientData(mine, num_classes=2, profile={"cost": float("nan")})
+
+
+@pytest.mark.parametrize("name", ["greedyfed", "pifl", "ditto"])
+def test_a_run_over_flower_is_recomputed_by_an_auditor(name: str, tmp_path: Path) -> None:
+    """It is played again without clients, of what came over the network; Ditto's own rows stay with their owners."""
+    exp = experiment(name)
+    exp = exp.model_copy(update={"run": exp.run.model_copy(update={"recomputable": True})})
+    run = over_flower(exp, tmp_path)
+    assert run.path is not None
+    found = recompute(run.path)
+    assert (found.unlike, found.rounds) == (None, 3)

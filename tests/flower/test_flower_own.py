@@ -1,0 +1,297 @@
+"""What stays with a participant on a network, and what the operator may order; one process, Flower's own records."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.app import Message as FlowerMessage
+from flwr.supercore.task_identity import TaskIdentity
+from forging import receipt
+from inprocess import KEY, PINNED
+from inprocess import play as over
+from test_flower_in_process import N, experiment, grid_of, over_flower
+
+import hanse
+from hanse.base.errors import MachineError, UserError
+from hanse.base.lock import Hold
+from hanse.core.part import Mechanism, Settlement, SettlePart, View
+from hanse.core.port import Request, Test
+from hanse.data import build
+from hanse.federation.codec import Message, WireError, pack, unpack
+from hanse.federation.node import Assignment, ClientData, Node
+from hanse.federation.private import PrivateRow
+from hanse.flower import link, server
+from hanse.flower.members import Orders, give
+from hanse.ledger.receipts import read_receipts
+from hanse.ledger.run_ledger import open_ledger
+from hanse.mechanisms.registry import build_mechanism
+from hanse.wings.operate.network import orders
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def own(folder: Path, client: int, name: str) -> Any:
+    [found] = (folder / f"node{client}").glob(f"*/client-{client}/{name}")
+    return np.load(found) if name.endswith(".npz") else found
+
+
+def test_personal_mixes_are_made_at_the_participants(tmp_path: Path) -> None:
+    exp = experiment("pifl")
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    for a, b in zip(local.metrics, flower.metrics, strict=True):
+        for name in ("client/test_loss", "client/test_accuracy", "client/test_accuracy_min"):
+            assert b[name] == pytest.approx(a[name], rel=1e-6)
+    assert flower.personal is None  # the server does not know the weights
+    for c in range(N):
+        with own(tmp_path, c, "personal.npz") as kept:
+            np.testing.assert_allclose(kept["weights"], local.personal[c, :2], atol=1e-12)
+            np.testing.assert_allclose(kept["row"], kept["weights"] @ flower.table.rows[:2].numpy(), atol=1e-6)
+
+
+def private(folder: Path) -> list[PrivateRow]:
+    return [PrivateRow.read(next((folder / f"node{c}").glob(f"*/client-{c}/row-{c}.npz"))) for c in range(N)]
+
+
+@dataclass
+class On:
+    """Does something after a round."""
+
+    number: int
+    what: Any
+
+    def on_start(self, *_: Any) -> None: ...
+
+    def on_end(self, *_: Any) -> None: ...
+
+    def on_round(self, metrics: Any, played: Any) -> None:
+        if metrics["round"] == self.number:
+            self.what()
+
+
+def everyone(name: str = "ditto", **more: Any) -> hanse.Experiment:
+    sections = experiment("ditto", rounds=4).model_dump() | more
+    return hanse.Experiment(**{**sections, "mechanism": {"name": name, "clients_per_round": N}})
+
+
+def test_private_rows_go_back_with_a_server_that_lost_a_round(tmp_path: Path) -> None:
+    exp = everyone(run={"rounds": 4, "checkpoint_every": 2})
+    alone = hanse.run(exp)
+    with pytest.raises(ZeroDivisionError):
+        play(exp, tmp_path, On(2, lambda: 1 / 0))
+    assert [own.round for own in private(tmp_path)] == [2] * N  # the test said so, and no checkpoint has it
+    again = play(exp, tmp_path)
+    assert [line["round"] for line in again.metrics] == [0, 1, 2, 3]
+    for c, own in enumerate(private(tmp_path)):
+        assert (own.round, own.pending) == (3, None)
+        assert torch.equal(own.row, alone.table.rows[c])
+
+
+def test_the_last_update_is_told_also_where_nobody_tests(tmp_path: Path) -> None:
+    exp = everyone(eval={"clients": 0})
+    alone = hanse.run(exp)
+    play(exp, tmp_path)
+    assert all(torch.equal(own.row, alone.table.rows[c]) for c, own in enumerate(private(tmp_path)))
+
+
+@dataclass(frozen=True)
+class Breaks(SettlePart):
+    """Raises in round 1."""
+
+    def settle(self, view: View, state: Any) -> tuple[Settlement, Any]:
+        if view.round == 1 and view.stage == "close":
+            raise ZeroDivisionError("no settlement")
+        return Settlement(), state
+
+
+def breaking(clients_per_round: int) -> Mechanism:
+    return replace(build_mechanism({"name": "ditto", "clients_per_round": clients_per_round}), settle=Breaks())
+
+
+def test_a_failed_round_leaves_private_rows_as_they_were(tmp_path: Path) -> None:
+    seen: list[list[PrivateRow]] = []
+    look = [On(number, lambda: seen.append(private(tmp_path))) for number in range(3)]
+    run = play(everyone("test_flower_own:breaking"), tmp_path, *look)
+    assert ["failed" in line for line in run.metrics] == [False, True, False, False]
+    for first, failed, next_one in zip(*seen, strict=True):
+        assert (first.round, failed.round, failed.pending_round, next_one.round) == (0, 0, 1, 2)
+        assert torch.equal(failed.row, first.row)
+        assert torch.equal(next_one.before, first.row)
+
+
+def test_an_update_that_comes_late_leaves_the_private_row_as_it_was(tmp_path: Path) -> None:
+    exp = everyone(federation={"deadline_s": 0.3})
+
+    def late(node: int, message: FlowerMessage, reply: FlowerMessage) -> FlowerMessage | None:
+        asked = message.content["hanse"]
+        return None if node == 101 and asked.get("round") == 2 and "Train" in asked["header"] else reply
+
+    seen: list[list[PrivateRow]] = []
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    grid = grid_of(exp, tmp_path, meddle=late)
+    look = [On(number, lambda: seen.append(private(tmp_path))) for number in (1, 2)]
+    run = over(grid, exp, tmp_path / "run", N, lambda: sets, look, patience_s=5.0)
+    assert [own.round for own in seen[1]] == [2, 1, 2, 2, 2]
+    assert torch.equal(seen[1][1].row, seen[0][1].row)
+    assert [line["client"] for line in run.clients if "refused" in line] == [1, 1]  # both of its seats
+
+
+def test_the_best_model_lies_in_the_participants_folder(tmp_path: Path) -> None:
+    sections = experiment("ipfl").model_dump()
+    exp = hanse.Experiment(**{**sections, "mechanism": {"name": "ipfl", "eagerness": 5e4, "keep_best": True}})
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    for c in range(N):
+        with own(tmp_path, c, "best.npz") as kept:
+            assert torch.equal(torch.from_numpy(kept["row"]), local.table.rows[2 * N + c])
+
+
+def test_participants_keep_receipts_that_hold_against_the_books(tmp_path: Path) -> None:
+    run = over_flower(experiment("pifl"), tmp_path)
+    kept = {c: list(read_receipts(own(tmp_path, c, "receipts"))) for c in range(N)}
+    assert {c: receipts[-1].root for c, receipts in kept.items()} == dict.fromkeys(range(N), run.book.head)
+    assert [r.round for r in kept[0]] == [0, 1, 2, 3]
+    assert all(r.wrong(r.book, PINNED) is None for receipts in kept.values() for r in receipts)
+    assert run.path is not None
+    with open_ledger(run.path) as ledger:
+        assert ledger.verify([r for receipts in kept.values() for r in receipts]).ok
+
+
+def test_half_precision_halves_the_bytes_and_hardly_changes_the_model(tmp_path: Path) -> None:
+    whole = over_flower(experiment("fedavg", eval={"every": 3}), tmp_path / "whole")
+    half = over_flower(experiment("fedavg", eval={"every": 3}, federation={"half_precision": True}), tmp_path / "half")
+    model = whole.table.rows.shape[1] * 4
+    for a, b in zip(whole.metrics, half.metrics, strict=True):
+        assert a["bytes/up"] - b["bytes/up"] == pytest.approx(3 * model / 2, abs=30)  # headers differ by some digits
+    assert half.metrics[0]["bytes/down"] < whole.metrics[0]["bytes/down"]
+    assert not torch.equal(whole.table.rows, half.table.rows)
+    torch.testing.assert_close(whole.table.rows, half.table.rows, atol=2e-3, rtol=0)
+
+
+class Gives:
+    """Gives an order after round 0."""
+
+    def __init__(self, run: Path, *order: Any) -> None:
+        self.run, self.order = run, order
+
+    def on_start(self, *_: Any) -> None: ...
+
+    def on_end(self, *_: Any) -> None: ...
+
+    def on_round(self, metrics: Any, played: Any) -> None:
+        if metrics["round"] == 0:
+            give(self.run, *self.order)
+
+
+def play(exp: hanse.Experiment, folder: Path, *observers: Any) -> hanse.Run:
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    return over(grid_of(exp, folder), exp, folder / "run", N, lambda: sets, list(observers), patience_s=5.0)
+
+
+def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_account(tmp_path: Path) -> None:
+    exp = experiment("pifl", rounds=3)
+    run = play(exp, tmp_path, Gives(tmp_path / "run", "expel", "sends noise", 2))
+    assert [m["present"] for m in run.metrics] == [5, 4, 4]
+    assert "client/2" in run.book.balances
+    assert Orders.read(tmp_path / "run").expelled == {2: "sends noise"}
+    members = server.Members.read(tmp_path / "run" / "members.json").by_key.values()
+    assert [m.expelled for m in members] == [None, None, "sends noise", None, None]
+    grid = grid_of(exp, tmp_path)
+    register = server.Members.read(tmp_path / "run" / "members.json")  # a restarted server remembers
+    federation = link.FlowerFederation(grid, register, lambda *_: None, KEY)
+    assert federation.present(3).ids.tolist() == [0, 1, 3, 4]
+
+
+def test_a_paused_server_waits_until_it_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, waited = tmp_path / "run", []
+
+    def sleep(seconds: float) -> None:
+        waited.append(Orders.read(run).paused)
+        if len(waited) == 3:
+            give(run, "go-on", "repaired")
+
+    monkeypatch.setattr(link.time, "sleep", sleep)
+    played = play(experiment("fedavg"), tmp_path, Gives(run, "pause", "a disk is full"))
+    assert waited == ["a disk is full"] * 3
+    assert len(played.metrics) == 3
+    lines = (run / "operator.jsonl").read_text().splitlines()
+    assert ['"pause"' in lines[0], '"go-on"' in lines[1], len(lines)] == [True, True, 2]
+
+
+def test_orders_need_a_run_a_reason_and_a_member(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run on a network"):
+        give(tmp_path, "pause", "why")
+    with pytest.raises(UserError, match="is not a run on a network"):
+        orders(tmp_path / "mistyped")
+    play(experiment("fedavg", rounds=1), tmp_path)
+    with pytest.raises(UserError, match="--reason"):
+        give(tmp_path / "run", "pause", "  ")
+    with pytest.raises(UserError, match="--client"):
+        give(tmp_path / "run", "expel", "why", 9)
+
+
+def test_two_servers_do_not_play_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REPLACED_S", 0.1)
+    exp = experiment("fedavg")
+    (tmp_path / "run").mkdir()
+    with Hold(tmp_path / "run") as other:
+        other.take()
+        with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
+            over(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", 1, None, (), patience_s=1.0)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+
+
+def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
+    path = tmp_path / "federation.json"
+    assert server.named(path, "one") == server.named(path, "one") == "one"
+    with pytest.raises(UserError, match="is the run 'one', and the agreement is about 'other'"):
+        server.named(path, "other")
+    path.write_text("{")
+    with pytest.raises(MachineError, match=r"federation.json"):
+        server.named(path, "one")
+
+
+def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None:
+    exp = experiment("fedavg")
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
+    node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
+    first = node.problem.layout.flatten(node.problem.module)
+    ask = Test("test", first, row=1)
+    for row in ("../1", -1):
+        with pytest.raises(WireError):
+            node.answer(0, pack(Request(1, (replace(ask, row=row),))))  # type: ignore[arg-type]
+    both = unpack(node.answer(0, pack(Request(1, (ask, replace(ask, name="other"))))))
+    assert both.refused == "a test is asked for alone"
+    [result] = unpack(node.answer(0, pack(Request(1, (ask,))))).results
+    assert result.num_samples == len(node.federation.data.pool([1], "test")[1][0])
+    assert result.weights is None
+
+
+def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
+    exp = experiment("fedavg")
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
+    node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
+    told = receipt(key=KEY)
+    for lines in ("{", '{"shell": 1}', replace(told, statement="{}").as_json()):
+        with pytest.raises(WireError, match="not receipts"):
+            node.keep_receipts(lines, PINNED)
+    for lines, said in (
+        (receipt(client=2, key=KEY).as_json(), "of another client"),
+        (receipt().as_json(), "not kept: that of round 3 its head is not signed by the operator's key"),
+        (replace(told, record=told.record.replace("A", "B")).as_json(), "not kept: that of round 3 its proof does not"),
+    ):
+        with pytest.raises(WireError, match=said):
+            node.keep_receipts(lines, PINNED)
+    with pytest.raises(WireError, match="not a request"):
+        node.answer(0, Message("null"))

@@ -1,0 +1,241 @@
+"""A mechanism of hanse's over client apps that know nothing of it, in the place of a Flower strategy."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flower_apps import FIRST, STEPS, grid_of, plain_app
+from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.task_identity import TaskIdentity
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.calling import method_of
+from hanse.federation.codec import WireError
+from hanse.flower import Keys, speaks, strategy
+from hanse.flower.arrays import Form
+from hanse.learning.by_function import FunctionJudge
+from hanse.learning.coalitions import WORST
+from hanse.mechanisms.demands import ANSWERED, AT_CLIENTS, AT_SERVER
+from hanse.mechanisms.registry import PARTS
+from hanse.runs.round_record import METRICS, SEATS
+from hanse.runs.run_record import load_run, played_lines
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def worth(arrays: ArrayRecord) -> dict[str, float]:
+    return {"loss": float(np.abs(arrays["w"].numpy() - 4 * STEPS).sum())}
+
+
+def central(number: int, arrays: ArrayRecord) -> MetricRecord:
+    return MetricRecord(worth(arrays))
+
+
+def three(app: ClientApp | None = None) -> dict[int, ClientApp]:
+    return {i: app or plain_app() for i in range(3)}
+
+
+def test_fedavg_gives_what_flowers_own_gives() -> None:
+    ours = strategy("fedavg", clients_per_round=3)
+    got = ours.start(grid_of(three()), FIRST, num_rounds=2, evaluate_fn=central)
+    wanted = FedAvg().start(grid_of(three()), FIRST, num_rounds=2, evaluate_fn=central)
+    assert np.allclose(got.arrays["w"].numpy(), wanted.arrays["w"].numpy(), atol=1e-6)
+    assert got.arrays["w"].numpy().dtype == np.float64  # as the app has it
+    assert got.arrays["steps"].numpy().tolist() == [7]  # a counter is not mixed
+    for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+        mine, theirs = getattr(got, name), getattr(wanted, name)
+        assert mine.keys() == theirs.keys()
+        for number, metrics in theirs.items():
+            assert dict(mine[number]) == pytest.approx(dict(metrics), abs=1e-5)
+
+
+def test_a_run_directory_like_any_other(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ours = strategy("fedavg", value="exact", clients_per_round=3, evaluate=worth, out=out)
+    ours.start(grid_of(three()), FIRST, num_rounds=1, evaluate_fn=central)
+    seats = played_lines(out, SEATS)
+    updates = [{"w": (i + 1) * STEPS} for i in range(3)]
+    found = hanse.value(
+        updates, lambda m: -worth_of_arrays(m["w"]), weights=[1, 2, 3], method="exact", start={"w": np.zeros((2, 2))}
+    )
+    assert [s["samples"] for s in seats] == [1, 2, 3]
+    assert [s["value"] for s in seats] == pytest.approx(found.values.tolist(), abs=1e-5)
+    [line] = played_lines(out, METRICS)
+    assert line["test/loss"] == pytest.approx(worth_of_arrays(14 / 6 * STEPS), abs=1e-5)
+    assert load_run(out).names == ("site-100", "site-101", "site-102")
+    with pytest.raises(UserError, match=r"out:.*exists already"):
+        strategy("fedavg", out=out).start(grid_of(three()), FIRST)
+
+
+def worth_of_arrays(w: np.ndarray) -> float:
+    return float(np.abs(w - 4 * STEPS).sum())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("ditto", {}, "tilts"),
+        ("scaffold", {}, "tilts"),
+        ("fedgen", {}, "FedGen adds a loss to each batch"),
+        ("pifl", {}, "'gtg'"),
+        ("fedsoft", {}, "several models"),
+        ("fedavg", {"weigh": "fednova"}, "FedNova"),
+        ("greedyfed", {}, "needs evaluate"),
+        ("oort", {}, r"hanse.flower.Keys.*train_loss"),
+        ("ifca", {}, "start alike"),
+        ("tiff", {"evaluate": worth}, "FirstOrder needs the gradient on the server's samples"),
+        ("fedavg", {"clientsperround": 3}, "'clients_per_round'"),
+        ("fedavg", {"clients": 0}, "clients: 0"),
+    ],
+)
+def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        strategy(name, **options)
+
+
+def test_questions_need_an_app_that_speaks(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ours = strategy("power_of_choice", clients_per_round=1, out=out)
+    with pytest.raises(UserError, match=r"3 client.*hanse.flower.speaks"):
+        ours.start(grid_of(three()), FIRST)
+    assert not out.exists()
+    apps = {i: speaks(plain_app(), name=f"site {i}") for i in range(3)}
+    ours.start(grid_of(apps), FIRST, num_rounds=1)
+    [seat] = played_lines(out, SEATS)
+    assert seat["client"] == 2  # 2 of 2 zeros away from 3 * STEPS: the highest loss
+    assert load_run(out).names == ("site 0", "site 1", "site 2")
+    with pytest.raises(UserError, match="wrap it once"):
+        speaks(apps[0])
+    with pytest.raises(UserError, match=r"flwr\.clientapp\.ClientApp"):
+        speaks(len)  # type: ignore[arg-type]
+
+
+def test_tokens_change_hands_over_apps_that_speak(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"value": "gtg", "by_contribution": 2, "at_random": 1}
+    ours = strategy("pifl", evaluate=worth, out=tmp_path / "run", **options)
+    ours.start(grid_of({i: speaks(plain_app()) for i in range(3)}), FIRST, num_rounds=3)
+    balances = [ours.run.book.balances[f"client/{c}"] for c in range(3)]
+    assert len(set(balances)) > 1
+    assert sum(ours.run.book.balances.values()) == 0
+    assert ours.run.tested["tested"].tolist() == [0, 1, 2]  # each its own mix of tiers
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ({"metrics": {"train_loss": 1.0}}, "no 'num-examples'"),
+        (
+            {"arrays": {"w": np.zeros((2, 3)), "steps": np.array([1])}},
+            r"'w': has shape \[2, 3\]: must be \[2, 2\]",
+        ),
+        ({"arrays": {"v": np.zeros((2, 2))}}, "there is no array 'w'"),
+        ({"arrays": {"w": np.zeros((2, 2)), "v": np.zeros(1)}}, r"other arrays than those that were sent \(v\)"),
+        ({"arrays": {"w": np.full((2, 2), np.nan), "steps": np.array([1])}}, "NaN or infinite"),
+    ],
+)
+def test_a_wrong_reply_costs_its_seat_alone(reply: dict[str, Any], said: str, tmp_path: Path) -> None:
+    apps = three() | {1: plain_app(reply)}
+    strategy("fedavg", clients_per_round=3, out=tmp_path / "run").start(grid_of(apps), FIRST, num_rounds=1)
+    seats = played_lines(tmp_path / "run", SEATS)
+    [refused] = [s for s in seats if "refused" in s]
+    assert refused["client"] == 1
+    assert re.search(said, str(refused["refused"]))
+    assert [s["weight"] for s in seats if "refused" not in s] == pytest.approx([0.25, 0.75])
+
+
+@pytest.mark.parametrize("samples", [-5, 1e300, float("nan"), float("inf")])
+def test_what_is_refused_is_in_no_figure(samples: float, tmp_path: Path) -> None:
+    apps = {**three(), 1: plain_app({"metrics": {"train_loss": 1.0, "num-examples": samples}})}
+    ours = strategy("fedavg", clients_per_round=3, out=tmp_path / "run")
+    told = ours.start(grid_of(apps), FIRST, num_rounds=1)
+    assert told.train_metrics_clientapp[1]["train_loss"] == pytest.approx((1 * 3.0 + 3 * 9.0) / 4)
+    seats = played_lines(tmp_path / "run", SEATS)
+    assert f"its 'num-examples' is {samples!r}" in str(seats[1]["refused"])
+
+
+def test_forms() -> None:
+    form = Form.of(FIRST)
+    row = torch.arange(4.0)
+    assert torch.equal(form.row(form.arrays(row)), row)
+    with pytest.raises(UserError, match="hanse mixes"):
+        strategy("fedavg").start(grid_of(three()), ArrayRecord([np.zeros(3, np.uint8)]))
+    with pytest.raises(UserError, match="not finite"):
+        strategy("fedavg").start(grid_of(three()), ArrayRecord([np.array([np.inf])]))
+    with pytest.raises(WireError, match=r"array 'w'"):
+        form.row(ArrayRecord({"w": Array(np.zeros((2, 2), np.int64)), "steps": Array(np.zeros(1))}))
+
+
+def test_numbers_that_numpy_has_not_are_kept_as_they_are() -> None:
+    saved = io.BytesIO()
+    np.save(saved, np.array([b"\x80?"], "V2"))  # 1.0, as JAX's bfloat16 is saved
+    brain = Array("bfloat16", (1,), "numpy.ndarray", saved.getvalue())
+    arrays = ArrayRecord({"w": Array(np.ones(2, np.float16)), "brain": brain})
+    form = Form.of(arrays)
+    assert form.names == ("w",)
+    again = form.arrays(2 * form.row(arrays))
+    assert again["w"].numpy().tolist() == [2.0, 2.0]
+    assert again["w"].dtype == "float16"
+    assert again["brain"].numpy().tobytes() == b"\x80?"
+
+
+def test_a_function_says_what_a_coalition_is_worth() -> None:
+    updates, base, weights = torch.tensor([[1.0, 0.0], [4.0, 0.0]]), torch.tensor([10.0, 0.0]), np.array([1.0, 2.0])
+    game = FunctionJudge(lambda row: {"loss": float(row[0])}).coalitions(updates, base, weights, "loss")
+    assert game.many([frozenset(), frozenset({0}), frozenset({0, 1})]) == pytest.approx([-10.0, -1.0, -3.0])
+    alone = FunctionJudge(lambda row: {"worth": float(row[0])})
+    stepped = alone.coalitions(updates, base, weights, "loss", affine=(0.5, 0.5))
+    assert stepped(frozenset({0, 1})) == pytest.approx(6.5)
+    lost = FunctionJudge(lambda row: {"loss": float("nan")}).coalitions(updates, base, weights, "loss")
+    assert lost(frozenset({0})) == WORST
+
+
+def test_every_part_that_asks_clients_something_is_known() -> None:
+    known = {*ANSWERED, *AT_CLIENTS, *AT_SERVER}
+    asking = {type(make()) for parts in PARTS.values() for make in parts.values() if method_of(make(), "asks")}
+    assert {kind.__name__ for kind in asking if not hasattr(kind(), "of")} <= {kind.__name__ for kind in known}
+
+
+def test_a_metric_that_says_the_loss_can_be_named() -> None:
+    ours = strategy("oort", clients_per_round=2, keys=Keys(loss="train_loss"))
+    result = ours.start(grid_of(three()), FIRST, num_rounds=1)
+    assert list(result.train_metrics_clientapp) == [1]
+
+
+def test_an_evaluate_that_fails_undoes_its_round(tmp_path: Path) -> None:
+    calls = []
+
+    def sometimes(arrays: ArrayRecord) -> float:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("disk full")
+        return -worth(arrays)["loss"]
+
+    ours = strategy("fedavg", value="leave_one_out", clients_per_round=3, evaluate=sometimes, out=tmp_path / "run")
+    result = ours.start(grid_of(three()), FIRST, num_rounds=2)
+    first, second = played_lines(tmp_path / "run", METRICS)
+    assert "disk full" in first["failed"]
+    assert second["value/sum"] is not None
+    assert np.allclose(result.arrays["w"].numpy(), 14 / 6 * STEPS, atol=1e-6)  # one round counts
+
+
+def test_what_a_speaking_app_says_of_itself_is_held_to_bounds() -> None:
+    apps = {i: speaks(plain_app(), profile={"cost": [1]}) for i in range(3)}  # no plain value
+    with pytest.raises(UserError, match="3 client"):
+        strategy("power_of_choice").start(grid_of(apps), FIRST)
+    with pytest.raises(UserError, match="num_rounds: 0"):
+        strategy("fedavg").start(grid_of(three()), FIRST, num_rounds=0)
+    with pytest.raises(UserError, match=r"clients_per_round: 9.*3 nodes"):
+        strategy("fedavg", clients_per_round=9).start(grid_of(three()), FIRST)

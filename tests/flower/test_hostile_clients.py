@@ -1,0 +1,104 @@
+"""One hostile client among honest ones, with every mechanism: no message of it ends a round, or touches the others."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from arena import LIAR, Arena, N, fuzzed
+from flwr.app import Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from hostile import WORST, worst
+
+from hanse.core.entry import MINT
+from hanse.mechanisms.registry import MECHANISMS
+from hanse.runs.round import LoopState, Played
+
+PLAYED = sorted(set(MECHANISMS) - {"centralised"})  # which has one client
+OPTIONS: dict[str, dict[str, Any]] = {
+    "greedyfed": {"clients_per_round": 3},
+    "pifl": {"by_contribution": 2, "at_random": 1},
+    "tiff": {"by_contribution": 2, "at_random": 1},
+    "ipfl": {"eagerness": 5e4},
+    "fedgen": {"train": {"generator_steps": 2, "generator_hidden": 8}},
+    "gtfedgen": {"train": {"generator_steps": 2, "generator_hidden": 8}},
+}
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def balanced(state: LoopState) -> bool:
+    balances = state.book.balances
+    return sum(balances.values()) == 0 and all(units >= 0 for name, units in balances.items() if name != MINT)
+
+
+def no_constant(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON")
+
+
+def fuzz(name: str, messages: int, seed: int, folder: Path) -> None:
+    arena = Arena({"name": name, **OPTIONS.get(name, {})}, folder)
+    arena.grid.meddle, said = fuzzed(seed, name)
+    wrong: list[str] = []
+
+    def see(played: Played) -> None:
+        honest = {c for c, _ in played.view.refusals} - {LIAR}
+        seated = set() if played.view.seats is None else set(played.view.seats.client.tolist()) - {LIAR}
+        if honest or not seated <= set(played.view.trained.seats.client.tolist()) or not balanced(played.state):
+            wrong.append(f"{said}: {played.view.refusals}")
+
+    print(f"seed {seed}")
+    while said["messages"] < messages:
+        try:
+            assert balanced(arena.play(5, see, times=6))
+        except Exception as raised:
+            raise AssertionError(f"seed {seed}, {name}, {said}") from raised
+    assert wrong == []
+    for lines in arena.lines.values():
+        assert lines
+        for line in lines:
+            json.loads(line, parse_constant=no_constant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLAYED)
+def test_no_message_of_a_hostile_client_ends_a_round_or_touches_the_others(name: str, tmp_path: Path) -> None:
+    fuzz(name, 2000 // len(PLAYED) + 1, 18, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PLAYED)
+def test_nor_does_any_of_three_times_as_many(name: str, tmp_path: Path) -> None:
+    fuzz(name, 6_000 // len(PLAYED) + 1, 1018, tmp_path)
+
+
+def test_each_of_the_worst_messages_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    arena = Arena({"name": "tiff", **OPTIONS["tiff"]}, tmp_path)
+    sent: list[int] = []
+
+    def meddle(records: RecordDict, request: Message) -> RecordDict:
+        sent.append(len(sent))
+        return worst(sent[-1], records)
+
+    arena.grid.meddle = meddle
+    caplog.set_level(logging.INFO, "hanse.federation")
+    while len(sent) < len(WORST):
+        before, logged = len(sent), caplog.text.count("): refused: ")
+        arena.play(1, lambda played: None)
+        assert caplog.text.count("): refused: ") - logged == len(sent) - before, sent[before:]
+    assert "client 0" not in caplog.text
+
+
+def test_without_a_hostile_client_nobody_is_refused(tmp_path: Path) -> None:
+    arena = Arena({"name": "pifl", **OPTIONS["pifl"]}, tmp_path)
+    seen: list[Played] = []
+    arena.play(3, seen.append)
+    assert [played.view.refusals for played in seen] == [()] * 3
+    assert [len(played.view.roster) for played in seen] == [N] * 3

@@ -1,0 +1,195 @@
+"""Receipts reach their participants, whatever dies on the way; one process, Flower's own records."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+from forging import receipt
+from inprocess import KEY, InProcessGrid, play
+from test_flower_in_process import N, experiment, grid_of
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.data import build
+from hanse.federation.codec import WireError
+from hanse.federation.node import Node
+from hanse.flower.receipts import Letters
+from hanse.ledger.receipts import Receipt, read_receipts
+from hanse.ledger.run_ledger import open_ledger
+from hanse.runs.run_record import load_run
+
+ROUNDS = 3
+
+
+class DiesError(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def books(**more: Any) -> hanse.Experiment:
+    return experiment("pifl", rounds=ROUNDS, **more)
+
+
+def run_with(grid: InProcessGrid, exp: hanse.Experiment, out: Path, *observers: Any) -> hanse.Run:
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    return play(grid, exp, out, N, lambda: sets, list(observers), patience_s=5.0)
+
+
+def kept(folder: Path) -> dict[int, list[Receipt]]:
+    """Return what the participants keep, by client."""
+    found = {c: list((folder / f"node{c}").glob(f"*/client-{c}/receipts")) for c in range(N)}
+    return {c: list(read_receipts(paths[0])) if paths else [] for c, paths in found.items()}
+
+
+def holds(run: hanse.Run, folder: Path) -> bool:
+    assert run.path is not None
+    with open_ledger(run.path) as ledger:
+        return ledger.verify([r for receipts in kept(folder).values() for r in receipts]).ok
+
+
+class After:
+    def __init__(self, number: int, what: Callable[[], None]) -> None:
+        self.number, self.what = number, what
+
+    def on_start(self, *_: Any) -> None: ...
+
+    def on_end(self, *_: Any) -> None: ...
+
+    def on_round(self, metrics: Any, played: Any) -> None:
+        if metrics["round"] == self.number:
+            self.what()
+
+
+def dies() -> None:
+    raise DiesError
+
+
+def dies_sending(grid: InProcessGrid) -> None:
+    """Let the SuperLink die before it takes another message."""
+
+    def push(messages: Any) -> Any:
+        raise DiesError
+
+    grid.push_messages = push  # type: ignore[method-assign]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before the receipts are written down", "before they are sent"])
+def test_receipts_survive_the_death_of_the_server(when: str, tmp_path: Path) -> None:
+    exp, grid = books(), grid_of(books(), tmp_path)
+    what = dies if when == "before the receipts are written down" else lambda: dies_sending(grid)
+    with pytest.raises(DiesError):
+        run_with(grid, exp, tmp_path / "run", After(1, what))
+    assert {c: [r.round for r in receipts] for c, receipts in kept(tmp_path).items()} == {c: [0] for c in range(N)}
+    again = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    after = kept(tmp_path)
+    assert {c: [r.round for r in receipts] for c, receipts in after.items()} == {c: [0, 1, 2, 3] for c in range(N)}
+    assert {receipts[-1].root for receipts in after.values()} == {again.book.head}
+    assert holds(again, tmp_path)
+    whole = tmp_path / "whole"
+    undisturbed = run_with(grid_of(exp, whole), exp, whole / "run")
+    assert undisturbed.book.head == again.book.head
+    assert [r.postings for r in kept(whole)[2]] == [r.postings for r in after[2]]
+
+
+def test_a_participant_that_has_a_receipt_already_does_not_write_it_again(tmp_path: Path) -> None:
+    exp = books(federation={"deadline_s": 0.5})
+
+    def lost(node: int, message: Message, reply: Message) -> Message | None:
+        asked = message.content["hanse"]
+        return None if node == 101 and asked.get("round") == 1 else reply  # it has read the letter
+
+    run = run_with(grid_of(exp, tmp_path, meddle=lost), exp, tmp_path / "run")
+    assert [r.round for r in kept(tmp_path)[1]] == [0, 1, 2, 3]
+    assert holds(run, tmp_path)
+
+
+def test_a_receipt_that_a_node_refuses_to_keep_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep, refused = Node.keep_receipts, []
+
+    def once(self: Node, lines: str, operator: bytes, *more: str) -> None:
+        if self.job.client == 1 and not refused:
+            refused.append(lines)
+            raise WireError("no room for receipts")
+        keep(self, lines, operator, *more)
+
+    monkeypatch.setattr(Node, "keep_receipts", once)
+    run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")
+    assert len(refused) == 1
+    assert [r.round for r in kept(tmp_path)[1]] == [0, 1, 2, 3]
+    assert json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"] == {}
+    assert holds(run, tmp_path)
+
+
+def test_a_node_refuses_and_reports_receipts_of_books_that_contradict_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From round 1 on the server tells client 1 of another book: it keeps none of these, answers with the reason, and
+    its log has it."""
+    honest = Letters.add
+
+    def forged(self: Letters, lines: Iterable[tuple[int, str]], rounds: int) -> None:
+        told = ((c, Receipt.read(line.encode())) for c, line in lines)
+        other = ((c, receipt(r.book, r.round, 1, 1, key=KEY) if c == 1 and r.round >= 1 else r) for c, r in told)
+        honest(self, ((c, r.as_json()) for c, r in other), rounds)
+
+    monkeypatch.setattr(Letters, "add", forged)
+    run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")
+    assert [r.round for r in kept(tmp_path)[1]] == [0]
+    assert [r.round for r in kept(tmp_path)[2]] == [0, 1, 2, 3]
+    said = "the receipt of round 1 says 1 transactions; that of round 0 said "
+    assert f"{said}" in caplog.text
+    assert run.path is not None
+    assert any(c == 1 and said in reason for _, c, reason in load_run(run.path).refusals())
+
+
+def test_letters_of_a_participant_that_is_away_wait_for_it(tmp_path: Path) -> None:
+    exp, grid = books(), grid_of(books(), tmp_path)
+    run_with(grid, exp, tmp_path / "run", After(1, lambda: grid.online.discard(104)))
+    assert [r.round for r in kept(tmp_path)[4]] == [0]
+    waiting = json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"]
+    assert {client: [Receipt.read(line.encode()).round for line in lines] for client, lines in waiting.items()} == {
+        "4": [1, 2, 3]
+    }
+    again = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")  # nothing is left to play
+    assert [r.round for r in kept(tmp_path)[4]] == [0, 1, 2, 3]
+    assert json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"] == {}
+    assert holds(again, tmp_path)
+
+
+def test_receipts_of_several_rounds_between_checkpoints_hold_against_the_books(tmp_path: Path) -> None:
+    exp = books()
+    exp = hanse.Experiment(**{**exp.model_dump(), "run": {"rounds": ROUNDS, "checkpoint_every": 2}})
+    run = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    assert [r.round for r in kept(tmp_path)[0]] == [0, 1, 2, 3]
+    assert holds(run, tmp_path)
+
+
+def test_letters_are_on_disk_until_they_are_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "letters.json"
+    letters = Letters.read(path)
+    letters.add([(3, "a"), (5, "b"), (3, "c"), (3, "a")], rounds=2)
+    assert Letters.read(path) == letters
+    assert (letters.waiting, letters.rounds) == ({3: ["a", "c"], 5: ["b"]}, 2)
+    letters.delivered({3: 1, 4: 0, 5: 1})
+    assert Letters.read(path).waiting == {3: ["c"]}
+
+
+def test_a_damaged_file_of_letters_is_one_line_with_what_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "letters.json"
+    for text in ("", "[]", '{"waiting": 5}', '{"rounds": 1, "waiting": {"x": []}}'):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"letters\.json: is damaged"):
+            Letters.read(path)

@@ -1,0 +1,138 @@
+"""A training loop of one's own at participants on a network: the rows, metrics and refusals that a simulation has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+import user_loops
+from flwr.supercore.task_identity import TaskIdentity
+from inprocess import InProcessGrid, client_app, play
+from test_flower_in_process import N
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.data import build
+from hanse.federation.codec import WireError
+from hanse.federation.node import Assignment, Node
+from hanse.flower import ClientData
+from hanse.flower.client import paths_of
+from hanse.learning.models import build_problem
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def experiment(loop: Any, mechanism: str = "fedavg", **more: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": N, "client_test": 0.2, "client_validation": 0.2},
+        model=more.pop("model", {"name": "mlp", "hidden": [8]}),
+        mechanism={"name": mechanism},
+        train={"lr": 0.05, "loop": loop},
+        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
+        run={"rounds": 2},
+        **more,
+    )
+
+
+def over_flower(exp: hanse.Experiment, folder: Path, own: Any = None, of: tuple[int, ...] = ()) -> hanse.Run:
+    """Play over Flower's records; the clients in ``of`` train by a loop of their ``own``."""
+    data = build(exp.data)
+    apps = {
+        100 + i: client_app(
+            lambda c, i=i: ClientData.of(data, i),
+            folder=folder / f"node{i}",
+            train=own if i in of else None,
+            own=paths_of(exp),
+        )
+        for i in range(N)
+    }
+    sets = (data.server_validation, data.server_test)
+    return play(InProcessGrid(apps), exp, folder / "run", N, lambda: sets, [], patience_s=5.0)
+
+
+LOOPS = {"fit": None, "drawing": None, "augmented": None, "private": "opacus", "lightning": "lightning"}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_same_rows_as_in_simulation(name: str, tmp_path: Path) -> None:
+    if LOOPS[name] and find_spec(LOOPS[name]) is None:
+        pytest.skip(f"needs {LOOPS[name]}")
+    exp = experiment(f"user_loops:{name}")
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.clients == flower.clients  # steps, losses, metrics
+    assert all(m["answered"] == N for m in flower.metrics)
+    initial = hanse.run(exp.model_copy(update={"run": exp.run.model_copy(update={"rounds": 0})})).table.rows
+    assert bool((flower.table.rows != initial).any())
+
+
+@pytest.mark.parametrize("mechanism", ["fedprox", "ditto", "ipfl"])
+def test_pulls_are_the_same_as_in_simulation(mechanism: str, tmp_path: Path) -> None:
+    exp = experiment(user_loops.pulled, mechanism)
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert local.clients == flower.clients
+    assert torch.equal(local.table.rows[-1], flower.table.rows[-1])
+
+
+def test_a_participant_may_train_by_its_own_loop(tmp_path: Path) -> None:
+    everybody = hanse.run(experiment("user_loops:fit"))
+    flower = over_flower(experiment(None), tmp_path, user_loops.fit, tuple(range(N)))
+    assert torch.equal(everybody.table.rows, flower.table.rows)
+    one = over_flower(experiment(None), tmp_path / "one", "user_loops:fit", (2,))
+    said = [line["client"] for line in one.clients if "fit/right" in line]
+    assert said == [2, 2]
+    assert all(m["answered"] == N for m in one.metrics)
+
+
+def test_a_loop_that_raises_costs_its_participant_the_seat(tmp_path: Path) -> None:
+    def fit(model: Any, data: Any, round: Any) -> None:
+        raise ZeroDivisionError("no such column")
+
+    run = over_flower(experiment(None), tmp_path, fit, (1,))
+    assert [m["answered"] for m in run.metrics] == [N - 1, N - 1]
+    refused = {line["client"]: line["refused"] for line in run.clients if "refused" in line}
+    assert refused == {1: "its training loop raised ZeroDivisionError: no such column"}
+
+
+def test_a_participant_whose_loop_takes_no_penalty_is_kept_out_where_seats_are_pulled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = over_flower(experiment(None, "fedprox"), tmp_path, user_loops.fit, (1,))
+    assert [(m["present"], m["answered"]) for m in run.metrics] == [(N - 1, N - 1)] * 2
+    assert "mechanism.train" in caplog.text
+
+
+def test_what_cannot_be_called_as_a_loop_makes_no_app() -> None:
+    with pytest.raises(UserError, match=r"client_app: train: '<lambda>': takes \(model\); must be fit"):
+        client_app(lambda context: None, train=lambda model: None)  # type: ignore[arg-type, return-value]
+
+
+def test_only_what_trains_is_sent(tmp_path: Path) -> None:
+    exp = experiment("user_loops:fit", model={"name": "user_loops:tuned_plainly", "send": "trainable"})
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.clients == flower.clients
+    assert flower.table.rows.shape[1] == 170
+
+
+def test_a_node_with_other_frozen_parameters_does_not_train(tmp_path: Path) -> None:
+    data = build(experiment(None).data)
+    model = {"name": "user_loops:tuned_plainly", "send": "trainable"}
+    problem, _ = build_problem("user_loops:tuned_plainly", (64,), 10, 0, send="trainable")
+    assert problem.unsent != build_problem("user_loops:tuned_plainly", (64,), 10, 1, send="trainable")[0].unsent
+    assert build_problem("user_loops:tuned_plainly", (64,), 10, 0)[0].unsent == ""
+    job = Assignment("run", 0, N, 0, model, {"lr": 0.05}, unsent=problem.unsent)
+    mine = {"user_loops:tuned_plainly": user_loops.tuned_plainly}
+    Node(ClientData.of(data, 0), job, tmp_path, own=mine)
+    with pytest.raises(WireError, match="parameters here"):
+        Node(ClientData.of(data, 0), replace(job, seed=1), tmp_path, own=mine)

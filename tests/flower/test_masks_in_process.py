@@ -1,0 +1,175 @@
+"""Masked sums between nodes in one process: the simulation's numbers, drop-outs, and what the server received."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from deployed import final, metrics, network, plan
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+from inprocess import InProcessGrid, client_app, play
+
+import hanse
+import hanse.runs.setup
+from hanse.base.errors import UserError
+from hanse.data import build
+from hanse.federation.masker import Trusted
+from hanse.flower import ClientData
+from hanse.ledger.witness import Witness
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def experiment(clients: int, rounds: int = 2, **more: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": clients, "client_test": 0.2},
+        model={"name": "mlp", "hidden": [8]},
+        mechanism={"name": "fedavg", "value": "group_path"},
+        train={"lr": 0.05},
+        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
+        run={"rounds": rounds},
+        federation={"secure": {"group": 3}},
+        **more,
+    )
+
+
+def trusted_by_all(folder: Path, clients: int) -> Trusted:
+    return Trusted(frozenset(Witness(folder / f"node{i}").public for i in range(clients)))
+
+
+def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
+    data, clients = build(exp.data), exp.data.clients
+    trusted = trusted_by_all(folder, clients)
+    return InProcessGrid(
+        {
+            100 + i: client_app(partial(_own, data, i), folder=folder / f"node{i}", trusted=trusted)
+            for i in range(clients)
+        },
+        **more,
+    )
+
+
+def _own(data: Any, client: int, context: Any) -> ClientData:
+    return ClientData.of(data, client)
+
+
+def over_flower(exp: hanse.Experiment, folder: Path, grid: InProcessGrid | None = None) -> hanse.Run:
+    data = build(exp.data)
+    sets = (data.server_validation, data.server_test)
+    here = grid or grid_of(exp, folder)
+    return play(here, exp, folder / "run", exp.data.clients, lambda: sets, [], patience_s=5.0)
+
+
+@pytest.mark.parametrize("clients", [3, 7])
+def test_local_and_flower_engines_have_the_same_sums(clients: int, tmp_path: Path) -> None:
+    exp = experiment(clients)
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.clients == flower.clients  # weights, losses, values
+    assert [m["answered"] for m in flower.metrics] == [clients, clients]
+
+
+def test_the_server_receives_no_update_of_one(tmp_path: Path) -> None:
+    """Every array of every message to the server is held against each client's update of that round."""
+    exp = experiment(4, rounds=1)
+    received: list[Message] = []
+
+    def note(node: int, message: Message, reply: Message) -> Message:
+        received.append(reply)
+        return reply
+
+    run = over_flower(exp, tmp_path, grid_of(exp, tmp_path, meddle=note))
+    assert run.metrics[0]["answered"] == 4
+    start = hanse.runs.setup.build(exp).initial.numpy()
+    updates = {}
+    for i in range(4):
+        [file] = (tmp_path / f"node{i}").glob("*/masked.npz")
+        with np.load(file) as kept:
+            updates[i] = kept["words"]
+    arrays = [a.numpy().reshape(-1) for r in received for a in r.content.array_records["arrays"].values()]
+    wide = [a for a in arrays if len(a) >= len(start)]
+    assert len(wide) == 4  # one a client: words under masks
+    for words in updates.values():
+        change = words[: len(start)] / (2.0**28 * words[len(start)])
+        for array in wide:
+            assert array.dtype == np.int64
+            assert not (array[: len(words)] == words).any()
+            assert abs(np.corrcoef(array[: len(start)].astype(float), change)[0, 1]) < 0.2
+    # what a mechanism is given is the same for all
+    assert len({tuple(row.tolist()) for row in run.table.rows}) == 1
+
+
+def test_a_participant_that_names_members_sends_no_update_in_the_clear(tmp_path: Path) -> None:
+    exp = experiment(3)
+    plain = hanse.Experiment.model_validate(
+        exp.model_dump() | {"mechanism": {"name": "fedavg"}, "federation": {"min_replies": 1}}
+    )
+    run = over_flower(plain, tmp_path, grid_of(exp, tmp_path))
+    assert [m["answered"] for m in run.metrics] == [0, 0]
+
+
+def test_a_participant_that_names_nobody_masks_with_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    exp = experiment(4, rounds=1)
+    grid = grid_of(exp, tmp_path)
+    data = build(exp.data)
+    grid.apps[103] = client_app(partial(_own, data, 3), folder=tmp_path / "node3")
+    run = over_flower(exp, tmp_path, grid)
+    assert run.metrics[0]["answered"] == 3
+    assert "trusts" in caplog.text
+
+
+def test_members_are_read_from_the_participants_folder(tmp_path: Path) -> None:
+    exp = experiment(3, rounds=1)
+    lines = "".join(f"m{i} {Witness(tmp_path / f'node{i}').public.hex()}\n" for i in range(3))
+    data = build(exp.data)
+    for i in range(3):
+        (tmp_path / f"node{i}" / "members.txt").write_text(lines)
+    apps = {100 + i: client_app(partial(_own, data, i), folder=tmp_path / f"node{i}") for i in range(3)}
+    run = over_flower(exp, tmp_path, InProcessGrid(apps))
+    assert run.metrics[0]["answered"] == 3
+
+
+def test_what_a_run_on_a_network_refuses_with_secure_sums(tmp_path: Path) -> None:
+    exp = experiment(3)
+    half = hanse.Experiment.model_validate(
+        exp.model_dump() | {"federation": {"secure": {"group": 3}, "half_precision": True}}
+    )
+    with pytest.raises(UserError, match="half_precision: true"):
+        over_flower(half, tmp_path)
+
+
+@pytest.mark.nightly
+def test_nodes_with_processes_of_their_own_have_the_sums_of_a_simulation(tmp_path: Path) -> None:
+    exp, net = experiment(3, rounds=1), network(tmp_path / "net", 3)
+    homes = [net.folder / "participants" / f"node{i}" for i in range(3)]
+    lines = "".join(f"m{i} {Witness(home).public.hex()}\n" for i, home in enumerate(homes))
+    for home in homes:
+        (home / "members.txt").write_text(lines)
+    try:
+        net.up()
+        net.play({"plan": str(plan(tmp_path, {"run": exp}))})
+    finally:
+        net.down()
+    assert torch.equal(hanse.run(exp).table.rows, final(tmp_path / "run").table.rows)
+    assert [m["answered"] for m in metrics(tmp_path / "run")] == [3]
+
+
+def test_a_server_that_is_set_back_a_round_gets_the_same_sums_again(tmp_path: Path) -> None:
+    exp = experiment(4)
+    grid = grid_of(exp, tmp_path)
+    run = over_flower(exp, tmp_path, grid)
+    max((tmp_path / "run" / "checkpoints").glob("*.safetensors")).unlink()
+    again = over_flower(exp, tmp_path, grid)
+    assert [m["answered"] for m in again.metrics] == [4, 4]
+    assert torch.equal(run.table.rows, again.table.rows)

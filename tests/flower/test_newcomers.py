@@ -1,0 +1,542 @@
+"""Newcomers decide nothing, stop nothing and are not waited for; members are what the register says."""
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
+from inprocess import KEY, InProcessGrid, client_app, play
+from test_flower_in_process import N, everyone, experiment, grid_of, swap
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.data import build
+from hanse.flower.link import FlowerFederation
+from hanse.flower.members import Hello, Members, Orders, give
+
+SOUND = {"name": "A", "num_samples": 5, "input_shape": [1, 8, 8], "num_classes": 10, "profile": {"cost": 1}, "order": 7}
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+
+
+def key_of(node: int) -> str:
+    return hashlib.sha256(f"key {node}".encode()).hexdigest()
+
+
+def says(node: int, hello: Callable[[Message], str]) -> Callable[[int, Message, Message], Message | None]:
+    """Return a meddler that lets a node introduce itself as ``hello`` says."""
+
+    def meddle(at: int, message: Message, reply: Message) -> Message | None:
+        if at != node or message.content["hanse"].get("kind") != "hello":
+            return reply
+        return Message(swap(reply.content, hello=hello(reply)), reply_to=message)
+
+    return meddle
+
+
+def lies(node: int, **fields: Any) -> Callable[[int, Message, Message], Message | None]:
+    return says(node, lambda reply: json.dumps(json.loads(str(reply.content["hanse"]["hello"])) | fields))
+
+
+def asked(grid: InProcessGrid, node: int) -> int:
+    """Return how often a node was asked who it is."""
+    return sum(to == node and m.content["hanse"].get("kind") == "hello" for to, m in grid.sent)
+
+
+def run_with(grid: InProcessGrid, exp: hanse.Experiment, out: Path, members: int = N, *observers: Any) -> hanse.Run:
+    return play(grid, exp, out, members, None, list(observers), patience_s=5.0)
+
+
+class AfterRound:
+    """Does something after round 0."""
+
+    def __init__(self, what: Callable[[], Any]) -> None:
+        self.what = what
+
+    def on_start(self, *_: Any) -> None: ...
+
+    def on_end(self, *_: Any) -> None: ...
+
+    def on_round(self, metrics: Any, played: Any) -> None:
+        if metrics["round"] == 0:
+            self.what()
+
+
+def six(name: str = "fedavg", rounds: int = 2) -> hanse.Experiment:
+    """Room for a sixth member."""
+    sections = experiment(name, rounds=rounds).model_dump()
+    return hanse.Experiment(**{**sections, "data": {**sections["data"], "clients": N + 1}})
+
+
+def grid_of_six(folder: Path, **more: Any) -> InProcessGrid:
+    exp = six()
+    data = build(exp.data)
+    return InProcessGrid(
+        {
+            100 + i: client_app(lambda c, i=i: hanse.flower.ClientData.of(data, i), folder=folder / f"n{i}")
+            for i in range(N + 1)
+        },
+        **more,
+    )
+
+
+# ---- what they say
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"input_shape": [9], "order": -5}, "Hello.order: -5: must be at least 0"),
+        ({"input_shape": [9], "order": 0}, "of shape [9] with 10 classes; those of the members are of shape [1, 8, 8]"),
+        ({"num_classes": 3, "order": 0}, "3 classes"),
+        ({"tests": float("inf")}, "Hello.tests: "),
+        ({"num_samples": 10**30}, "Hello.num_samples"),
+    ],
+)
+def test_a_liar_in_the_first_place_is_kept_out_and_the_others_play(
+    lie: dict[str, Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    exp = experiment("fedavg", rounds=1)
+    grid = grid_of(exp, tmp_path, meddle=lies(100, **lie))
+    run = run_with(grid, exp, tmp_path / "run")
+    assert [m["present"] for m in run.metrics] == [N - 1]
+    register = Members.read(tmp_path / "run" / "members.json")
+    assert {m.key: m.id for m in register.by_key.values()} == {key_of(101 + i): i for i in range(N - 1)}
+    [line] = [r.getMessage() for r in caplog.records if "is kept out" in r.getMessage()]
+    assert line.startswith(f"node 100 (key {key_of(100)}, registered as 'site-100'): is kept out: ")
+    assert said in line
+
+
+def test_samples_are_compared_with_the_servers_own_whatever_most_nodes_say(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exp = experiment("fedavg", rounds=1)
+    data = build(exp.data)
+
+    def three_lie(node: int, message: Message, reply: Message) -> Message | None:
+        return lies(node, input_shape=[9])(node, message, reply) if node < 103 else reply
+
+    sets = (data.server_validation, data.server_test)
+    run = play(grid_of(exp, tmp_path, meddle=three_lie), exp, tmp_path / "run", N, lambda: sets, [], patience_s=5.0)
+    assert [m["present"] for m in run.metrics] == [2]
+    lines = [r.getMessage() for r in caplog.records if "is kept out" in r.getMessage()]
+    assert len(lines) == 3
+    assert all("of shape [9] with 10 classes; the server's own are of shape [1, 8, 8]" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        "", "null", "[]", "{", "5", "[" * 50_000, '{"num_samples": ' + "9" * 5_000 + "}", "{}",
+        json.dumps(SOUND)[:-1] + ', "name": "' + "x" * 100_000 + '"}',
+        *(
+            json.dumps(SOUND | wrong)
+            for wrong in (
+                {"num_samples": -1}, {"num_samples": 2**53 + 1}, {"num_samples": 5.0}, {"num_samples": True},
+                {"num_samples": "5"}, {"input_shape": [0]}, {"input_shape": [2**31 + 1]}, {"input_shape": [1] * 9},
+                {"input_shape": 3}, {"input_shape": [3.0]}, {"num_classes": 0}, {"num_classes": "2"}, {"tests": -1},
+                {"order": -1}, {"name": "x" * 81}, {"name": "\x1b[2J"}, {"name": None}, {"text": 1},
+                {"profile": {"cost": float("nan")}}, {"profile": {"cost": [1]}}, {"profile": {"cost": 10**400}},
+                {"profile": {str(i): 1 for i in range(101)}}, {"profile": {"x" * 81: 1}},
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_hello_out_of_bounds_is_refused_in_one_line_and_costs_nobody_else_anything(
+    hello: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = grid_of(experiment("fedavg"), tmp_path, meddle=says(102, lambda reply: hello))
+    federation = FlowerFederation(grid, Members(), lambda *_: None, KEY)
+    assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
+    assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"node 102 (key {key_of(102)}, registered as 'site-102'): is kept out: ")
+    assert "those of the members are" not in record.getMessage()  # it is refused for its form
+    assert record.getMessage().isprintable()
+    assert len(record.getMessage()) < 500
+
+
+def test_a_hello_at_its_bounds_is_taken(tmp_path: Path) -> None:
+    most = {
+        "num_samples": 2**53,
+        "tests": 0,
+        "name": "x" * 80,
+        "profile": {"cost": 1.5, "a": "b", "c": 2**53, "d": True},
+    }
+    grid = grid_of(experiment("fedavg"), tmp_path, meddle=says(102, lambda reply: json.dumps(SOUND | most)))
+    roster = FlowerFederation(grid, Members(), lambda *_: None, KEY).present(0)
+    assert (len(roster), roster[4].num_samples, roster[4].profile) == (N, 2**53, most["profile"])  # by order: the last
+
+
+@pytest.mark.parametrize("answer", [RecordDict({}), RecordDict({"hanse": ConfigRecord({"hello": 5})})])
+def test_an_answer_without_a_hello_is_refused(answer: RecordDict, tmp_path: Path) -> None:
+    def meddle(node: int, message: Message, reply: Message) -> Message:
+        return Message(answer, reply_to=message) if node == 102 else reply
+
+    federation = FlowerFederation(
+        grid_of(experiment("fedavg"), tmp_path, meddle=meddle), Members(), lambda *_: None, KEY
+    )
+    assert len(federation.present(0)) == N - 1
+    [reason] = federation.newcomers.refused.values()
+    assert "hello: must be JSON" in reason
+
+
+HELLO = {"name": "Ann", "num_samples": 5, "input_shape": [3], "num_classes": None, "text": False, "tests": 2,
+         "profile": {"cost": 0.5, "role": "buyer"}, "order": 1}  # fmt: skip
+
+
+def test_an_introduction_is_read_into_its_type() -> None:
+    assert Hello.of(json.dumps(HELLO)) == Hello(
+        5, (3,), None, "Ann", tests=2, profile={"cost": 0.5, "role": "buyer"}, order=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tests": math.inf}, "Hello.tests"),
+        ({"num_samples": 10**30}, "Hello.num_samples"),
+        ({"num_samples": -1}, "Hello.num_samples: -1"),
+        ({"order": -5}, "Hello.order: -5"),
+        ({"input_shape": [0]}, "must be at least 1"),
+        ({"input_shape": [1] * 9}, "8 items"),
+        ({"num_classes": True}, "Hello.num_classes: True"),
+        ({"name": 5}, "Hello.name: 5"),
+        ({"profile": [1]}, "Hello.profile: list"),
+    ],
+)
+def test_an_introduction_of_another_type_or_range_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Hello.of(json.dumps(HELLO | changes))
+    with pytest.raises(ValueError, match="must be JSON"):
+        Hello.of("[" * 100_000)
+
+
+def test_an_answer_that_flower_cannot_take_apart_is_its_senders_alone(tmp_path: Path) -> None:
+    grid = grid_of(experiment("fedavg"), tmp_path)
+    whole = grid.pull_messages
+
+    def inflates(ids: Any) -> list[Message]:
+        found = list(whole(ids))
+        if any(reply.metadata.src_node_id == 102 for reply in found):
+            grid.replies.update({reply.metadata.reply_to_message_id: reply for reply in found})
+            raise ValueError("no such object type")
+        return found
+
+    def from_its_node(node: int, message: Message, reply: Message) -> Message:
+        reply.metadata.__dict__["_src_node_id"] = node
+        return reply
+
+    grid.meddle, grid.pull_messages = from_its_node, inflates  # type: ignore[method-assign]
+    federation = FlowerFederation(grid, Members(), lambda *_: None, KEY)
+    assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
+    [reason] = federation.newcomers.refused.values()
+    assert reason.endswith("its answer cannot be read: ValueError: no such object type")
+
+
+# ---- when they are asked
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def federation_of(grid: InProcessGrid) -> tuple[FlowerFederation, Clock]:
+    federation, clock = FlowerFederation(grid, Members(), lambda *_: None, KEY), Clock()
+    federation.newcomers.clock = clock
+    return federation, clock
+
+
+def test_a_refused_newcomer_is_asked_again_after_growing_pauses_and_taken_once_it_is_sound(tmp_path: Path) -> None:
+    grid = grid_of(experiment("fedavg"), tmp_path, meddle=says(102, lambda reply: "{"))
+    federation, clock = federation_of(grid)
+    times = []
+    for second in range(2000):
+        clock.now, before = float(second), asked(grid, 102)
+        federation.present(0)
+        if asked(grid, 102) > before:
+            times.append(second)
+    assert times == [0, 5, 15, 35, 75, 155, 315, 635, 1235, 1835]  # 600 s at most
+    grid.meddle = lambda node, message, reply: reply
+    clock.now = 2435.0
+    assert federation.present(0).ids.tolist() == [0, 1, 2, 3, 4]
+    assert asked(grid, 102) == len(times) + 1
+    assert [m.id for m in federation.members.by_key.values() if m.key == key_of(102)] == [4]  # the others kept theirs
+
+
+def test_a_silent_newcomer_is_given_up_after_a_minute_and_asked_again(tmp_path: Path) -> None:
+    def silent(node: int, message: Message, reply: Message) -> Message | None:
+        return None if node == 102 else reply
+
+    grid = grid_of(experiment("fedavg"), tmp_path, meddle=silent)
+    federation, clock = federation_of(grid)
+    times = []
+    for second in range(300):
+        clock.now, before = float(second), asked(grid, 102)
+        assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
+        if asked(grid, 102) > before:
+            times.append(second)
+    assert times == [0, 65, 135, 215]  # a minute, and then a pause of 5, 10, 20 s
+    assert federation.newcomers.pending == 1
+
+
+def test_an_answer_that_comes_later_is_heard_without_another_question(tmp_path: Path) -> None:
+    late: list[tuple[int, Message]] = []
+
+    def slow(node: int, message: Message, reply: Message) -> Message | None:
+        if node != 102:
+            return reply
+        late.append((node, reply))
+        return None
+
+    grid = grid_of(experiment("fedavg"), tmp_path, meddle=slow)
+    federation, clock = federation_of(grid)
+    assert len(federation.present(0)) == N - 1
+    [(_, reply)] = late
+    grid.replies[reply.metadata.reply_to_message_id] = reply
+    clock.now = 3.0
+    assert len(federation.present(0)) == N
+    assert asked(grid, 102) == 1
+
+
+def test_a_silent_newcomer_makes_no_round_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(node: int, message: Message, reply: Message) -> Message | None:
+        return None if node == 105 else reply
+
+    def waits(seconds: float) -> None:
+        raise AssertionError(f"the server waits {seconds} s")
+
+    grid = grid_of_six(tmp_path, meddle=silent)
+    grid.online.discard(105)
+    exp = six(rounds=3)
+
+    def comes() -> None:
+        grid.online.add(105)
+        monkeypatch.setattr(time, "sleep", waits)
+
+    run = run_with(grid, exp, tmp_path / "run", N, AfterRound(comes))
+    assert [m["present"] for m in run.metrics] == [N] * 3
+    assert asked(grid, 105) == 1  # the answer may still come
+
+
+def test_a_sound_newcomer_joins_the_run(tmp_path: Path) -> None:
+    grid = grid_of_six(tmp_path)
+    grid.online.discard(105)
+    run = run_with(grid, six(rounds=3), tmp_path / "run", N, AfterRound(lambda: grid.online.add(105)))
+    assert [m["present"] for m in run.metrics] == [N, N + 1, N + 1]
+
+
+def test_a_misfit_that_joins_later_is_kept_out_and_a_restart_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = grid_of_six(tmp_path, meddle=lies(105, input_shape=[9], order=0))
+    grid.online.discard(105)
+    run = run_with(grid, six(rounds=2), tmp_path / "run", N, AfterRound(lambda: grid.online.add(105)))
+    assert [m["present"] for m in run.metrics] == [N, N]
+    assert "node 105" in caplog.text
+    (tmp_path / "run" / "config.toml").write_text(six(rounds=3).to_toml())
+    again = run_with(grid_of_six(tmp_path, meddle=grid.meddle), six(rounds=3), tmp_path / "run")
+    assert [m["present"] for m in again.metrics] == [N] * 3
+
+
+# ---- the start
+
+
+def test_a_silent_node_beyond_those_expected_delays_the_first_round_by_seconds_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = grid_of_six(tmp_path, meddle=lambda node, message, reply: None if node == 105 else reply)
+    slept, begun = [], time.monotonic()
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "monotonic", lambda: begun + sum(slept))
+    run = run_with(grid, six(rounds=1), tmp_path / "run", N)
+    assert [m["present"] for m in run.metrics] == [N]
+    assert sum(slept) == 5.0
+
+
+def plain_client() -> Callable[[Message, Any], Message]:
+    """A client app that knows nothing of hanse, and Flower's answer for it (see flwr.supernode.runtime)."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        return message
+
+    def answers(message: Message, context: Any) -> Message:
+        try:
+            return app(message, context)
+        except ValueError as wrong:
+            reason = str(type(wrong)) + ":<'" + str(wrong) + "'>"
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+    return answers
+
+
+def test_a_plain_flower_client_is_named_at_its_first_error_and_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exp = experiment("fedavg", rounds=2)
+    grid = grid_of(exp, tmp_path)
+    grid.apps[103] = plain_client()
+    run = run_with(grid, exp, tmp_path / "run")
+    assert [m["present"] for m in run.metrics] == [N - 1] * 2
+    [line] = [r.getMessage() for r in caplog.records if "is kept out" in r.getMessage()]
+    assert line.startswith(
+        f"node 103 (key {key_of(103)}, registered as 'site-103'): is kept out: its client app is not"
+    )
+    assert asked(grid, 103) == 1
+
+
+def test_a_member_whose_node_fails_is_named_once_and_before_its_round_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    exp = everyone(run={"rounds": 2}, eval={"clients": 0}, federation={"deadline_s": 0.3})
+
+    def fails(node: int, message: Message, reply: Message) -> Message | None:
+        if message.content["hanse"].get("kind") == "hello" or node < 103:
+            return reply
+        said = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "its disk is full"), reply_to=message)
+        return said if node == 103 else None  # the round waits for 104
+
+    run = run_with(grid_of(exp, tmp_path, meddle=fails), exp, tmp_path / "run")
+    assert [m["answered"] for m in run.metrics] == [3, 3]
+    said = [r.getMessage() for r in caplog.records]
+    line = f"node 103 (key {key_of(103)}, registered as 'site-103'): its node failed: its disk is full"
+    assert said.count(line) == 1
+    assert said.index(line) < next(i for i, s in enumerate(said) if s.startswith("round 0: "))
+
+
+def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_path: Path) -> None:
+    exp = experiment("fedavg")
+    grid = grid_of(exp, tmp_path)
+    grid.apps = dict.fromkeys(grid.apps, plain_client())
+    with pytest.raises(UserError) as wrong:
+        play(grid, exp, tmp_path / "run", N, None, [], patience_s=600.0)
+    first, *each = wrong.value.lines
+    assert first == "members: none of the 5 nodes that are here can take part"
+    assert [line.partition(" (key")[0] for line in sorted(each)] == [f"node {100 + i}" for i in range(N)]
+    assert all("'hanse'" in line for line in each)
+
+
+def test_a_node_that_cannot_be_reached_is_asked_again_and_called_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(node: int, message: Message, reply: Message) -> Message:
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "away"), reply_to=message) if node == 102 else reply
+
+    grid = grid_of(experiment("fedavg"), tmp_path, meddle=away)
+    federation, clock = federation_of(grid)
+    federation.present(0)
+    grid.meddle = lambda node, message, reply: reply
+    clock.now = 5.0
+    assert len(federation.present(0)) == N
+    assert not caplog.records
+
+
+# ---- the register, and those who are expelled
+
+
+def member(node: int, number: int, **more: Any) -> dict[str, Any]:
+    """A line of the register with no field that has a default."""
+    sound = {"num_samples": 100, "input_shape": [1, 8, 8], "num_classes": 10, "tests": 20, "profile": {}}
+    return {"id": number, "key": key_of(node), "name": f"participant {number}", **sound, **more}
+
+
+def spoilt(run: Path, **lie: Any) -> None:
+    """Write the register of a run that a liar with the number 0 has stopped."""
+    run.mkdir()
+    (run / "federation.json").write_text(json.dumps({"run": "0" * 32}) + "\n")
+    lines = [member(105, 0, **lie), *(member(100 + i, i + 1) for i in range(N))]
+    (run / "members.json").write_text(json.dumps(lines))
+
+
+@pytest.mark.parametrize("lie", [{"input_shape": [9]}, {"num_samples": 10**30}, {"profile": {"cost": float("inf")}}])
+def test_a_run_that_a_liar_had_stopped_goes_on_without_it(lie: dict[str, Any], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    spoilt(run, **lie)
+    grid = grid_of_six(tmp_path, meddle=lies(105, **lie))
+    played = run_with(grid, six("pifl"), run, N)
+    assert [m["present"] for m in played.metrics] == [N, N]
+    assert "client/0" not in played.book.balances
+
+
+def test_one_that_lied_and_is_honest_now_takes_part_with_its_number(tmp_path: Path) -> None:
+    spoilt(tmp_path / "run", input_shape=[9])
+    played = run_with(grid_of_six(tmp_path), six(), tmp_path / "run", N)
+    assert [m["present"] for m in played.metrics] == [N + 1] * 2
+    assert Members.read(tmp_path / "run" / "members.json").by_key[key_of(105)].id == 0
+
+
+def test_an_expelled_member_is_not_compared_asked_or_counted_even_before_the_run_has_begun(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    spoilt(run, input_shape=[9])
+    give(run, "expel", "lies", 0)  # there is no config.toml yet
+    grid = grid_of_six(tmp_path, meddle=lies(105, input_shape=[9]))
+    played = run_with(grid, six("pifl"), run, N + 1)  # all six were expected
+    assert [m["present"] for m in played.metrics] == [N, N]
+    assert sorted(a for a in played.book.balances if a.startswith("client/")) == [f"client/{i + 1}" for i in range(N)]
+    assert -played.book.balance("mint") == N * 100 * 1_000_000
+    assert asked(grid, 105) == 0
+    assert all(to != 105 for to, _ in grid.sent)
+
+
+def test_one_that_is_expelled_does_not_count_in_what_members_samples_are_like(tmp_path: Path) -> None:
+    path = tmp_path / "members.json"
+    for why, fit in ((None, [0]), ("lies", [1])):  # of equally many the first one's
+        path.write_text(json.dumps([member(105, 0, input_shape=[9], expelled=why), member(100, 1)]))
+        assert [m.id for m in Members.read(path).fitting()] == fit
+
+
+def test_fields_of_the_register_that_are_not_there_have_their_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "members.json"
+    path.write_text(json.dumps([member(100, 0), member(101, 1, expelled="why", text=False)]))
+    assert [(m.id, m.input_shape, m.expelled) for m in Members.read(path).fitting()] == [(0, (1, 8, 8), None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "list: field required"),
+        ("[{", "invalid JSON: key must be a string"),
+        ("{}", "input should"),
+        ('[{"id": 0}]', "0.key: dict: field required"),
+        (json.dumps([member(100, 0), member(101, 0)]), "a key or an id is there twice"),
+        ("\xff", "utf-8"),
+    ],
+)
+def test_a_damaged_register_is_one_line_with_what_to_do(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "members.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match="is not a register of members") as wrong:
+        Members.read(path)
+    [line] = wrong.value.lines
+    assert line.startswith(str(path))
+    assert said in line
+    assert "put a copy of it back" in line
+
+
+def test_a_damaged_line_of_orders_is_named(tmp_path: Path) -> None:
+    (tmp_path / "operator.jsonl").write_text('{"order": "expel", "client": "x"}\n')
+    with pytest.raises(UserError, match=r"operator\.jsonl"):
+        Orders.read(tmp_path)

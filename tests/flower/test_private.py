@@ -1,0 +1,88 @@
+"""What a participant keeps, other users of its machine cannot read: folders 700, files 600, whatever the umask is."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.supercore.task_identity import TaskIdentity
+from forging import receipt
+from inprocess import KEY, PINNED
+from test_flower_in_process import N, experiment, over_flower
+
+import hanse
+from hanse.base.files import private_folder
+from hanse.data import build
+from hanse.federation.codec import WireError
+from hanse.federation.node import Assignment, ClientData, Node
+from hanse.ledger.receipts import Receipt
+
+
+@pytest.fixture(autouse=True)
+def _open_to_all() -> Iterator[None]:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("ditto", {"secret.key", "models.npz", "row-1.npz"}),
+        ("pifl", {"secret.key", "models.npz", "personal.npz", "client-1.jsonl"}),
+        ("ipfl", {"secret.key", "models.npz", "best.npz", "client-1.jsonl"}),
+    ],
+)
+def test_what_participants_keep_is_theirs_alone(name: str, files: set[str], tmp_path: Path) -> None:
+    exp = experiment(name, rounds=2)
+    if name == "ipfl":
+        exp = hanse.Experiment(**{**exp.model_dump(), "mechanism": {"name": "ipfl", "keep_best": True}})
+    over_flower(exp, tmp_path)
+    homes = [tmp_path / f"node{i}" for i in range(N)]
+    kept = [*homes, *(path for home in homes for path in home.rglob("*"))]
+    assert {path.name for path in kept} >= files
+    for path in kept:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_run_of_another_name_cannot_tell_another_story_of_the_same_book(tmp_path: Path) -> None:
+    exp = experiment("fedavg")
+    data = ClientData.of(build(exp.data), 1)
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [4]}, exp.train.model_dump())
+    Node(data, job, tmp_path).keep_receipts(receipt(count=9, key=KEY).as_json(), PINNED)
+    other = Node(data, replace(job, run="again"), tmp_path)
+    with pytest.raises(WireError, match="8 transactions"):
+        other.keep_receipts(receipt(count=8, key=KEY).as_json(), PINNED)
+    other.keep_receipts(receipt("c", count=8, key=KEY).as_json(), PINNED)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"client": "x/../../escaped"}, {"client": N}, {"num_clients": 10**12}, {"run": 5}, {"train": None}]
+)
+def test_an_assignment_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    job = json.loads(Assignment("run", 1, N, 0, {"name": "mlp"}, {"lr": 0.1}).to_json())
+    with pytest.raises(WireError, match=r"^not a job: "):
+        Assignment.from_json(json.dumps(job | wrong))
+
+
+def test_what_is_there_already_is_closed(tmp_path: Path) -> None:
+    kept = tmp_path / "run" / "client-1" / "receipts"
+    kept.mkdir(parents=True)
+    (kept / "client-1.jsonl").write_bytes(b"old\n")
+    exp = experiment("fedavg")
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [4]}, exp.train.model_dump())
+    told = receipt(key=KEY)
+    Node(ClientData.of(build(exp.data), 1), job, tmp_path).keep_receipts(told.as_json(), PINNED)
+    assert kept.stat().st_mode & 0o777 == (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    assert (kept / "client-1.jsonl").stat().st_mode & 0o777 == 0o600
+    old, new = (kept / "client-1.jsonl").read_text().splitlines()
+    assert (old, Receipt.read(new.encode())) == ("old", told)
+    private_folder(tmp_path / "a" / "b" / "c")
+    assert [(tmp_path / "a" / part).stat().st_mode & 0o777 for part in ("", "b", "b/c")] == [0o700] * 3

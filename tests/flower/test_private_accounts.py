@@ -1,0 +1,97 @@
+"""Privacy accounts on a network: participants keep their own, and a simulation's code answers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+pytest.importorskip("dp_accounting")
+
+from inprocess import InProcessGrid, client_app
+from test_flower_in_process import over_flower
+
+import hanse
+from hanse.data import build
+from hanse.federation.account import AccountFile, Release, spent
+from hanse.federation.node import ClientData
+
+N = 5
+
+
+def experiment(rounds: int, seed: int = 0, **private: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"source": "digits", "clients": N},
+        model={"name": "logistic"},
+        mechanism="fedavg",
+        federation={"private": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5} | private},
+        run={"rounds": rounds, "seed": seed},
+    )
+
+
+def play(exp: hanse.Experiment, folder: Path, own: Path, private: Any = None) -> hanse.Run:
+    data = build(exp.data)
+    apps = {
+        100 + i: client_app(
+            lambda c, i=i: ClientData.of(data, i),  # type: ignore[misc]
+            folder=own / f"node{i}",
+            private=private if i == 0 else None,
+        )
+        for i in range(N)
+    }
+    return over_flower(exp, folder, InProcessGrid(apps))
+
+
+def count(own: Path, node: int) -> dict[Release, int]:
+    account = AccountFile(own / f"node{node}" / "privacy.json").read()
+    return {} if account is None else dict(account.releases)
+
+
+def test_participants_spend_their_budgets_over_runs_and_sit_out_then(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    first = play(experiment(2, noise=1.5), tmp_path / "first", own)
+    assert [line["fit/epsilon"] for line in first.clients] == pytest.approx(
+        [spent(((Release(1.5), n),), 1e-5) for n in (1, 2) for _ in range(N)]
+    )
+    assert count(own, 1) == {Release(1.5): 2}
+    # another run of another server goes on where the account is: four more answers fit, and no more
+    second = play(experiment(7, seed=1, noise=1.5, epsilon=1e4), tmp_path / "second", own)
+    fits = [6] * N  # epsilon 7.81 of 8
+    assert [count(own, i)[Release(1.5)] for i in range(N)] == fits
+    assert [m["answered"] for m in second.metrics] == [N] * 4 + [0] * 3
+    assert all("budget is used up" in line["refused"] for line in second.clients if line["round"] > 3)
+
+
+def test_noise_that_a_budget_asks_for_reaches_the_participants_who_may_have_terms_of_their_own(tmp_path: Path) -> None:
+    terms = {"clip": 0.5, "noise": 5.0, "epsilon": 2.0, "delta": 1e-5}
+    given = experiment(3, stricter=[{"clients": [2], "epsilon": 1.0}])
+    run = play(given, tmp_path / "run", tmp_path / "own", terms)
+    private = run.experiment.federation.private
+    # it adds 2.5 to each number: more than the run's terms have room for, so its updates are shortened
+    assert all(private["noise"] < line["fit/noise"] < 2.5 for line in run.clients if line["client"] == 0)
+    assert {line["fit/noise"] for line in run.clients if line["client"] not in (0, 2)} == {private["noise"]}
+    assert count(tmp_path / "own", 0) == {Release(5.0): 3}
+    assert count(tmp_path / "own", 2) == {Release(private["stricter"][0]["noise"]): 3}
+
+
+def test_what_loading_the_data_raises_stays_with_the_participant(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exp = experiment(1, noise=2.0)
+    data = build(exp.data)
+
+    def load(i: int, context: Any) -> ClientData:
+        if i == 0:
+            raise ValueError("patient 17 has no label")
+        return ClientData.of(data, i)
+
+    apps = {100 + i: client_app(partial(load, i), folder=tmp_path / f"node{i}") for i in range(N)}
+    with caplog.at_level("INFO"):
+        run = over_flower(exp, tmp_path / "run", InProcessGrid(apps))
+    assert len(run.clients) == N - 1
+    told = [record.name for record in caplog.records if "patient 17" in caplog.handler.format(record)]
+    assert set(told) == {"hanse.flower.client"}
+    assert "data cannot" in caplog.text

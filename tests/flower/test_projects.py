@@ -1,0 +1,123 @@
+"""The projects that a user starts from: the template of ``hanse new`` and the example are whole."""
+
+import importlib.util
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from typer.testing import CliRunner
+
+from hanse.base.errors import UserError
+from hanse.cli import app
+from hanse.core.recipe import Recipe
+from hanse.federation.behaviour import Me
+from hanse.federation.policy import answer
+from hanse.flower.new import new
+from hanse.runs.config import Experiment
+from hanse.wings.operate.loopback import Loopback, no_key
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
+
+
+def module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_a_new_project_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(app, ["new", "harvest"])
+    assert said.exit_code == 0, said.output
+    made = tmp_path / "harvest"
+    assert {p.name for p in made.iterdir()} == {
+        ".gitignore", "README.md", "client_app.py", "down.sh", "experiment.toml", "pyproject.toml", "run.sh",
+        "server_app.py", "up.sh",
+    }  # fmt: skip
+    assert (made / "up.sh").stat().st_mode & stat.S_IXUSR
+    Experiment.read(made / "experiment.toml")
+    client = module(made / "client_app.py")
+    data = client.load_data(SimpleNamespace(node_config={"partition-id": 1}))
+    assert (len(data.train), data.name) == (140, "participant 1")
+    mine, me = client.Mine(), Me(1, 3, 0, Recipe(), 5)
+    told = {"scores": {"loss": [2.0, 1.0], "accuracy": [0.2, 0.5]}, "price": 10, "balance": 15}
+    assert answer(mine, "bid", me, 1, told) == {"tiers": [1]}
+    assert answer(mine, "declare", me, 1, {}) == data.profile
+    assert answer(mine, "stay", me, 1, {}) == {"stay": True}
+    assert mine.authorise(me, 1, {}) == 20_000_000
+
+
+def test_all_mistakes_of_a_new_project_and_of_joining_are_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Harvest").mkdir()
+    with pytest.raises(UserError) as wrong:
+        new("Harvest")
+    assert wrong.value.lines == (
+        "NAME: 'Harvest': must be lower-case letters, digits and '-', starting with a letter",
+        "Harvest: exists already",
+    )
+    words = ["network", "join", "nowhere", "--ca", "ca.crt", "--key", "clinic", "--import", "torch"]
+    said = CliRunner().invoke(app, [*words, "--operator", "operator.pub"])
+    assert isinstance(said.exception, UserError)
+    assert [line.split(": ")[0] for line in said.exception.lines] == [
+        "HOST:PORT", "--import torch", "--ca", "--key", "--operator",
+    ]  # fmt: skip
+
+
+def test_what_is_no_key_of_a_node_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.pub").write_text("no key\n")
+    other = Ed25519PrivateKey.generate().public_key()
+    (tmp_path / "ed.pub").write_bytes(other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    for name in ("bad.pub", "ed.pub"):
+        said = no_key(tmp_path / name)
+        assert said.startswith(f"KEY.pub: {tmp_path / name}: must be a public key on a NIST curve, as 'ssh-keygen")
+    assert (
+        no_key(tmp_path / "none.pub") == f"KEY.pub: {tmp_path / 'none.pub'}: cannot be read: No such file or directory"
+    )
+    right = generate_private_key(SECP384R1()).public_key()
+    (tmp_path / "right.pub").write_bytes(right.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    assert no_key(tmp_path / "right.pub") is None
+
+
+def test_the_example_is_whole() -> None:
+    experiment = Experiment.read(EXAMPLE / "experiment.toml")
+    assert experiment.ledger.url is not None
+    data = module(EXAMPLE / "client_app.py").load_data(SimpleNamespace(node_config={"partition-id": 2}))
+    assert len(data.train) > 0
+    validation, test = module(EXAMPLE / "server_app.py").load_server_data()
+    assert len(validation) > 0
+    assert len(test) > 0
+
+
+def test_commands_say_where_there_is_no_federation(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="brought"):
+        Loopback.read(tmp_path)
+    result = CliRunner().invoke(app, ["network", "up", str(tmp_path)])
+    assert isinstance(result.exception, UserError)
+    assert "is not a project" in str(result.exception)
+
+
+def test_a_mistake_in_the_experiment_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = list[str]()
+    network = SimpleNamespace(play=lambda show: played.append("played"))
+    monkeypatch.setattr(Loopback, "read", staticmethod(lambda folder: network))
+    (tmp_path / "experiment.toml").write_text('[mechanism]\nname = "fedavg"\npay = "by_value"\n')
+    said = CliRunner().invoke(app, ["network", "run", str(tmp_path)])
+    assert "mechanism.pay" in str(said.exception)
+    assert not played
+    (tmp_path / "experiment.toml").write_text('[mechanism]\nname = "fedavg"\nsettle = "by_value"\nvalue = "path"\n')
+    assert CliRunner().invoke(app, ["network", "run", str(tmp_path)]).exit_code == 0
+    assert played == ["played"]

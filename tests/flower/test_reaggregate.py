@@ -1,0 +1,283 @@
+"""Aggregates made again in a process of its own: the app's process is not touched, and what cannot be made is said."""
+
+import logging
+import os
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
+from recorded import RecordedGrid, first_arrays
+from strategies import SECRETS, STRATEGIES, Dying, Endless, Hanging, Secretive, Telling, Unpicklable
+from test_valued import ROUNDS, evaluate, gaps, plain, watched
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli.entry import app
+from hanse.flower.valued import reaggregate
+from hanse.flower.valued.reaggregate import Again, Child, NotAgain, pickled
+from hanse.flower.valued.states import Kept, states
+from hanse.runs.run_record import load_run
+
+QUIET = logging.getLogger("bystander")
+
+
+def loss(arrays: ArrayRecord) -> dict[str, float]:
+    """An evaluation that draws nothing."""
+    return {"loss": float(sum(np.square(a.numpy() - 0.2).sum() for a in arrays.values()))}
+
+
+class Bystander(logging.Handler):
+    """A thread that draws and logs, as long as a block runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[tuple[float, float, float]] = []
+        self.heard: list[str] = []
+        self._stop = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(record.getMessage())
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.0005):
+            drawn = random.random(), float(np.random.standard_normal()), float(torch.rand(()))  # noqa: NPY002
+            self.drawn.append(drawn)
+            QUIET.critical("line %d", len(self.drawn))
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._work)
+        QUIET.addHandler(self)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+            QUIET.removeHandler(self)
+
+
+@pytest.mark.parametrize("name", ["fedadam", "median"])
+def test_another_threads_lines_and_draws_are_those_of_a_run_without_hanse(name: str, tmp_path: Path) -> None:
+    other = Bystander()
+    np.random.seed(6)  # noqa: NPY002
+    torch.manual_seed(7)
+    with hanse.valued(STRATEGIES[name](), out=tmp_path / "run", validation=loss) as strategy, other.working():
+        strategy.start(RecordedGrid(6), first_arrays(), num_rounds=ROUNDS)
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+    assert other.heard == [f"line {i}" for i in range(1, len(other.drawn) + 1)]
+    assert len(other.drawn) > 100
+    np.random.seed(6)  # noqa: NPY002
+    torch.manual_seed(7)
+    assert [n for _, n, _ in other.drawn] == [float(np.random.standard_normal()) for _ in other.drawn]  # noqa: NPY002
+    assert [t for *_, t in other.drawn] == [float(torch.rand(())) for _ in other.drawn]
+    # Flower draws from this one, too, when it samples nodes
+    assert len({r for r, *_ in other.drawn}) == len(other.drawn)
+
+
+def process() -> dict[str, Any]:
+    """What of the process a copy at work might change."""
+    return {
+        "thread": threading.Thread.start,
+        "write": os.write,
+        "torch": getattr(torch.serialization, "_open_zipfile_writer_file", None),
+        "limit": sys.getrecursionlimit(),
+        "disabled": logging.root.manager.disable,
+        "warnings": list(warnings.filters),
+        "out": (sys.stdout, sys.stderr),
+        "path": list(sys.path),
+        "folder": str(Path.cwd()),
+        "environment": dict(os.environ),
+    }
+
+
+def test_the_process_is_as_ever_while_coalitions_are_valued(tmp_path: Path) -> None:
+    before, found = process(), list[dict[str, Any]]()
+
+    def looks(arrays: ArrayRecord) -> dict[str, float]:
+        found.append(process())
+        return loss(arrays)
+
+    watched(FedMedian(), tmp_path / "run", validation=looks)
+    assert len(found) > 2**4 * ROUNDS
+    assert all(one == before for one in found)
+
+
+def test_what_an_evaluation_draws_is_put_back_although_there_are_other_threads(tmp_path: Path) -> None:
+    stop = threading.Event()
+    waiting = threading.Thread(target=stop.wait)
+    waiting.start()
+    try:
+        assert watched(FedMedian(), tmp_path / "run", validation=evaluate) == plain(FedMedian())
+    finally:
+        stop.set()
+        waiting.join()
+
+
+def test_a_generator_that_others_draw_from_is_not_put_back() -> None:
+    kept, stop = Kept(), threading.Event()
+
+    def draws() -> None:
+        while not stop.wait(0.001):
+            random.random()
+
+    thread = threading.Thread(target=draws)
+    thread.start()
+    try:
+        with kept.as_before():
+            np.random.standard_normal()  # noqa: NPY002
+            stop.wait(0.05)
+    finally:
+        stop.set()
+        thread.join()
+    assert (kept.shared, kept.ours) == ({"random"}, {"numpy"})
+
+
+# ---- what cannot be made again is a gap, and training goes on
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Hanging, "its aggregates of some of the replies take more than 1 s"),
+        (Dying, "the process that aggregates some of the replies ended (code 3)"),
+    ],
+)
+def test_a_strategy_that_hangs_or_dies_is_a_gap(
+    kind: type[Strategy], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hanse.flower.valued.record.LEAST_S", 1.0)
+    assert watched(kind(), tmp_path / "run") == plain(kind())
+    assert gaps(tmp_path / "run") == [said] * ROUNDS
+
+
+def test_one_that_takes_too_long_to_import_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaggregate, "START_S", 0.0)
+    assert watched(FedMedian(), tmp_path / "run") == plain(FedMedian())
+    assert all("to import it in a process of its own" in str(gap) for gap in gaps(tmp_path / "run"))
+
+
+def test_a_class_of_the_program_or_of_a_function_is_a_gap_that_says_so(tmp_path: Path) -> None:
+    class Local(FedMedian):
+        pass
+
+    main = type("Mine", (FedMedian,), {"__module__": "__main__"})
+    for strategy, said in (
+        (Local(), "it cannot be pickled ("),
+        (main(), "its class Mine cannot be imported: what it consists of must be found in modules, not in the program"),
+    ):
+        watched(strategy, tmp_path / type(strategy).__name__)
+        assert all(str(gap).startswith(said) for gap in gaps(tmp_path / type(strategy).__name__))
+
+
+def test_a_strategy_of_a_folder_that_the_app_has_put_on_its_path_is_valued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bundled_strategy.py").write_text(
+        "from flwr.serverapp.strategy import FedMedian\n\n\nclass Bundled(FedMedian):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from bundled_strategy import Bundled  # type: ignore[import-not-found]
+
+    watched(Bundled(), tmp_path / "run")
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+
+
+def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> None:
+    listening = hanse.valued(FedMedian(), out=tmp_path / "run", validation=loss)
+    with listening as strategy:
+        strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
+        started = listening._watch.child._process
+        assert started.poll() is None
+    assert started.returncode is not None
+    child = Child()
+    with pytest.raises(NotAgain, match="raised"):  # no replies: Flower makes nothing, and then there are no arrays
+        Again(child, pickled(Secretive(True)), 1, {}, states()).made([])
+    orphan = child._process
+    orphan.stdin.close()  # as the kernel does when the parent dies
+    assert orphan.wait(60) == 0
+    child.close()
+
+
+# ---- secrets
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["valued", "raising", "unpicklable", "commanding", "writing"])
+def test_secrets_of_a_strategy_are_in_no_file_of_the_run(how: str, tmp_path: Path) -> None:
+    strategy = {
+        "unpicklable": Unpicklable(True), "commanding": Telling(True), "writing": Telling(False),
+    }.get(how) or Secretive(how == "raising")  # fmt: skip
+    out = tmp_path / "run"
+    watched(strategy, out, RecordedGrid(5))
+    assert [bool(gap) for gap in gaps(out)] == [how != "valued"] * ROUNDS
+    assert load_run(out).config["mechanism"]["settings"] == {
+        "fraction_train": 0.75,
+        "fraction_evaluate": 1.0,
+        "min_train_nodes": 2,
+        "min_evaluate_nodes": 2,
+        "min_available_nodes": 2,
+        "weighted_by_key": "num-examples",
+        "arrayrecord_key": "arrays",
+        "configrecord_key": "config",
+    }
+    for command in (["report", str(out)], ["statement", str(out), "--client", "0"], ["crate", str(out)]):
+        if command[0] == "crate":
+            pytest.importorskip("rocrate", reason="needs the extra 'crate'")
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    written = {file.name: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    assert {"config.toml", "report.html", "ro-crate-metadata.json"} < written.keys()
+    for secret in SECRETS:
+        assert [name for name, data in written.items() if secret.encode() in data] == []
+
+
+# ---- the run, looked at
+
+
+def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_path: Path) -> None:
+    watched(FedAvg(), tmp_path / "run")
+    assert len(hanse.load(tmp_path / "run").metrics) == ROUNDS
+    watched(FedAvg(), tmp_path / "paid", payment={"name": "recorded:Wages", "pot": 7})
+    with pytest.raises(UserError, match="'recorded:Wages'"):
+        hanse.load(tmp_path / "paid")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:info"))
+    with pytest.raises(UserError, match=r"mechanism:info': is an import path"):
+        hanse.load(tmp_path / "run")
+
+
+def test_the_time_that_valuing_took_is_counted_once(tmp_path: Path) -> None:
+    watched(FedMedian(), tmp_path / "run")
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    [header, *rows] = [line.split(",") for line in (tmp_path / "run/figures/time.csv").read_text().splitlines()]
+    stages = [name for row in rows for name in row if name in ("value", "valued", "play", "other")]
+    assert "value" in stages + header
+    assert not {"valued", "play"} & {*stages, *header}
+    record = load_run(tmp_path / "run")
+    for line in record.metrics:
+        parts = [seconds for name, seconds in line.items() if name.startswith("time/")]
+        whole = line["time/round_s"]
+        assert sum(parts) - whole - line["time/play_s"] <= line["time/play_s"] <= whole
+
+
+def test_a_strategy_that_takes_too_long_to_pickle_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaggregate, "PICKLE_S", 0.1)
+    with pytest.raises(NotAgain, match=r"0.1 s"):
+        pickled(Endless())

@@ -1,0 +1,212 @@
+"""Sizes proved on a network: nodes commit, an auditor on their premises signs, a liar's bond goes to the mint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from deployed import clients, experiment, kinds, network, plan
+from typer.testing import CliRunner
+
+from hanse.base.errors import UserError
+from hanse.cli.entry import app
+from hanse.core.entry import TOKEN
+from hanse.federation.behaviour import Liar
+from hanse.federation.node import ClientData
+from hanse.flower.client import client_app
+from hanse.flower.rehearsal import NetworkRehearsal, rehearse_network
+from hanse.ledger.run_ledger import open_ledger
+from hanse.runs.replay import replay_books
+from hanse.runs.round import finish, play_round
+from hanse.runs.sizes import BOND, FAILED, KEPT, PROVED, RETURNED, UNFINISHED
+
+AUDITOR = Ed25519PrivateKey.generate()
+DATA: dict[int, ClientData] = {}
+
+
+def load_data(context: SimpleNamespace) -> ClientData:
+    """What the auditor is shown: the data that the node of this number trains on."""
+    return DATA[int(context.node_config["partition-id"])]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[NetworkRehearsal]:
+    sizes = {"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()], "leaves": 20}
+    found = rehearse_network("fedavg", tmp_path / "nodes", sizes=sizes)
+    key = AUDITOR.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "auditor.pem").write_bytes(key)
+    from hanse.data import build
+
+    here = build(found.experiment.data)
+    DATA.update({i: ClientData.of(here, i) for i in range(4)})
+    yield found
+    DATA.clear()
+
+
+def home(tmp_path: Path, client: int) -> Path:
+    """What a member's node keeps of the run."""
+    return tmp_path / "nodes" / f"node{client}" / "rehearsal" / f"client-{client}"
+
+
+def audit(tmp_path: Path, client: int, *, shown: int | None = None, key: str = "auditor.pem") -> str:
+    """Run the auditor's command, with the data of ``shown``, and return what it says: what is wrong, if anything is."""
+    words = ["audit", "size", str(home(tmp_path, client)), "--key", str(tmp_path / key)]
+    config = f"partition-id={client if shown is None else shown}"
+    found = CliRunner().invoke(app, [*words, "--data", f"{__name__}:load_data", "--node-config", config])
+    if found.exception is not None:
+        assert isinstance(found.exception, UserError), found.exception
+        return str(found.exception)
+    return ""
+
+
+def lying(small: NetworkRehearsal, tmp_path: Path) -> None:
+    """Let node 103 claim twice its samples."""
+    pinned = small.federation.key.public_key().public_bytes_raw()
+    small.grid.apps[103] = client_app(
+        lambda context: DATA[3], folder=tmp_path / "nodes" / "node3", operator=pinned, behaviours=[Liar([3], size=2.0)]
+    )
+
+
+def test_an_auditor_signs_for_the_honest_and_the_liar_loses_its_bond(small: NetworkRehearsal, tmp_path: Path) -> None:
+    lying(small, tmp_path)
+    first = play_round(small.setup, small.start)
+    assert [t.kind for t in first.view.posted] == ["grant"] * 4 + [BOND] * 4
+    assert first.view.roster.num_samples.tolist() == [0, 0, 0, 0]  # nobody has proved anything yet
+    assert {reason for _, reason in first.view.refusals} == {
+        "no auditor has signed yet; 'hanse audit size' on its premises does"
+    }
+    assert [audit(tmp_path, c) for c in range(3)] == ["", "", ""]
+    assert "another root" in audit(tmp_path, 3)  # shown what is there, the auditor does not sign
+    second = play_round(small.setup, first.state)
+    assert [(t.kind, t.step[-1]) for t in second.view.posted] == [*((RETURNED, c) for c in "012"), (KEPT, "3")]
+    assert second.state.states["sizes"]["standing"].tolist() == [PROVED] * 3 + [FAILED]
+    sizes = [len(DATA[c].train) for c in range(3)]
+    assert second.view.roster.num_samples.tolist() == [*sizes, 0]
+    assert second.view.trained.num_samples.tolist() == [*sizes, 0.0]
+    books = second.state.book.balances
+    assert [books[f"client/{c}"] for c in range(4)] == [100 * TOKEN] * 3 + [90 * TOKEN]
+    assert books["mint"] == -390 * TOKEN
+    assert not any(books[f"escrow/{c}"] for c in range(4))
+
+
+def test_bonds_of_audits_that_no_auditor_came_to_in_time_go_back_at_the_end(small: NetworkRehearsal) -> None:
+    """One round leaves no repeat: nobody has proved anything, and nothing stays in escrow."""
+    first = play_round(small.setup, small.start)
+    assert [first.state.book.balances[f"escrow/{c}"] for c in range(4)] == [10 * TOKEN] * 4
+    last = finish(small.setup, first.state)
+    assert [(t.kind, t.memo) for t in last.view.posted] == [(RETURNED, UNFINISHED)] * 4
+    assert [last.state.book.balances[f"client/{c}"] for c in range(4)] == [100 * TOKEN] * 4
+    assert not any(last.state.book.balances[f"escrow/{c}"] for c in range(4))
+
+
+def no_samples(context: SimpleNamespace) -> None:
+    return None
+
+
+def lost(context: SimpleNamespace) -> ClientData:
+    raise KeyError("site")
+
+
+@pytest.mark.parametrize(
+    ("data", "config", "line"),
+    [
+        ("app", "", "--data 'app'"),
+        (f"{__name__}:no_samples", "", "hanse.flower.ClientData"),
+        (f"{__name__}:lost", "", "'site'"),
+        (f"{__name__}:no_samples", "a='1", "--node-config \"a='1\": No closing quotation; must be like 'a=1 b=2'"),
+        (f"{__name__}:no_samples", "a=1 three", "--node-config 'three'"),
+    ],
+)
+def test_what_an_auditor_may_get_wrong(
+    data: str, config: str, line: str, small: NetworkRehearsal, tmp_path: Path
+) -> None:
+    folder = tmp_path / "client-3"
+    words = ["audit", "size", str(folder), "--key", str(tmp_path / "auditor.pem"), "--node-config", config]
+    folder.mkdir()
+    found = CliRunner().invoke(app, [*words, "--data", data])
+    assert "audit here" in str(found.exception)  # before anything is loaded
+    digits = "0" * 64
+    asked = {"root": digits, "size": 5, "seed": digits, "leaves": 2}
+    (folder / "audit.json").write_text(json.dumps(asked))
+    found = CliRunner().invoke(app, [*words, "--data", data])
+    assert isinstance(found.exception, UserError)
+    assert line in str(found.exception)
+    assert not (folder / "audit-signed.json").exists()
+
+
+def test_no_sample_crosses_the_port(small: NetworkRehearsal, tmp_path: Path) -> None:
+    """What a node sends of itself before it trains are hashes alone: of the size that follows from the questions."""
+    first = play_round(small.setup, small.start)
+    for c in range(4):
+        audit(tmp_path, c)
+    before = first.bytes_up
+    second = play_round(small.setup, first.state)
+    opened = second.bytes_up - before
+    assert 4 * 20 * 32 * 2 < opened < 4 * 20 * 32 * 100
+    leaves = second.state.states["sizes"]["seed"]
+    assert (leaves == first.state.states["sizes"]["seed"]).all()  # the repeat asks the same
+
+
+def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRehearsal, tmp_path: Path) -> None:
+    stranger = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "stranger.pem").write_bytes(stranger)
+    first = play_round(small.setup, small.start)
+    assert "another root" in audit(tmp_path, 0, shown=1)
+    assert audit(tmp_path, 1, key="stranger.pem") == ""
+    assert audit(tmp_path, 2) == ""
+    forged = home(tmp_path, 2) / "audit-signed.json"
+    text = forged.read_text()
+    signature = text.split('"signature": "')[1][:128]
+    forged.write_text(text.replace(signature, signature[::-1]))
+    (home(tmp_path, 3) / "audit-signed.json").write_text("{}")
+    second = play_round(small.setup, first.state)
+    said = dict(second.view.refusals)
+    assert said[0] == "its size is not proved: the audit was not answered"
+    assert "members named" in said[1]
+    assert "not one of this commitment" in said[2]
+    assert said[3] == "its size is not proved: the audit was not answered"
+    assert [t.kind for t in second.view.posted] == [KEPT] * 4
+
+
+def test_before_anything_was_asked_there_is_nothing_to_audit(small: NetworkRehearsal, tmp_path: Path) -> None:
+    folder = home(tmp_path, 0)
+    folder.mkdir(parents=True)
+    assert "nobody has asked" in audit(tmp_path, 0)
+    assert "no such file" in audit(tmp_path, 0, key="lost.pem")
+
+
+def test_on_a_network_somebody_must_look(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"sizes.auditors"):
+        rehearse_network("fedavg", tmp_path / "nodes", sizes={"proved": True})
+
+
+@pytest.mark.nightly
+def test_between_real_nodes_the_liar_is_slashed_to_the_unit(tmp_path: Path) -> None:
+    key = tmp_path / "auditor.pem"
+    key.write_bytes(AUDITOR.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    net = network(tmp_path / "net", 3)
+    sizes = {"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()], "bond": 7.0}
+    exp = experiment("fedavg", nodes=3, rounds=3, sizes=sizes, federation={"deadline_s": 120.0})
+    try:
+        net.up(only=())
+        for node in range(3):
+            net.start_node(node, {"AUDITOR": str(key)} | ({"FAULT": "inflates"} if node == 2 else {}))
+        net.play({"plan": str(plan(tmp_path, {"run": exp}))})
+    finally:
+        net.down()
+    run = tmp_path / "run"
+    assert kinds(run) == {"close", "grant", BOND, RETURNED, KEPT}
+    with open_ledger(run) as ledger:
+        assert ledger.verify().ok
+        held = dict(ledger.balances())
+        assert replay_books(run, ledger).wrong is None  # the auditor's signatures with it
+    honest, liar = 100 * TOKEN, 93 * TOKEN
+    assert sorted(held[f"client/{c}"] for c in range(3)) == [liar, honest, honest]
+    assert held["mint"] == -2 * honest - liar
+    last = [seat for seat in clients(run) if seat["round"] == 2]
+    assert sorted(seat["samples"] > 0 for seat in last) == [False, True, True]

@@ -1,0 +1,863 @@
+"""Values around any Flower strategy: training is as without hanse, bit for bit, and values are what they say."""
+
+import copy
+import itertools
+import json
+import math
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedXgbBagging, Strategy
+from recorded import RecordedGrid, evaluated, failed, first_arrays, trained
+from strategies import STRATEGIES, First, Locked, Outside, Saving, SavingMedian, Shared, Timed
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli.entry import app
+from hanse.core.entry import TOKEN
+from hanse.flower.valued.reaggregate import NotAgain, pickled
+from hanse.flower.valued.valued import LISTENED
+from hanse.flower.valued.worth import ByClients
+from hanse.reports.answers import answers
+from hanse.reports.groups import group_runs
+from hanse.reports.report import warnings
+from hanse.reports.statement import statement
+from hanse.reports.statement_page import render
+from hanse.runs.run_record import load_run
+from hanse.wings.operate.page.live_run import progress_of
+
+ROUNDS = 3
+
+
+def evaluate(arrays: ArrayRecord) -> dict[str, float]:
+    """A loss that is not linear; it draws from every generator, as an evaluation with dropout would."""
+    random.random(), np.random.standard_normal(), torch.rand(3)  # noqa: NPY002
+    return {"loss": float(sum(np.log1p(np.square(a.numpy() - 0.2)).sum() for a in arrays.values()))}
+
+
+def seed() -> None:
+    random.seed(5)
+    np.random.seed(6)  # noqa: NPY002
+    torch.manual_seed(7)
+
+
+def drawn() -> tuple[Any, ...]:
+    """What each generator would give next."""
+    return random.getrandbits(64), np.random.bytes(8), torch.randint(2**60, (1,)).item()  # noqa: NPY002
+
+
+def plain(strategy: Strategy, grid: RecordedGrid | None = None) -> Any:
+    seed()
+    result = strategy.start(grid or RecordedGrid(), first_arrays(), num_rounds=ROUNDS)
+    return numbers(result), state_of(strategy), drawn()
+
+
+def watched(strategy: Strategy, out: Path, grid: RecordedGrid | None = None, **more: Any) -> Any:
+    seed()
+    with hanse.valued(strategy, out=out, **{"validation": evaluate, **more}) as listened:
+        assert listened is strategy
+        result = strategy.start(grid or RecordedGrid(), first_arrays(), num_rounds=ROUNDS)
+    return numbers(result), state_of(strategy), drawn()
+
+
+def numbers(result: Any) -> Any:
+    """All of a Flower result, its arrays as bytes."""
+    arrays = {name: (a.dtype, a.shape, a.data) for name, a in result.arrays.items()}
+    return arrays, dict(result.train_metrics_clientapp), dict(result.evaluate_metrics_clientapp)
+
+
+def state_of(thing: Any) -> Any:
+    """A strategy's state down to its bytes."""
+    if isinstance(thing, np.ndarray):
+        return thing.dtype.str, thing.shape, thing.tobytes()
+    if isinstance(thing, dict):
+        return {key: state_of(value) for key, value in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [state_of(one) for one in thing]
+    if isinstance(thing, Array):
+        return thing.dtype, thing.shape, thing.data
+    if isinstance(thing, Strategy):
+        return type(thing), {name: state_of(value) for name, value in vars(thing).items()}
+    return dict(thing) if isinstance(thing, ArrayRecord) else thing
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+# ---- the training is the same
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_models_state_and_generators_are_as_without_hanse(name: str, tmp_path: Path) -> None:
+    without = plain(STRATEGIES[name]())
+    with_it = watched(STRATEGIES[name](), tmp_path / "run")
+    assert with_it == without
+    record = load_run(tmp_path / "run")
+    assert [line.get("gap") for line in record.metrics] == [None] * ROUNDS
+    assert all(seat.value is not None for seat in record.clients)
+    for line in record.metrics:  # no second is counted in two stages
+        stages = {key: spent for key, spent in line.items() if key.startswith("time/")}
+        whole = stages.pop("time/round_s"), stages.pop("time/play_s")
+        assert sum(stages.values()) <= max(whole)
+
+
+def test_the_same_nodes_are_sent_the_same_messages(tmp_path: Path) -> None:
+    grids = RecordedGrid(9), RecordedGrid(9)
+    half = {"fraction_train": 0.5, "fraction_evaluate": 0.3}
+    assert plain(FedAvg(**half), grids[0]) == watched(FedAvg(**half), tmp_path / "run", grids[1])
+    assert grids[0].sent == grids[1].sent
+
+
+def test_what_a_strategy_saves_is_what_it_saves_without_hanse(tmp_path: Path) -> None:
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+    plain(Saving(tmp_path / "without"))
+    watched(Saving(tmp_path / "with"), tmp_path / "run")
+    assert len(files(tmp_path / "with")) == 2 * ROUNDS + 1
+    assert files(tmp_path / "with").keys() == files(tmp_path / "without").keys()
+    for saved, written in files(tmp_path / "with").items():
+        if not saved.endswith("npz"):  # a zip has the time in it
+            assert written == files(tmp_path / "without")[saved]
+    assert all("gap" not in line for line in load_run(tmp_path / "run").metrics)  # it is an average
+
+
+@pytest.mark.parametrize("how", ["text", "torch", "folder", "fifo", "owner", "datagram", "C"])
+def test_a_rule_that_writes_and_is_no_average_is_not_made_again(how: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    watched(SavingMedian(tmp_path / "a", how), tmp_path / "run")
+    gaps = [line["gap"] for line in load_run(tmp_path / "run").metrics]
+    assert all("allowed while" in gap for gap in gaps)
+    assert files(tmp_path / "a").get("log.txt", b"1\n2\n3\n") == b"1\n2\n3\n"
+
+
+# ---- values
+
+
+def by_round(path: Path) -> list[dict[int, float]]:
+    found: list[dict[int, float]] = [{} for _ in range(ROUNDS)]
+    for seat in load_run(path).clients:
+        assert seat.value is not None
+        found[seat.round][seat.client + 1] = seat.value
+    return found
+
+
+def shapley(worth: Callable[[tuple[int, ...]], float], nodes: list[int]) -> dict[int, float]:
+    """By its definition, over all orders of the nodes."""
+    found = dict.fromkeys(nodes, 0.0)
+    for order in itertools.permutations(nodes):
+        for place, node in enumerate(order):
+            found[node] += worth(tuple(sorted(order[: place + 1]))) - worth(tuple(sorted(order[:place])))
+    return {node: total / math.factorial(len(nodes)) for node, total in found.items()}
+
+
+def test_values_of_fedavg_are_those_of_hanse_value(tmp_path: Path) -> None:
+    watched(FedAvg(), tmp_path / "run")
+    arrays = first_arrays()
+    for number, found in enumerate(by_round(tmp_path / "run"), 1):
+        replies = [trained(node, number, arrays) for node in (1, 2, 3, 4)]
+        updates = [reply["arrays"].to_numpy_ndarrays() for reply in replies]
+
+        def worth(model: Any) -> float:
+            return -evaluate(ArrayRecord(model))["loss"]
+
+        told = hanse.value(updates, worth, [10, 20, 30, 40], start=arrays.to_numpy_ndarrays())
+        assert list(found.values()) == pytest.approx(told.values.tolist(), rel=1e-5, abs=1e-6)
+        mean = [sum(w * u[i] for w, u in zip((0.1, 0.2, 0.3, 0.4), updates, strict=True)) for i in range(2)]
+        arrays = ArrayRecord(dict(zip(arrays, (Array(m.astype(np.float32)) for m in mean), strict=True)))
+
+
+def made_again(strategy: Strategy, number: int, replies: list[Message], old: ArrayRecord) -> Any:
+    """What the strategy's aggregate of some nodes' replies is worth, each coalition with the same noise."""
+    before, noise = copy.deepcopy(strategy), np.random.get_state()  # noqa: NPY002
+
+    @cache
+    def worth(nodes: tuple[int, ...]) -> float:
+        np.random.set_state(noise)  # noqa: NPY002
+        mine = [copy.deepcopy(reply) for reply in replies if reply.metadata.src_node_id in nodes]
+        made = copy.deepcopy(before).aggregate_train(number, mine)[0] if nodes else old
+        assert made is not None
+        return -evaluate(made)["loss"]
+
+    return worth
+
+
+@pytest.mark.parametrize("name", ["fedadam", "krum", "median", "dp", "own"])
+def test_values_of_other_rules_are_brute_force_over_aggregates_made_again(name: str, tmp_path: Path) -> None:
+    watched(STRATEGIES[name](), tmp_path / "run")
+    found = by_round(tmp_path / "run")
+    seed()
+    strategy, grid, arrays = STRATEGIES[name](), RecordedGrid(), first_arrays()
+    for number in range(1, ROUNDS + 1):
+        replies = list(grid.send_and_receive(strategy.configure_train(number, arrays, ConfigRecord(), grid)))
+        drawn_before = np.random.get_state()  # noqa: NPY002
+        expected = shapley(made_again(strategy, number, replies, arrays), [1, 2, 3, 4])
+        assert found[number - 1] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        np.random.set_state(drawn_before)  # noqa: NPY002
+        arrays, _ = strategy.aggregate_train(number, replies)
+        list(grid.send_and_receive(strategy.configure_evaluate(number, arrays, ConfigRecord(), grid)))
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.full((4, 3), 0.5))
+        self.b = torch.nn.Parameter(torch.full((3,), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.w) + self.b
+
+
+def samples() -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    return torch.randn(60, 4, generator=draw), torch.randint(3, (60,), generator=draw)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam"])
+def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(name: str, tmp_path: Path) -> None:
+    x, y = samples()
+
+    def loss(arrays: ArrayRecord) -> dict[str, float]:
+        net = Net()
+        net.load_state_dict({k: torch.from_numpy(v.numpy().astype(np.float32)) for k, v in arrays.items()})
+        with torch.no_grad():
+            return {"loss": float(torch.nn.functional.cross_entropy(net(x), y))}
+
+    watched(STRATEGIES[name](), tmp_path / "function", validation=loss)
+    net = Net()
+    before = copy.deepcopy(net.state_dict())
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16, shuffle=True)
+    told = watched(STRATEGIES[name](), tmp_path / "module", validation=loader, model=net, method="mixture")
+    assert told == plain(STRATEGIES[name]())
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+    for mine, other in zip(by_round(tmp_path / "module"), by_round(tmp_path / "function"), strict=True):
+        assert mine == pytest.approx(other, rel=1e-4, abs=1e-5)
+    model = hanse.load(tmp_path / "module", trust=True, model=Net()).model()
+    kind, shape, data = told[0][0]["w"]
+    saved = Array(kind, shape, "numpy.ndarray", data).numpy()
+    assert model.w.detach().numpy() == pytest.approx(saved, rel=1e-6)
+
+
+class Rounded(Net):
+    """Its loss is a step function of the weights, so that the gradient is 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.round(4 * super().forward(x))
+
+
+class Unwatched(Net):
+    """It keeps no track of how it came to its outputs, unless it trains."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.set_grad_enabled(self.training):
+            return super().forward(x)
+
+
+def net_of(arrays: Any) -> Net:
+    net = Net()
+    net.load_state_dict({k: torch.from_numpy(v.numpy().astype(np.float32)) for k, v in arrays.items()})
+    return net
+
+
+def test_with_a_model_the_values_of_an_average_are_path_values_along_its_own_gradient(tmp_path: Path) -> None:
+    """Each reply's value beside a fine Riemann sum of <gradient, weighted step> by autograd, round by round."""
+    x, y = samples()
+    frozen = Net()  # a judge's copy is often frozen, which says nothing about what the app trains
+    frozen.w.requires_grad_(False)
+    told = watched(FedAvg(), tmp_path / "run", validation=(x, y), model=frozen)
+    assert told == plain(FedAvg())
+    assert not frozen.w.requires_grad
+    arrays, fell = first_arrays(), 0.0
+    for number, found in enumerate(by_round(tmp_path / "run"), 1):
+        steps = {}
+        for node, weight in zip((1, 2, 3, 4), (0.1, 0.2, 0.3, 0.4), strict=True):
+            sent = trained(node, number, arrays)["arrays"]
+            steps[node] = {k: weight * (sent[k].numpy() - arrays[k].numpy()).astype(float) for k in arrays}
+        whole = {k: sum(step[k] for step in steps.values()) for k in arrays}
+        expected = dict.fromkeys(steps, 0.0)
+        for t in (np.arange(200) + 0.5) / 200:
+            net = net_of({k: Array(arrays[k].numpy() + t * whole[k]) for k in arrays})
+            torch.nn.functional.cross_entropy(net(x), y).backward()
+            for node, step in steps.items():
+                expected[node] -= sum(float((p.grad.numpy() * step[k]).sum()) for k, p in net.named_parameters()) / 200
+        assert found == pytest.approx(expected, rel=0.01, abs=1e-5)
+        before = float(torch.nn.functional.cross_entropy(net_of(arrays)(x), y).detach())
+        arrays = ArrayRecord({k: Array((arrays[k].numpy() + whole[k]).astype(np.float32)) for k in arrays})
+        fell += before - float(torch.nn.functional.cross_entropy(net_of(arrays)(x), y).detach())
+        assert max(map(abs, found.values())) > 0.002
+    lines = load_run(tmp_path / "run").metrics
+    assert sum(line["value/gain"] for line in lines) == pytest.approx(fell, abs=1e-5)
+    assert sum(line["value/sum"] for line in lines) == pytest.approx(fell, rel=0.01)
+
+
+def test_what_has_no_gradient_or_is_no_average_is_valued_by_other_methods(tmp_path: Path) -> None:
+    x, y = samples()
+    for name, strategy, more in (
+        ("adam", STRATEGIES["fedadam"](), {"model": Net()}),
+        ("accuracy", FedAvg(), {"model": Net(), "utility": "accuracy"}),
+        ("rounded", FedAvg(), {"model": Rounded()}),
+        ("unwatched", FedAvg(), {"model": Unwatched()}),
+    ):
+        watched(strategy, tmp_path / name, validation=(x, y), **more)
+        lines = load_run(tmp_path / name).metrics
+        assert [("value/gain" in line, "value/all_together" in line, "gap" in line) for line in lines] == (
+            [(False, True, False)] * ROUNDS
+        )
+    watched(STRATEGIES["fedadam"](), tmp_path / "asked", validation=(x, y), model=Net(), method="path")
+    gaps = [line["gap"] for line in load_run(tmp_path / "asked").metrics]
+    assert len(gaps) == ROUNDS
+    assert all("'path'" in gap for gap in gaps)
+
+
+@pytest.mark.parametrize("judge", ["function", "module"])
+def test_in_the_increment_game_a_reply_that_changes_nothing_is_worth_nothing(judge: str, tmp_path: Path) -> None:
+    """The game's name was taken and the game of averages played."""
+    x, y = samples()
+
+    def loss(arrays: ArrayRecord) -> dict[str, float]:
+        return {"loss": float(torch.nn.functional.cross_entropy(net_of(arrays)(x), y).detach())}
+
+    def idle(node: int, number: int, reply: Message) -> Message:
+        if node == 3 and number == 1:
+            reply.content["arrays"] = first_arrays()
+        return reply
+
+    more: Any = {"validation": loss} if judge == "function" else {"validation": (x, y), "model": Net()}
+    method = {"name": "exact", "game": "increment"}
+    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, idle), method=method, **more)
+    found = by_round(tmp_path / "run")[0]
+    start, q = first_arrays(), {1: 0.1, 2: 0.2, 4: 0.4}
+    sent = {node: trained(node, 1, start)["arrays"] for node in q}
+
+    def worth(group: tuple[int, ...]) -> float:
+        model = {k: a.numpy() + sum(q[n] * (sent[n][k].numpy() - a.numpy()) for n in group) for k, a in start.items()}
+        return -loss(ArrayRecord({k: Array(a.astype(np.float32)) for k, a in model.items()}))["loss"]
+
+    want = shapley(worth, list(q))
+    assert found == pytest.approx({**want, 3: 0.0}, abs=1e-5)
+    assert min(map(abs, want.values())) > 5e-4
+    watched(STRATEGIES["fedadam"](), tmp_path / "adam", method=method, **more)
+    gaps = [line["gap"] for line in load_run(tmp_path / "adam").metrics]
+    assert len(gaps) == ROUNDS
+    assert all("'increment'" in gap for gap in gaps)
+
+
+@pytest.mark.parametrize("factor", [1e30, math.nan])
+@pytest.mark.parametrize("more", [{}, {"model": Net(), "validation": samples()}])
+def test_what_the_round_refuses_and_the_strategy_has_averaged_is_a_gap(
+    factor: float, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """An update of norm 1e30 was left out of the values, which were those of a model that nobody had made."""
+
+    def meddle(node: int, number: int, reply: Message) -> Message:
+        if node == 2 and number == 2:
+            arrays = {k: Array((factor * v.numpy()).astype(np.float32)) for k, v in reply.content["arrays"].items()}
+            reply.content["arrays"] = ArrayRecord(arrays)
+        return reply
+
+    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, meddle), **more)
+    first, second, _ = load_run(tmp_path / "run").metrics
+    assert "gap" not in first
+    assert second["gap"].startswith("its aggregate is not that of the sound replies alone")
+    assert second["gap"].endswith("node 2")
+
+
+def test_without_data_of_the_servers_the_clients_own_evaluation_is_shared_out(tmp_path: Path) -> None:
+    assert watched(FedAvg(), tmp_path / "run", validation=None) == plain(FedAvg())
+    lines = load_run(tmp_path / "run").metrics
+    assert "client evaluated" in lines[0]["gap"]
+    arrays, losses = first_arrays(), []
+    for number in range(1, ROUNDS + 1):
+        replies = [trained(node, number, arrays)["arrays"] for node in (1, 2, 3, 4)]
+        flat = np.stack([np.concatenate([a.numpy().ravel() for a in r.values()]) for r in replies]).astype(float)
+        old = np.concatenate([a.numpy().ravel() for a in arrays.values()]).astype(float)
+        shares, moves = np.array([0.1, 0.2, 0.3, 0.4]), flat - old
+        new = shares @ flat
+        arrays = ArrayRecord(
+            {"w": Array(new[:12].reshape(4, 3).astype(np.float32)), "b": Array(new[12:].astype(np.float32))}
+        )
+        reported = [evaluated(node, number, arrays)["metrics"]["eval_loss"] for node in (1, 2, 3, 4)]
+        losses.append(np.average(reported, weights=[1, 2, 3, 4]))
+        if number > 1:
+            parts = shares * (moves @ (shares @ moves))
+            expected = (losses[-2] - losses[-1]) * parts / parts.sum()
+            found = [s.value for s in load_run(tmp_path / "run").clients if s.round == number - 1]
+            assert found == pytest.approx(expected.tolist(), rel=1e-3)
+
+
+def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
+    without = plain(FedAvg())
+    assert watched(FedAvg(), tmp_path / "run", payment={"name": "recorded:Wages", "pot": 7}) == without
+    run = hanse.load(tmp_path / "run", trust=True)
+    assert sum(run.book.balance(f"client/{c}") for c in range(4)) == (4 * 100 + ROUNDS * 7) * TOKEN
+    for command in ("ledger verify", "report", "statement"):
+        more = ["--receipts", str(tmp_path / "run" / "receipts")] if command == "ledger verify" else []
+        more = ["--client", "0"] if command == "statement" else more
+        done = CliRunner().invoke(app, [*command.split(), str(tmp_path / "run"), *more])
+        assert done.exit_code == 0, done.output
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"validation": 3}, "function evaluate"),
+        ({"model": "net"}, "torch.nn.Module"),
+        ({"validation": None, "model": Net()}, "model: needs validation="),
+        ({"method": "mixtur"}, "method: 'mixtur'"),
+        ({"method": "first_order"}, "method: FirstOrder"),
+        ({"method": "path"}, "method: 'path'"),
+        ({"method": {"name": "path", "novel": True}}, "method.novel: true"),
+        (
+            {"method": "path", "model": Net(), "validation": samples(), "utility": "accuracy"},
+            "method: 'path'",
+        ),
+        (
+            {"method": "path", "model": Rounded(), "validation": samples()},
+            "method: 'path'",
+        ),
+        (
+            {"method": "path", "model": Unwatched(), "validation": samples()},
+            "method: 'path'",
+        ),
+        ({"payment": "tokens"}, "payment: Tokens"),
+        ({"payment": "ipfl"}, "payment: IPFL"),
+        ({"payment": "nobody:Wages"}, "payment: 'nobody:Wages'"),
+        ({"grant": -1.0}, "grant"),
+        ({"clients": 0}, "clients: 0: must be a whole number from 1"),
+        ({"utility": ""}, "utility: ''"),
+        ({"out": None}, "new folder"),
+        ({"names": ["Harvest"]}, "'Harvest'"),
+        ({"names": {"Harvest": 1}}, "names: {'Harvest': 1}: must be what nodes are called, by node id"),
+        ({"validation": (torch.randn(4, 7), torch.tensor([0, 1, 2, 0])), "model": Net()}, "model: Net: the model"),
+    ],
+)
+def test_wrong_arguments_are_one_line_before_anything_is_made(more: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.valued(FedAvg(), **{"out": tmp_path / "run", "validation": evaluate, **more})
+    assert said in wrong.value.lines[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_strategy_a_place_that_is_taken_and_two_listeners_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"strategy: object: must be"):
+        hanse.valued(object(), out=tmp_path / "run")  # type: ignore[type-var]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="class FedAvg"):
+        hanse.valued(FedAvg, out=tmp_path / "run")  # type: ignore[type-var]
+    with pytest.raises(UserError) as wrong, hanse.valued(FedAvg(), out=tmp_path / "run"):
+        pass
+    assert str(wrong.value) == f"out: {tmp_path / 'run'}: exists already; give another folder, or overwrite=True"
+    with pytest.raises(UserError, match=r"hanse.valued"):
+        hanse.valued(FedAvg(), out=tmp_path / "run").start(RecordedGrid(), first_arrays(), num_rounds=1)
+    strategy = FedAvg()
+    with (
+        hanse.valued(strategy, validation=evaluate, out=tmp_path / "a"),
+        pytest.raises(UserError, match="in another"),
+        hanse.valued(strategy, validation=evaluate, out=tmp_path / "b"),
+    ):
+        pass
+    assert not set(LISTENED) & vars(strategy).keys()
+    assert not (tmp_path / "a").exists()  # no round was played
+
+
+@pytest.mark.parametrize(
+    ("validation", "utility", "said"),
+    [
+        (lambda arrays: 1 / 0, None, "validation: raised ZeroDivisionError"),
+        (lambda: 1.0, None, "validation: raised TypeError"),
+        (lambda arrays: math.nan, None, "validation: returned nan: must be finite"),
+        (lambda arrays: None, None, "validation: returned 'None': must be a number"),
+        (lambda arrays: "good", None, "validation: returned 'good': must be a number"),
+        (lambda arrays: {"loss": 1.0}, "accuracy", "utility: 'accuracy': the model has no figure of that name"),
+        (lambda arrays: {"a": 1.0, "b": 2.0}, None, "utility: must name one of the model's figures: a, b"),
+        (lambda arrays: 1.0, "loss", "utility: 'loss': validation returned 1.0: must be numbers by name"),
+    ],
+)
+def test_an_evaluation_that_never_works_is_said_before_anything_is_sent(
+    validation: Any, utility: str | None, said: str, tmp_path: Path
+) -> None:
+    grid, strategy = RecordedGrid(), FedAvg()
+    with (
+        pytest.raises(UserError) as wrong,
+        hanse.valued(strategy, validation=validation, utility=utility, out=tmp_path / "run"),
+    ):
+        strategy.start(grid, first_arrays(), num_rounds=1)
+    assert said in wrong.value.lines[0]
+    assert "the model before the first round" in wrong.value.lines[0]
+    assert ("forest" in wrong.value.lines[0]) == ("ZeroDivision" in said or "finite" in said)
+    assert not grid.sent
+    assert not (tmp_path / "run").exists()
+
+
+def test_arrays_that_are_not_the_models_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    grid, strategy = RecordedGrid(), FedAvg()
+    other = ArrayRecord({"w": Array(np.zeros((4, 3), np.float32)), "b": Array(np.zeros(5, np.float32))})
+    listening = hanse.valued(strategy, validation=samples(), model=Net(), out=tmp_path / "run")
+    with pytest.raises(UserError, match=r"array 'b': has shape \[5\]: must be \[3\]"), listening:
+        strategy.start(grid, other, num_rounds=1)
+    assert not grid.sent
+
+
+def test_what_clients_report_counts_by_one_name_all_the_way() -> None:
+    worth = ByClients()
+    assert worth.figure({"duration": 3.0}) is None  # the only number there is says nothing of the model
+    assert worth.figure({"duration": 3.0, "eval_acc": 0.75, "eval_loss": 0.5}) == -0.5
+    assert worth.figure({"eval_acc": 0.75}) is None
+    assert ByClients("f1").figure({"f1": 0.25, "loss": 1.0}) == 0.25
+
+
+def gaps(path: Path) -> list[str | None]:
+    return [line.get("gap") for line in load_run(path).metrics]
+
+
+def test_an_evaluation_that_fails_later_is_a_gap_and_training_goes_on(tmp_path: Path) -> None:
+    calls = itertools.count()
+
+    def fragile(arrays: ArrayRecord) -> float:
+        if next(calls) > 20:
+            raise RuntimeError("CUDA out of memory")
+        return evaluate(arrays)["loss"]
+
+    assert watched(FedAvg(), tmp_path / "run", validation=fragile) == plain(FedAvg())
+    first, *others = gaps(tmp_path / "run")
+    assert first is None
+    assert others == ["validation: raised RuntimeError: CUDA out of memory"] * 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (Locked, "its attribute 'lock' cannot be pickled"),
+        (Outside, "it has state that a copy does not carry"),
+    ],
+)
+def test_state_that_a_copy_cannot_carry_is_a_gap(strategy: type[Strategy], said: str, tmp_path: Path) -> None:
+    watched(strategy(), tmp_path / "run", validation=evaluate)
+    assert all(said in str(gap) for gap in gaps(tmp_path / "run"))
+    assert all(seat.value is None and seat.weight is None for seat in load_run(tmp_path / "run").clients)
+
+
+def test_an_aggregate_that_a_copy_makes_otherwise_is_a_gap(tmp_path: Path) -> None:
+    watched(Timed(), tmp_path / "run")
+    assert all("carry" in str(gap) for gap in gaps(tmp_path / "run"))
+
+
+def test_state_of_a_class_stays_as_it_is_while_other_aggregates_are_made(tmp_path: Path) -> None:
+    Shared.seen.clear()
+    watched(Shared(), tmp_path / "run")
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+    assert Shared.seen == [1, 2, 3]
+
+
+def test_a_lambda_is_no_part_of_a_pickle_unless_it_makes_metrics() -> None:
+    strategy = FedMedian(train_metrics_aggr_fn=lambda contents, key: MetricRecord({}))
+    pickled(strategy)
+    strategy.hook = lambda: None  # type: ignore[attr-defined]
+    with pytest.raises(NotAgain, match="'hook'"):
+        pickled(strategy)
+
+
+def test_clients_that_fail_leave_or_come_are_named_and_the_others_valued(tmp_path: Path) -> None:
+    def meddle(node: int, round: int, reply: Message) -> Message | None:
+        if (node, round) == (2, 1):
+            return failed(reply)
+        return None if (node, round) == (3, 2) else reply
+
+    class Growing(RecordedGrid):
+        def get_node_ids(self) -> Any:
+            return list(range(1, 4 + (len(self.sent) > 20)))
+
+    grids = [Growing(4, meddle) for _ in range(2)]
+    few = {"min_train_nodes": 3, "min_available_nodes": 3}
+    assert plain(FedAvg(**few), grids[0]) == watched(FedAvg(**few), tmp_path / "run", grids[1])
+    seats = {(s.round, s.client): s for s in load_run(tmp_path / "run").clients}
+    assert seats[0, 1].refused == "the client failed: out of memory"
+    assert seats[1, 2].refused == "no reply"
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+    assert [seats[0, c].value is None for c in range(3)] == [False, True, False]
+
+
+def test_more_nodes_than_there_is_room_for_are_a_gap_that_says_so(tmp_path: Path) -> None:
+    assert plain(FedAvg()) == watched(FedAvg(), tmp_path / "run", clients=3)
+    assert gaps(tmp_path / "run") == ["clients: 4 nodes have come, and there is room for 3"] * ROUNDS
+
+
+def test_the_report_and_statements_say_which_rounds_have_no_values_and_in_what_unit_the_others_are(
+    tmp_path: Path,
+) -> None:
+    watched(FedAvg(), tmp_path / "run", validation=None)
+    told = f"Round 0 (of {ROUNDS}, counted from 0) has no values and is left out of all sums of values: no client "
+    told += "evaluated"
+    assert told in " ".join(warnings([], [load_run(tmp_path / "run")]))
+    found = statement(tmp_path / "run", 0)
+    assert found.contributed.gaps[0].startswith(told)
+    assert told in render(found)
+    assert (
+        "A value of 0.1 is a loss lower by 0.1, or, without a loss, an accuracy higher, as the"
+        in found.contributed.measured
+    )
+    watched(FedAvg(), tmp_path / "b")
+    measured = statement(tmp_path / "b", 0).contributed.measured
+    assert "A value of 0.1 is loss lower by 0.1, by the server's own function." in measured
+
+
+def test_statements_and_the_live_page_count_the_clients_that_came_and_not_those_that_there_is_room_for(
+    tmp_path: Path,
+) -> None:
+    watched(FedAvg(), tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    far = progress_of(tmp_path / "run", load_run(tmp_path / "run").config, json.loads(lines[-1]), None, 0.0)
+    assert (far["clients"], far["rounds"], far["state"]) == (4, ROUNDS, "finished")
+    models = statement(tmp_path / "run", 0).models
+    assert (models.reached, models.deliveries) == (3, 3 * ROUNDS)
+
+
+def test_what_is_advised_can_be_done_in_an_app(tmp_path: Path) -> None:
+    def useless(arrays: ArrayRecord) -> float:
+        return 0.0 if all((array.numpy() == 0.5).all() for array in arrays.values()) else math.nan
+
+    watched(FedAvg(), tmp_path / "run")
+    told = {statement(tmp_path / "run", client).short["What next"] for client in range(4)}
+    assert "training alone" in told
+    assert not [one for one in told if "hanse.load" in one]
+    config = (tmp_path / "run" / "config.toml").read_text()
+    (tmp_path / "run" / "config.toml").write_text(config.replace(f"rounds = {ROUNDS}", "rounds = 9"))
+    assert "new out" in answers(group_runs([load_run(tmp_path / "run")])).next
+    watched(FedAvg(), tmp_path / "b", validation=useless)
+    assert len(gaps := hanse.load(tmp_path / "b", trust=True).record.gaps) == 1, gaps
+    rows = hanse.load(tmp_path / "b", trust=True).clients_to_pandas()
+    assert rows.groupby("name")["value"].count().to_dict() == {f"node {node}": 0 for node in (1, 2, 3, 4)}
+    assert statement(tmp_path / "b", 0).short["What next"].startswith("ask why no round has values")
+    assert answers(group_runs([load_run(tmp_path / "b")])).next == "See in the report why no round has values."
+
+
+def test_replies_without_weights_and_of_other_shapes_are_named(tmp_path: Path) -> None:
+    def meddle(node: int, round: int, reply: Message) -> Message:
+        if node == 1:
+            reply.content["arrays"] = ArrayRecord({"w": Array(np.zeros((4, 3))), "b": Array(np.zeros(9))})
+        if node == 2:
+            reply.content["metrics"] = MetricRecord({})
+        if node == 3:
+            reply.content["arrays"]["w"] = Array(np.full((4, 3), np.nan, np.float32))
+        return reply
+
+    assert plain(First(), RecordedGrid(4, meddle)) == watched(First(), tmp_path / "run", RecordedGrid(4, meddle))
+    reasons = {s.client: s.refused for s in load_run(tmp_path / "run").clients if s.round == 0}
+    assert reasons[0] == "its reply: array 'b': has shape [9]: must be [3]"
+    assert reasons[1] is None
+    assert reasons[2] == "update has NaN or infinite entries"
+
+
+def test_a_strategy_that_raises_raises_as_ever_and_the_rounds_before_are_kept(tmp_path: Path) -> None:
+    class Failing(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            if server_round == 2:
+                raise RuntimeError("mine")
+            return super().aggregate_train(server_round, replies)
+
+    strategy = Failing()
+    with pytest.raises(RuntimeError, match="mine"):
+        watched(strategy, tmp_path / "run")
+    assert gaps(tmp_path / "run") == [None, "the strategy made no aggregate"]
+    assert not set(LISTENED) & vars(strategy).keys()
+
+
+def test_a_full_disk_ends_the_record_and_not_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hanse.runs.rundir import RunDir
+
+    without = plain(FedAvg())
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDir, "append", full)
+    assert watched(FedAvg(), tmp_path / "run") == without
+
+
+def test_iterators_are_read_once_and_a_strategy_of_ones_own_start_is_called(tmp_path: Path) -> None:
+    class Lazy(FedAvg):
+        started = 0
+
+        def configure_train(self, *given: Any, **more: Any) -> Any:
+            return (message for message in super().configure_train(*given, **more))
+
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            return super().aggregate_train(server_round, list(replies))
+
+        def start(self, *given: Any, **more: Any) -> Any:
+            self.started += 1
+            return super().start(*given, **more)
+
+    class Iterating(RecordedGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            return iter(list(super().send_and_receive(messages)))
+
+    assert plain(Lazy(), Iterating()) == watched(Lazy(), tmp_path / "run", Iterating())
+    assert len(by_round(tmp_path / "run")[2]) == 4
+
+
+def test_a_forest_is_valued_by_aggregating_again(tmp_path: Path) -> None:
+    """XGBoost's arrays are bytes: nothing to average, but the strategy's own aggregate can be evaluated."""
+    import json
+
+    def forest(trees: int, node: int) -> bytes:
+        model = {
+            "gbtree_model_param": {"num_trees": str(trees), "num_parallel_tree": "1"},
+            "iteration_indptr": list(range(trees + 1)),
+            "trees": [{"id": i, "node": node} for i in range(trees)],
+            "tree_info": [0] * trees,
+        }
+        return json.dumps({"learner": {"gradient_booster": {"model": model}}}).encode()
+
+    def meddle(node: int, round: int, reply: Message) -> Message:
+        reply.content["arrays"] = ArrayRecord([np.frombuffer(forest(1, node), np.uint8)])
+        return reply
+
+    def worth(arrays: ArrayRecord) -> float:
+        data = arrays["0"].numpy().tobytes()
+        if not data:
+            return 0.0
+        trees = json.loads(data)["learner"]["gradient_booster"]["model"]["trees"]
+        return sum(t["node"] for t in trees) ** 0.5
+
+    class Bytes(RecordedGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            for message in messages:
+                message.content["arrays"] = first_arrays()  # the recorded nodes know no forests
+            return super().send_and_receive(messages)
+
+    strategy, grid = FedXgbBagging(), Bytes(4, meddle)
+    seed()
+    with hanse.valued(strategy, validation=worth, out=tmp_path / "run"):
+        strategy.start(grid, ArrayRecord([np.frombuffer(b"", np.uint8)]), num_rounds=1)
+    found = by_round(tmp_path / "run")[0]
+    expected = shapley(lambda nodes: sum(nodes) ** 0.5, [1, 2, 3, 4])
+    assert found == pytest.approx(expected)
+
+
+def test_an_ro_crate_of_the_run_says_what_made_it_and_what_clients_were_worth(tmp_path: Path) -> None:
+    rocrate = pytest.importorskip("rocrate.rocrate", reason="needs the extra 'crate'")
+    watched(FedAdam(eta=0.25), tmp_path / "run", names={1: "Harvest"})
+    before = files(tmp_path / "run")
+    done = CliRunner().invoke(app, ["crate", str(tmp_path / "run"), "--author", "A. Name"])
+    assert done.exit_code == 0, done.output
+    assert files(tmp_path / "run").keys() - before.keys() == {"ro-crate-metadata.json"}
+    crate = rocrate.ROCrate(str(tmp_path / "run"))
+    action = crate.dereference("#fl-run")
+    assert [one["name"] for one in action["instrument"]][-1] == "FedAdam"
+    assert crate.dereference("#strategy-eta")["value"] == 0.25
+    value = sum(found[1] for found in by_round(tmp_path / "run"))
+    assert crate.dereference("#value-client-0")["value"] == pytest.approx(value)
+    assert "Harvest" in crate.dereference("#value-client-0")["name"]
+    assert "ro-crate-profile" in crate.root_dataset["conformsTo"].id
+
+
+class Reporting(RecordedGrid):
+    """Nodes that say which partition they are, in a metric or a text."""
+
+    def __init__(self, says: Callable[[int], Any]) -> None:
+        def meddle(node: int, round: int, reply: Message) -> Message:
+            said = says(node)
+            key = "metrics" if isinstance(said, int | float) else "who"
+            if key == "metrics":
+                reply.content["metrics"]["partition-id"] = said
+            else:
+                reply.content["who"] = ConfigRecord({"partition-id": said})
+            return reply
+
+        super().__init__(4, meddle)
+
+
+@pytest.mark.parametrize(
+    ("says", "names"),
+    [
+        (lambda node: node * 10, ["partition 10", "partition 20", "partition 30", "partition 40"]),
+        (lambda node: f"<b>Site {node}</b>", [f"<b>Site {node}</b>" for node in (1, 2, 3, 4)]),
+        (lambda node: 7, ["partition 7", *(f"partition 7 (node {node})" for node in (2, 3, 4))]),
+        (lambda node: b"x", [f"node {node}" for node in (1, 2, 3, 4)]),
+    ],
+)
+def test_nodes_are_called_what_they_report(says: Any, names: list[str], tmp_path: Path) -> None:
+    watched(FedAvg(), tmp_path / "run", Reporting(says), names="partition-id")
+    assert list(load_run(tmp_path / "run").names) == names
+    assert plain(FedAvg(), Reporting(says)) == watched(FedAvg(), tmp_path / "b", Reporting(says), names="partition-id")
+
+
+@pytest.mark.parametrize("key", ["partition_id", "partition-id"])
+def test_a_key_that_no_client_reports_is_warned_of_once(
+    key: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched(FedAvg(), tmp_path / "run", Reporting(lambda node: node), names=key)
+    told = [record.getMessage() for record in caplog.records if "names" in record.getMessage()]
+    assert told == ["hanse: names: no client reports 'partition_id', so they are called by node id; they report "
+                    "'num-examples', 'partition-id', 'train_loss'"] * (key == "partition_id")  # fmt: skip
+
+
+def test_what_names_may_be(tmp_path: Path) -> None:
+    for wrong in ("", 3, {"a": "b"}):
+        with pytest.raises(UserError, match="node id"):
+            hanse.valued(FedAvg(), out=tmp_path / "x", names=wrong)  # type: ignore[arg-type]
+
+
+def test_the_strategys_own_figures_are_in_the_record(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def judge(number: int, arrays: ArrayRecord) -> MetricRecord:
+        seen.append(number)
+        return MetricRecord({"loss": 1.0 / (1 + number), "accuracy": 0.1 * number, "many": [1.0, 2.0]})
+
+    strategy = FedAvg()
+    seed()
+    with hanse.valued(strategy, out=tmp_path / "run", validation=evaluate):
+        result = strategy.start(RecordedGrid(), first_arrays(), num_rounds=ROUNDS, evaluate_fn=judge)
+    assert seen == [0, 1, 2, 3]
+    lines = load_run(tmp_path / "run").metrics
+    assert len(lines) == ROUNDS
+    for number, line in enumerate(lines, 1):
+        assert line["test/loss"] == line["strategy/server/loss"] == 1.0 / (1 + number)
+        assert line["test/accuracy"] == pytest.approx(0.1 * number)
+        assert line["strategy/train/train_loss"] == result.train_metrics_clientapp[number]["train_loss"]
+        assert line["strategy/evaluate/eval_loss"] == result.evaluate_metrics_clientapp[number]["eval_loss"]
+        assert "strategy/server/many" not in line
+        assert "value/sum" in line
+    alone = FedAvg()
+    seed()
+    again = alone.start(RecordedGrid(), first_arrays(), num_rounds=ROUNDS, evaluate_fn=judge)
+    assert numbers(again) == numbers(result)
+    assert again.evaluate_metrics_serverapp == result.evaluate_metrics_serverapp
+
+
+def test_an_evaluation_that_fails_ends_the_app_and_not_the_record(tmp_path: Path) -> None:
+    def judge(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if number == 2:
+            raise OSError("no test data")
+        return None
+
+    with pytest.raises(OSError, match="no test data"), hanse.valued(FedAvg(), out=tmp_path / "run") as strategy:
+        strategy.start(RecordedGrid(), first_arrays(), num_rounds=ROUNDS, evaluate_fn=judge)
+    assert len(load_run(tmp_path / "run").metrics) == 2
+
+
+def test_a_folder_inside_an_app_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.flwr.app]\npublisher = "me"\n')
+    hanse.valued(FedAvg(), out=tmp_path / "runs" / "valued", validation=evaluate)
+    assert f"{tmp_path}" in caplog.text
+    caplog.clear()
+    (tmp_path / "pyproject.toml").write_text("[tool.ruff]\n")
+    hanse.valued(FedAvg(), out=tmp_path / "runs" / "valued", validation=evaluate)
+    assert caplog.text == ""

@@ -1,0 +1,315 @@
+"""Strategies and functions that do not mean well with ``hanse.valued``: the training is as without it, bit for bit."""
+
+import copy
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Strategy
+from recorded import RecordedGrid, first_arrays
+from strategies import (
+    HISTORY,
+    Bound,
+    ByCounter,
+    Cached,
+    Counter,
+    Decorated,
+    Defaults,
+    Drawing,
+    Helped,
+    Last,
+    Partly,
+    Slotted,
+    Switching,
+    Threaded,
+    Wrapper,
+    forget,
+)
+from test_valued import ROUNDS, evaluate, gaps, plain, watched
+
+from hanse.base.errors import UserError
+from hanse.runs.run_record import load_run
+
+REMEMBERS = "it has state that a copy does not carry"
+SHARING: dict[type[Strategy], str] = {
+    Helped: REMEMBERS,
+    Drawing: REMEMBERS,
+    Cached: REMEMBERS,
+    Decorated: REMEMBERS,
+    Defaults: REMEMBERS,
+    Bound: "",
+    Partly: "its attribute 'add' cannot be pickled",
+    Slotted: "its attribute 'memory' cannot be pickled",
+    ByCounter: REMEMBERS,
+}
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_state_outside_of_the_strategy_is_left_as_it_is(kind: type[Strategy], tmp_path: Path) -> None:
+    forget()
+    without, calls = comparable(plain(kind())), (list(HISTORY), Counter.calls)
+    forget()
+    assert comparable(watched(kind(), tmp_path / "run")) == without
+    assert (HISTORY, Counter.calls) == calls
+    assert all(SHARING[kind] in str(gap) and bool(gap) == bool(SHARING[kind]) for gap in gaps(tmp_path / "run"))
+
+
+def comparable(told: Any) -> Any:
+    """Functions and objects of a strategy are other ones in another run."""
+    numbers, (kind, state), drawn = told
+    return numbers, kind, {k: v for k, v in state.items() if k not in ("add", "memory", "counter")}, drawn
+
+
+@pytest.mark.parametrize("how", ["thread", "pool", "new pool"])
+def test_what_threads_write_is_written_once_a_round(how: str, tmp_path: Path) -> None:
+    watched(Threaded(tmp_path / "log", how), tmp_path / "run")
+    assert (tmp_path / "log").read_text() == "x" * ROUNDS
+    # nobody waits for what a bare thread has raised
+    assert [bool(gap) for gap in gaps(tmp_path / "run")] == [how != "thread"] * ROUNDS
+
+
+# ---- strategies that look at themselves
+
+
+@pytest.mark.parametrize("when", ["start", "round 2", "aggregate"])
+def test_a_strategy_that_gives_itself_another_method_goes_on_with_it(when: str, tmp_path: Path) -> None:
+    strategies = Switching(when), Switching(when)
+    assert watched(strategies[0], tmp_path / "run")[0] == plain(strategies[1])[0]
+    assert list(vars(strategies[0])) == list(vars(strategies[1]))
+    assert gaps(tmp_path / "run")[1:] == [None] * (ROUNDS - 1)
+
+
+def test_a_wrapper_of_ones_own_is_valued_as_what_it_wraps(tmp_path: Path) -> None:
+    told = watched(Wrapper(FedAdam()), tmp_path / "wrapped")
+    assert told == plain(Wrapper(FedAdam()))
+    watched(FedAdam(), tmp_path / "bare")
+    assert gaps(tmp_path / "wrapped") == [None] * ROUNDS
+    values = [
+        (tmp_path / name / "clients.parquet").exists() and worths(tmp_path / name) for name in ("wrapped", "bare")
+    ]
+    assert values[0] == values[1]
+
+
+def worths(path: Path) -> list[float | None]:
+    return [seat.value for seat in load_run(path).clients]
+
+
+# ---- functions that say what a model is worth
+
+
+def empties(arrays: ArrayRecord) -> float:
+    found = evaluate(arrays)["loss"]
+    arrays.pop("w")
+    return found
+
+
+def zeroes(arrays: ArrayRecord) -> float:
+    found = evaluate(arrays)["loss"]
+    for name in list(arrays):
+        arrays[name] = Array(0 * arrays[name].numpy())
+    return found
+
+
+def spoils(arrays: ArrayRecord) -> float:
+    found = evaluate(arrays)["loss"]
+    for array in arrays.values():
+        array.data = b""
+    return found
+
+
+def sets(arrays: ArrayRecord) -> float:
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    torch.set_grad_enabled(False)
+    np.seterr(all="ignore")
+    return evaluate(arrays)["loss"]
+
+
+def settings() -> Any:
+    exact = torch.are_deterministic_algorithms_enabled()
+    return torch.get_default_dtype(), exact, torch.get_num_threads(), torch.is_grad_enabled(), np.geterr()
+
+
+@pytest.mark.parametrize("function", [empties, zeroes, spoils, sets])
+@pytest.mark.parametrize("kind", [FedAvg, FedMedian])
+def test_an_evaluation_changes_neither_its_arrays_nor_settings(
+    kind: type[Strategy], function: Callable[[ArrayRecord], float], tmp_path: Path
+) -> None:
+    before = settings()
+    told = watched(kind(), tmp_path / "run", validation=function)
+    after = settings()
+    assert after == before
+    assert told == plain(kind())
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+    watched(kind(), tmp_path / "other", validation=lambda arrays: evaluate(arrays)["loss"])
+    assert worths(tmp_path / "run") == worths(tmp_path / "other")
+
+
+def test_an_evaluation_that_ends_the_program_is_a_gap(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def leaving(arrays: ArrayRecord) -> float:
+        calls.append(1)
+        if len(calls) > 5:
+            sys.exit(3)
+        return evaluate(arrays)["loss"]
+
+    assert watched(FedAvg(), tmp_path / "run", validation=leaving) == plain(FedAvg())
+    assert gaps(tmp_path / "run") == ["validation: raised SystemExit: 3"] * ROUNDS
+
+
+class Odd:
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+
+@pytest.mark.parametrize("said", [Odd(), torch.ones(2), 10**400, {1: Odd()}])
+def test_what_is_no_number_is_one_line(said: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"validation: returned"):
+        watched(FedAvg(), tmp_path / "run", validation=lambda arrays: said)
+
+
+def test_a_figure_may_have_any_name(tmp_path: Path) -> None:
+    watched(FedAvg(), tmp_path / "run", validation=lambda arrays: {1: evaluate(arrays)["loss"]})
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+
+
+# ---- replies
+
+
+def weighing(weight: Any) -> Callable[[Message], None]:
+    def change(reply: Message) -> None:
+        reply.content["metrics"] = MetricRecord({"num-examples": weight, "train_loss": 1.0})
+
+    return change
+
+
+def garbage(reply: Message) -> None:
+    reply.content["arrays"]["w"].data = b"junk"
+
+
+def words(reply: Message) -> None:
+    reply.content["arrays"]["w"] = Array(np.full((4, 3), "x"))
+
+
+def changing(change: Callable[[Message], None]) -> RecordedGrid:
+    def meddle(node: int, round: int, reply: Message) -> Message:
+        if node == 1:
+            change(reply)
+        return reply
+
+    return RecordedGrid(4, meddle)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (weighing(-5), "its reply's 'num-examples' is -5: must be a number from 0 to 9e+15"),
+        (weighing(math.nan), "its reply's 'num-examples' is nan: must be"),
+        (weighing(1e300), "its reply's 'num-examples' is 1e+300: must be"),
+        (weighing([1, 2]), "its reply's 'num-examples' is [1, 2]: must be"),
+        (garbage, "its reply: array 'w' cannot be read"),
+        (words, "its reply: array"),
+    ],
+)
+def test_a_reply_that_cannot_be_read_is_refused_and_the_others_are_valued(
+    change: Callable[[Message], None], said: str, tmp_path: Path
+) -> None:
+    assert watched(Last(), tmp_path / "run", changing(change)) == plain(Last(), changing(change))
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+    seats = load_run(tmp_path / "run").clients
+    assert all((seat.refused or "").startswith(said) == (seat.client == 0) for seat in seats)
+    assert all((seat.value is None) == (seat.client == 0) for seat in seats)
+
+
+@pytest.mark.parametrize("weight", [-5, 1e300])
+@pytest.mark.parametrize("kind", [FedAvg, FedMedian])
+def test_a_model_with_refused_replies_in_it_has_no_values(kind: type[Strategy], weight: float, tmp_path: Path) -> None:
+    change = weighing(weight)
+    assert watched(kind(), tmp_path / "run", changing(change)) == plain(kind(), changing(change))
+    assert all("refused here" in str(gap) for gap in gaps(tmp_path / "run"))
+    assert worths(tmp_path / "run") == [None] * 4 * ROUNDS
+
+
+class Twice(RecordedGrid):
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        replies = list(super().send_and_receive(messages))
+        return [*replies, copy.deepcopy(replies[0])]
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedMedian])
+def test_a_client_that_answers_twice_is_named(kind: type[Strategy], tmp_path: Path) -> None:
+    assert watched(kind(), tmp_path / "run", Twice()) == plain(kind(), Twice())
+    assert all("refused here" in str(gap) for gap in gaps(tmp_path / "run"))
+    assert [s.refused for s in load_run(tmp_path / "run").clients[:2]] == ["it answered more than once", None]
+
+
+class Boasting(RecordedGrid):
+    """Evaluates on more samples than there are."""
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        replies = list(super().send_and_receive(messages))
+        for reply in replies:
+            if "arrays" not in reply.content:
+                reply.content["metrics"] = MetricRecord({"num-examples": 1e300, "eval_loss": 1.0, "eval_acc": 0.5})
+        return replies
+
+
+def test_evaluations_that_cannot_be_are_left_out(tmp_path: Path) -> None:
+    assert watched(FedAvg(), tmp_path / "run", Boasting()) == plain(FedAvg(), Boasting())
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+
+
+class Broken(RecordedGrid):
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        list(super().send_and_receive(messages))
+        raise ConnectionError("mine")
+
+
+def test_a_round_in_which_nothing_came_back_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match="mine"):
+        watched(FedAvg(), tmp_path / "run", Broken())
+    assert gaps(tmp_path / "run") == ["nobody replied soundly"]
+    assert [seat.refused for seat in load_run(tmp_path / "run").clients] == ["no reply"] * 4
+
+
+# ---- what an average is
+
+
+def halved(node: int, round: int, reply: Message) -> Message:
+    arrays = reply.content["arrays"]
+    reply.content["arrays"] = ArrayRecord({k: Array(a.numpy().astype(np.float16)) for k, a in arrays.items()})
+    return reply
+
+
+def test_averages_of_half_precision_are_averages(tmp_path: Path) -> None:
+    assert watched(FedAvg(), tmp_path / "run", RecordedGrid(4, halved)) == plain(FedAvg(), RecordedGrid(4, halved))
+    assert gaps(tmp_path / "run") == [None] * ROUNDS
+
+
+def slightly(node: int, round: int, reply: Message) -> Message:
+    """A fine-tuning: one step of 1e-5 from a weight of 0.5."""
+    draw = np.random.default_rng([node, round])
+    reply.content["arrays"] = ArrayRecord(
+        {k: Array((a.numpy() + 1e-5 * draw.standard_normal(a.shape)).astype(np.float32)) for k, a in START.items()}
+    )
+    return reply
+
+
+START = first_arrays()
+
+
+def test_a_median_of_small_steps_is_no_average(tmp_path: Path) -> None:
+    watched(FedMedian(), tmp_path / "run", RecordedGrid(4, slightly))
+    lines = load_run(tmp_path / "run").metrics
+    assert [line.get("value/aggregated_again") for line in lines] == [1.0] * ROUNDS

@@ -1,0 +1,511 @@
+"""Who may talk to a SuperLink: nodes with an admitted key through the proxy, its user on its machine, nobody else."""
+
+import asyncio
+import http.client
+import http.server
+import json
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from deployed import APP, experiment, final, free_ports, metrics, network, plan, until
+from flwr.app import Message, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import push_objects
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.routers.fleet.router import router
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from forging import receipt
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli import app
+from hanse.core.port import Ask, Request
+from hanse.federation.codec import Message as Packed
+from hanse.federation.codec import pack
+from hanse.federation.node import Assignment
+from hanse.flower.message import QUERY, to_records
+from hanse.flower.operator_key import PINNED, make_operator_key
+from hanse.wings.operate import server_access, warm_process
+from hanse.wings.operate.certificates import make_certificates, make_node_key, make_outside
+from hanse.wings.operate.loopback import Loopback, flwr
+
+STRANGER = 65534  # a user that is not this one: nobody
+TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:4650 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0100007F:C001 0100007F:4650 01 00000000:00000000 00:00000000 00000000  {user}        0 2 1 0 100 0 0 10 0
+   2: 0100007F:C002 0100007F:4650 06 00000000:00000000 03:0000016F 00000000     0        0 0 3 0 100 0 0 10 0
+"""
+# Flower's command line, several commands in one interpreter: starting one takes seconds
+INTRUDER = """
+import contextlib, io, json, sys
+from flwr.cli.app import app
+for arguments in json.loads(sys.argv[1]):
+    said, code = io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            code = app(arguments, standalone_mode=False)
+        except BaseException as wrong:
+            code = wrong
+    print("tried:", "failed" if code else "done", " ".join(said.getvalue().split()), repr(code))
+"""
+
+
+def test_the_proxy_passes_all_that_flower_has_for_nodes_but_registering_without_a_key(tmp_path: Path) -> None:
+    served = {route.path.removeprefix("/v1/fleet/") for route in router.routes}  # type: ignore[attr-defined]
+    assert served - set(server_access.NEEDED) == {"register-node", "unregister-node"}
+    assert set(server_access.NEEDED) < served
+    if server_access.nginx() is None:
+        pytest.skip("needs nginx")
+    server_access.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000")
+    said = (tmp_path / "proxy" / "nginx.conf").read_text()
+    passed = re.findall(r"proxy_pass (\S+);", said)
+    assert sorted(passed) == sorted(f"https://127.0.0.1:18000/v1/fleet/{name}" for name in server_access.NEEDED)
+    assert len(re.findall(r"^ *location = ", said, re.MULTILINE)) == len(server_access.NEEDED)
+
+
+@pytest.mark.parametrize("listen", ["9092", ":9092", "0.0.0.0:", "0.0.0.0:70000", "a;b:9092", "0.0.0.0:9092 ssl; #:1"])
+def test_an_address_that_is_none_is_refused_and_named(listen: str) -> None:
+    with pytest.raises(UserError, match=r"--listen.*65535"):
+        server_access.split(listen, "--listen")
+    with pytest.raises(UserError, match=r"HOST:PORT: .*, such as fed\.example\.org:9092$"):
+        server_access.split(listen, "HOST:PORT", "fed.example.org:9092")
+
+
+def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["new", "harvest"]).exit_code == 0
+    before = sorted(p.name for p in (tmp_path / "harvest").iterdir())
+    monkeypatch.setattr(server_access, "PLACES", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    up = ["network", "up", "harvest", "--nodes", "0"]
+    for more, said in {
+        (): "--members: must be given",
+        ("--members", "3", "--listen", "0.0.0.0:9092"): "--host: must be given",
+        ("--members", "3", "--listen", "0.0.0.0:9092", "--host", "fed.example.org"): "nginx: is not installed",
+    }.items():
+        result = CliRunner().invoke(app, [*up, *more])
+        assert isinstance(result.exception, UserError), result.output
+        assert said in str(result.exception)
+    assert sorted(p.name for p in (tmp_path / "harvest").iterdir()) == before
+
+
+def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(PINNED, "")
+    before = os.umask(0o022)
+    monkeypatch.setattr(server_access, "run", lambda name, words: started.append((name, words, os.umask(before))))
+    is_free = server_access.is_free
+    monkeypatch.setattr(server_access, "is_free", lambda port: True)  # 9094 may be in use where this test runs
+    ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
+    join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
+    result = CliRunner().invoke(app, join)
+    assert isinstance(result.exception, UserError)
+    assert "--ca: " in str(result.exception)
+    ca.touch()
+    key.touch()
+    result = CliRunner().invoke(app, join)
+    assert isinstance(result.exception, UserError)
+    assert "fed.example.org" in str(result.exception)
+    first = [*join, "--operator", str(make_operator_key(tmp_path))]
+    os.umask(before)
+    assert CliRunner().invoke(app, first).exit_code == 0
+    started.clear()
+    assert CliRunner().invoke(app, [*join, "--node-config", "partition-id=1"]).exit_code == 0  # it is pinned by now
+    assert os.environ[PINNED] == str(tmp_path / "home" / "operators" / "fed.example.org_9092.pub")
+    words = ["--superlink", "fed.example.org:9092", "--root-certificates", str(ca), "--auth-supernode-private-key"]
+    words += [str(key), "--host", "127.0.0.1", "--port", "9094", "--node-config", "partition-id=1"]
+    assert started == [("flower-supernode", words, 0o077)]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        with monkeypatch.context() as real:
+            real.setattr(server_access, "is_free", is_free)
+            result = CliRunner().invoke(app, [*join, "--port", port])
+    assert (
+        str(result.exception) == f"--port: {port}: is taken on this machine, by another node perhaps; give each its own"
+    )
+    assert len(started) == 1
+
+
+@pytest.mark.slow
+def test_a_participants_messages_are_answered_by_a_warm_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PATH", warm_process.SOCKET, "FLWR_TELEMETRY_ENABLED"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # what the command sets is taken back
+    found: list[subprocess.CompletedProcess[str]] = []
+
+    def answers(name: str, words: list[str]) -> None:
+        """A message comes in."""
+        found.append(subprocess.run([warm_process.COMMAND, "--help"], capture_output=True, text=True, check=False))
+
+    before = os.umask(0o022)
+    monkeypatch.setattr(server_access, "run", answers)
+    monkeypatch.setattr(server_access, "is_free", lambda port: True)
+    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(PINNED, "")
+    ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
+    ca.touch()
+    key.touch()
+    join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
+    join += ["--operator", str(make_operator_key(tmp_path))]
+    try:
+        assert CliRunner().invoke(app, [*join, "--warm", "--import", "colorsys"]).exit_code == 0
+    finally:
+        os.umask(before)
+    [message] = found
+    assert "--runtime-api-address" in message.stdout
+    assert message.stderr == ""  # a cold start would say so
+    assert not Path(os.environ[warm_process.SOCKET]).parent.exists()
+
+
+def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tmp_path: Path) -> None:
+    make_certificates(tmp_path, "harvest")
+    make_outside(tmp_path, ["fed.example.org", "192.0.2.7"])
+    first = (tmp_path / "outside.crt").read_bytes()
+    make_outside(tmp_path, ["fed.example.org"])
+    assert (tmp_path / "outside.crt").read_bytes() == first
+    with pytest.raises(UserError, match=r"outside.crt.*other.example.org"):
+        make_outside(tmp_path, ["other.example.org"])
+    with pytest.raises(UserError, match="--host: 'a b'"):
+        make_outside(tmp_path, ["a b"])
+    assert (tmp_path / "outside.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("client", "user"),
+    [
+        (("127.0.0.1", 0xC001), 1007),
+        (("127.0.0.1", 0xC002), None),  # no longer open: the kernel says 0, whoever had it
+        (("127.0.0.1", 0xC003), None),
+        (("10.0.0.1", 0xC001), None),
+        (("::1", 0xC001), None),
+    ],
+)
+def test_the_kernel_says_whose_a_connection_is(client: tuple[str, int], user: int | None) -> None:
+    assert server_access.user_of(client, ("127.0.0.1", 18000), TABLE.format(user=1007)) == user
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "status"),
+    [
+        ("/v1/control/start-run", STRANGER, 403),
+        ("/v1/runtime/acquire-task", STRANGER, 403),
+        ("/v1/fleet/register-node", STRANGER, 403),
+        ("/v1/control/start-run", os.geteuid(), 299),
+        ("/v1/fleet/pull-messages", STRANGER, 299),  # Flower wants a key for it
+        (server_access.ASK, STRANGER, 200),
+    ],
+)
+def test_the_gate_serves_its_own_user_alone(
+    path: str, user: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tcp").write_text(TABLE.format(user=user))
+    monkeypatch.setattr(server_access, "TABLE", tmp_path / "tcp")
+    told: list[int] = []
+
+    async def send(message: Mapping[str, Any]) -> None:
+        told.extend([message["status"]] if "status" in message else [])
+
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 299})
+
+    scope = {"type": "http", "path": path, "client": ("127.0.0.1", 0xC001), "server": ("127.0.0.1", 18000)}
+    asyncio.run(server_access.UserGate(behind, server_access.SERVED["flower-superlink"])(scope, behind, send))  # type: ignore[arg-type]
+    assert told == [status]
+
+
+# ---- with real processes
+
+
+class Counts(http.server.BaseHTTPRequestHandler):
+    """A SuperLink that answers how many bytes it was sent."""
+
+    def do_POST(self) -> None:
+        said = str(len(self.rfile.read(int(self.headers["Content-Length"])))).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """Yield the port of an nginx as 'hanse network up' starts it, and the process id of its worker."""
+    if server_access.nginx() is None:
+        (pytest.fail if os.environ.get("HANSE_TEST_PROXY") else pytest.skip)("needs nginx (.ci/proxy)")
+    certs = tmp_path / "certs"
+    make_certificates(certs, "harvest")
+    make_outside(certs, ["localhost"])
+    behind = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counts)
+    shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    shown.load_cert_chain(certs / "server.crt", certs / "server.key")
+    behind.socket = shown.wrap_socket(behind.socket, server_side=True)
+    threading.Thread(target=behind.serve_forever, daemon=True).start()
+    [port] = free_ports(1)
+    command = server_access.configure(tmp_path / "proxy", f"127.0.0.1:{port}", f"127.0.0.1:{behind.server_port}")
+    started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        assert server_access.wait_for(f"https://127.0.0.1:{port}/", 403, lambda: started.poll() is None) is None
+        yield port, int(Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()[0])
+    finally:
+        started.terminate()
+        started.wait()
+        behind.shutdown()
+        behind.server_close()
+
+
+def _post(port: int, name: str, body: bytes) -> tuple[int, bytes]:
+    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=ssl._create_unverified_context())
+    try:
+        made.request("POST", f"/v1/fleet/{name}", body)
+        answer = made.getresponse()
+        return answer.status, answer.read()
+    finally:
+        made.close()
+
+
+def _memory(process: int) -> int:
+    """Return the bytes that a process holds in memory."""
+    said = Path(f"/proc/{process}/status").read_text()
+    return 1024 * int(re.findall(r"VmRSS:\s+(\d+) kB", said)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[int, int]) -> None:
+    port, worker = proxy
+    large = 5 * 1024**2 + 5000  # a piece of an array, as Flower cuts them
+    assert _post(port, "push-object", bytes(large)) == (200, str(large).encode())
+    assert [_post(port, name, bytes(large))[0] for name in ("push-messages", "pull-object")] == [413, 413]
+    before, held = _memory(worker), list[socket.socket]()
+    anybody = ssl._create_unverified_context()
+    try:
+        for _ in range(server_access.PUSHES):
+            held.append(anybody.wrap_socket(socket.create_connection(("127.0.0.1", port))))
+            held[-1].sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n")
+            held[-1].sendall(bytes(6_000_000))
+        until("a ninth is refused", lambda: _post(port, "push-object", b"x")[0] == 503)
+        assert _post(port, "pull-messages", b"x") == (200, b"1")  # other requests pass
+        # the last pieces may still be in the kernel's buffers; in nginx's memory it was all of them, 48 MB
+        assert _memory(worker) - before < 8_000_000
+    finally:
+        for one in held:
+            one.close()
+
+
+@pytest.mark.slow
+def test_the_proxy_waits_for_nobody_who_sends_a_byte_every_twenty_seconds(tmp_path: Path) -> None:
+    if server_access.nginx() is None:
+        pytest.skip("needs nginx")
+    server_access.configure(tmp_path / "proxy", "127.0.0.1:9092", "127.0.0.1:18000", nodes=100)
+    said = (tmp_path / "proxy" / "nginx.conf").read_text()
+    assert re.findall(r"client_body_timeout (\d+)s", said) == ["15"]
+    assert re.findall(r"client_body_buffer_size (\w+);", said) == ["64k"]
+    assert re.findall(r"limit_conn (\w+ \d+)", said) == ["address 800", "address 800", "pushes 200"]
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Loopback]:
+    if server_access.nginx() is None:
+        (pytest.fail if os.environ.get("HANSE_TEST_PROXY") else pytest.skip)("needs nginx (.ci/proxy)")
+    [port] = free_ports(1)
+    made = replace(network(tmp_path / "net", 2), listen=f"127.0.0.1:{port}")
+    try:
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.mark.slow
+def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(net: Loopback, tmp_path: Path) -> None:
+    exp = experiment("pifl", nodes=2, rounds=2, mechanism={"by_contribution": 1, "at_random": 1})
+    net.up()
+    play = threading.Thread(target=net.play, args=({"plan": str(plan(tmp_path, {"run": exp}))},))
+    play.start()
+    until("the first round", lambda: (tmp_path / "run" / "metrics.jsonl").exists())
+    own = flwr([["list", "--format", "json"], ["supernode", "list", "--format", "json"]], net.env(), APP)
+    run, node = re.findall(r'"run-id": "(\d+)"', own)[0], re.findall(r'"node-id": "(\d+)"', own)[0]
+
+    make_node_key(tmp_path / "stranger")
+    said = _intruder(
+        tmp_path, net, ["list", "there"], ["log", run, "there"], ["stop", run, "there"], ["run", str(APP), "there"],
+        ["supernode", "list", "there"], ["supernode", "register", str(tmp_path / "stranger.pub"), "there"],
+        ["supernode", "unregister", node, "there"],
+    )  # fmt: skip
+    assert len(said) == 7
+    assert all(line.startswith("failed") and "403" in line for line in said), said
+    outside = int(net.door.rpartition(":")[2])
+    for path in (
+        "/v1/runtime/acquire-task", "/v1/fleet/register-node", "/v1/fleet/../control/list-runs", "/docs", "/health",
+        "//v1/control/list-runs", "/v1/fleet%2f..%2fcontrol/list-runs", "/v1/fleet/get-run/../../control/list-runs",
+    ):  # fmt: skip
+        assert _ask(outside, "POST", path) == 403, path
+    assert _ask(outside, "GET", "/v1/fleet/pull-messages") == 403
+    # what is passed on is the path that was allowed, not what was written: to Flower this is get-run, without a body
+    assert _ask(outside, "POST", "/v1/control/list-runs/../../fleet/get-run") == 415
+    if os.geteuid() == 0:  # only root can be somebody else
+        for port in (net.ports[0], net.ports[1]):
+            assert _as_a_stranger(port, "/v1/runtime/acquire-task", tls=port == net.ports[0]) == 403
+        assert _as_a_stranger(net.ports[0], "/v1/control/list-runs") == 403
+    play.join()
+
+    assert len(metrics(tmp_path / "run")) == exp.run.rounds
+    local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
+    assert torch.equal(local.table.rows, state.table.rows)
+    assert replace(local.book, peaks=()) == replace(state.book, peaks=())  # closes have hashes of the engine's records
+    assert "SuperLink sends" in net.processes.log("node0").splitlines()[0]
+    for place in ("participants", "flwr", "keys", "logs", "proxy"):
+        found = [p for p in (net.folder / place).rglob("*") if p.is_file()]
+        assert found
+        assert (net.folder / place).stat().st_mode & 0o077 == 0
+    kept = list((net.folder / "participants").rglob("*"))
+    assert {p.name for p in kept} >= {"secret.key", "models.npz", "receipts"}
+    assert [p for p in kept if p.stat().st_mode & 0o077] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "gate", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["at the gate", "at the node"]
+)
+def test_a_participant_instructs_no_other(
+    gate: bool, net: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exp = experiment("fedavg", nodes=2, rounds=12, mechanism={"clients_per_round": 2})
+    if not gate:  # Flower's own SuperLink, as it is
+        whole = server_access.command
+        bare = [str(Path(sys.executable).parent / "flower-superlink")]
+        monkeypatch.setattr(server_access, "command", lambda name: bare if name == "flower-superlink" else whole(name))
+        monkeypatch.setattr(server_access, "TABLE", tmp_path / "tcp")
+    net.up()
+    config = {"plan": str(plan(tmp_path, {"run": exp}))}
+    play = threading.Thread(target=net.play, args=(config,))
+    play.start()
+    until("the first round", lambda: (tmp_path / "run" / "metrics.jsonl").exists())
+    victim, attacker = (int(re.findall(r"SuperNode ID: (\d+)", net.processes.log(f"node{i}"))[-1]) for i in (0, 1))
+    run = int(re.findall(r'"run-id": "(\d+)"', flwr([["list", "--format", "json"]], net.env(), APP))[0])
+
+    name, owned = json.loads((tmp_path / "run" / "federation.json").read_text())["run"], tmp_path / "owned"
+    loss = {"name": "subprocess:Popen", "args": ["touch", str(owned)]}
+    job = Assignment(name, 0, 2, 0, {"name": "logistic"}, {"lr": 0.1, "loss": loss}).to_json()
+    letter = receipt("books", 0, 0, 9).as_json()
+    stay = pack(Request(0, (Ask("stay", {}),)))
+    for forged in (
+        to_records(stay, kind="request", round=0, job=job),
+        to_records(Packed("null"), kind="letter", round=0, job=job.replace("subprocess:Popen", "mae"), letter=letter),
+        to_records(Packed("null"), kind="hello"),
+    ):
+        if gate:
+            with pytest.raises(httpx.HTTPStatusError, match="403"):
+                _instruct(net, run, attacker, victim, forged)
+        else:
+            _instruct(net, run, attacker, victim, forged)
+    said = "hanse: refused: an instruction to node" if gate else "a message was refused: the request is not signed"
+    log = "superlink" if gate else "node0"
+    until("all three are refused", lambda: net.processes.log(log).count(said) == 3)
+    play.join()
+    assert not owned.exists()
+    assert list((net.folder / "participants").rglob("*.jsonl")) == []  # no receipt was kept
+    local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
+    assert torch.equal(local.table.rows, state.table.rows)
+    assert [line["answered"] for line in metrics(tmp_path / "run")] == [2] * exp.run.rounds
+
+
+def _instruct(net: Loopback, run: int, attacker: int, victim: int, content: RecordDict) -> None:
+    """Push a message to the node ``victim`` with the key of ``node1``, as if the server had sent it."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, SUPERLINK_NODE_ID, 1
+    message = Message(content, dst_node_id=victim, message_type=QUERY, ttl=600.0)
+    message.metadata.__dict__["_message_id"] = message.object_id
+    key = load_ssh_private_key((net.folder / "keys" / "node1").read_bytes(), None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    ca, signs = (net.folder / "certs" / "ca.crt").read_bytes(), NodeAuthHttpInterceptor(key, key.public_key())
+    fleet, node = FleetHttpClient.from_server_address(net.door, False, ca, [signs]), NodeProto(node_id=attacker)
+    with no_object_id_recompute():
+        pushed = fleet.PushMessages(
+            PushMessagesRequest(
+                node=node,
+                messages_list=[message_to_proto(remove_content_from_message(message))],
+                message_object_trees=[get_object_tree(message)],
+            )
+        )
+        push_objects(
+            get_all_nested_objects(message),
+            push_object_fn=make_push_object_fn_protobuf(fleet.PushObject, node, run, pushed.session_id),
+            object_ids_to_push=set(pushed.objects_to_push),
+        )
+
+
+def _intruder(folder: Path, net: Loopback, *commands: list[str]) -> list[str]:
+    """Try Flower's commands as somebody who has the CA's certificate and knows the address, as every participant does;
+    return a line for each: whether it failed, and the last thing that it said.
+    """
+    home = folder / "intruder"
+    home.mkdir()
+    address = f'address = "{net.door}"\nroot-certificates = "{net.folder / "certs" / "ca.crt"}"\n'
+    (home / "config.toml").write_text(f'[superlink]\ndefault = "there"\n[superlink.there]\n{address}')
+    call = [sys.executable, "-c", INTRUDER, json.dumps(commands)]
+    done = subprocess.run(
+        call, env=net.env() | {"FLWR_HOME": str(home)}, cwd=APP, capture_output=True, text=True, check=True
+    )
+    return [line.removeprefix("tried: ") for line in done.stdout.splitlines() if line.startswith("tried: ")]
+
+
+def _ask(port: int, method: str, path: str, tls: bool = True) -> int:
+    anybody = ssl._create_unverified_context()
+    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=anybody)
+    connection = made if tls else http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def _as_a_stranger(port: int, path: str, tls: bool = True) -> int:
+    """Ask as another user of this machine, in a process of that user."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(STRANGER)
+            os.write(writing, json.dumps(_ask(port, "POST", path, tls)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as said:
+        return int(said.read() or 0)

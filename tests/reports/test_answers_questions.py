@@ -1,0 +1,521 @@
+"""Answers in a notebook and a terminal: names, estimators, caches, times, and the game of any function."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.cross_decomposition import CCA, PLSCanonical, PLSRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.games import shapley
+from hanse.games.jackknife import SURE, interval_errors
+from hanse.learning.blocks import sample_blocks
+from hanse.reports.worths import Worths
+
+RNG = np.random.default_rng(5)
+ROWS = {name: RNG.normal(size=4) for name in ("Hope", "St Mary", "<b>General</b>", "Riverside", "Kiel", "Visby")}
+TARGET = np.mean(list(ROWS.values())[:3], axis=0)
+
+
+def loss(model: np.ndarray) -> float:
+    return -float(((model - TARGET) ** 2).sum())
+
+
+def test_names_go_with_values_and_weights_whatever_their_order() -> None:
+    listed = hanse.value(list(ROWS.values()), loss, [1, 2, 3, 4, 5, 6], "exact")
+    weights = dict(zip(ROWS, [1, 2, 3, 4, 5, 6], strict=True))
+    for by_name in (weights, dict(reversed(weights.items())), pd.Series(weights).sort_index()):
+        named = hanse.value(ROWS, loss, by_name, "exact")
+        np.testing.assert_array_equal(named.values, listed.values)
+    assert named.names == tuple(ROWS)
+    assert listed.names == ("0", "1", "2", "3", "4", "5")
+    with pytest.raises(UserError, match="Hope"):
+        hanse.value(ROWS, loss, {"Hope": 1})
+
+
+def test_it_is_a_table_a_frame_and_a_picture(tmp_path: Path) -> None:
+    found = hanse.value(ROWS, loss, method="monte_carlo", permutations=6)
+    table = found.to_pandas()
+    np.testing.assert_array_equal(table["value"], found.values)
+    np.testing.assert_array_equal(table[["low", "high"]], found.intervals)
+    assert list(table.index) == list(ROWS)
+    best = max(zip(found.values, found.names, strict=True))[1]
+    assert str(found).startswith(f"{best} has the highest value")
+    assert repr(found) == str(found)
+    page = found._repr_html_()
+    assert "&lt;b&gt;General&lt;/b&gt;" in page
+    assert "<b>General" not in page
+    bundle = found._repr_mimebundle_()
+    spec = bundle["application/vnd.vegalite.v6+json"]
+    json.dumps(spec)
+    assert spec["$schema"].endswith("v6.json")
+    for ending in ("svg", "png", "csv", "json"):
+        assert found.plot().save(tmp_path / f"x.{ending}").stat().st_size > 100
+    with pytest.raises(UserError, match=r"must end in one of \.svg"):
+        found.plot().save("x.pdf")
+
+
+def test_a_cache_answers_a_second_time_and_only_for_the_same_models() -> None:
+    cache: dict[str, float] = {}
+    first = hanse.value(ROWS, loss, method="exact", cache=cache)
+    assert (first.calls, first.evaluated) == (63, 64)  # nothing is 0, and nobody is asked
+
+    def never(model: Any) -> float:
+        raise AssertionError("asked again")
+
+    again = hanse.value(ROWS, never, cache=json.loads(json.dumps(cache)), method="exact")
+    np.testing.assert_array_equal(again.values, first.values)
+    assert again.calls == 0
+    changed = {**ROWS, "Kiel": ROWS["Kiel"] + 1}
+    other = hanse.value(changed, loss, method="exact", cache=cache)
+    assert other.calls == 32  # every coalition with Kiel
+    np.testing.assert_allclose(other.values, hanse.value(changed, loss, method="exact").values, rtol=1e-12)
+    reweighed = hanse.value(ROWS, loss, [2, 1, 1, 1, 1, 1], "exact", cache=cache)
+    np.testing.assert_allclose(reweighed.values, hanse.value(ROWS, loss, [2, 1, 1, 1, 1, 1], "exact").values)
+
+
+SAMPLES, SHOULD = RNG.normal(size=(43, 4)), RNG.normal(size=43)
+
+
+def each(model: np.ndarray, keep: Any = slice(None)) -> np.ndarray:
+    """Minus the squared error of each test sample."""
+    return np.asarray(-((SAMPLES[keep] @ model - SHOULD[keep]) ** 2))
+
+
+@pytest.mark.parametrize("method", ["exact", "banzhaf", "leave_one_out", "monte_carlo", "gtg", "mixture"])
+def test_one_number_for_each_test_sample_gives_intervals_for_their_draw(method: Any) -> None:
+    """The game is solved again without each block of samples, along the same coalitions, by the same seed."""
+    how: dict[str, Any] = {"method": method, "start": np.zeros(4), "budget": 64 if method == "mixture" else None}
+    found = hanse.value(ROWS, each, **how)
+    plain = hanse.value(ROWS, lambda model: float(each(model).mean()), **how)
+    np.testing.assert_allclose(found.values, plain.values, rtol=1e-9)
+    np.testing.assert_allclose(found.sampling, plain.standard_errors, rtol=1e-6, atol=1e-12)
+    without = []
+    for block in sample_blocks(43):
+        keep = np.setdiff1d(np.arange(43), block.numpy())
+        without.append(hanse.value(ROWS, lambda model, keep=keep: float(each(model, keep).mean()), **how).values)
+    np.testing.assert_allclose(found.drawn, interval_errors(np.array(without).T), rtol=1e-6)
+    np.testing.assert_allclose(found.standard_errors, np.hypot(found.sampling, found.drawn))
+    np.testing.assert_allclose(found.intervals[:, 1] - found.values, 1.96 * found.standard_errors)
+    tried = "" if method in ("exact", "banzhaf", "leave_one_out", "mixture") else "orders that were not drawn and "
+    assert f"Intervals: 95 %, for {tried}the draw of the 43 test samples." in str(found)
+    marks = found.plot().chart.marks
+    assert marks.series[0].errors is not None
+    assert np.isfinite(found.to_pandas()[["low", "high"]]).all(axis=None)
+    assert " to " in found._repr_html_()
+
+
+def test_these_intervals_hold_the_value_on_all_samples_as_often_as_they_say() -> None:
+    updates, draw, held = [np.array([1.0, 0.2]), np.array([0.1, 1.0]), np.array([-0.5, 0.3])], RNG, []
+    # of x ~ N(0, 1) and y = x @ (1, 1) + N(0, 1) a model m errs by |m - (1, 1)|^2 + 1 on the mean
+    truth = hanse.value(updates, lambda m: -float(((m - 1) ** 2).sum() + 1), start=np.zeros(2), method="exact").values
+    for _ in range(100):
+        x = draw.normal(size=(100, 2))
+        y = x.sum(axis=1) + draw.normal(size=100)
+        low, high = hanse.value(
+            updates, lambda m, x=x, y=y: -((x @ m - y) ** 2), start=np.zeros(2), method="exact"
+        ).intervals.T
+        held.append((low <= truth) & (truth <= high))
+    assert 0.9 <= np.mean(held) <= 0.99
+
+
+def test_what_is_returned_for_each_sample_is_of_the_same_samples_and_can_be_cached() -> None:
+    cache: dict[str, Any] = {}
+    first = hanse.value(ROWS, each, method="exact", cache=cache)
+    again = hanse.value(ROWS, each, method="exact", cache=json.loads(json.dumps(cache)))
+    np.testing.assert_array_equal(again.standard_errors, first.standard_errors)
+    assert again.calls == 0
+    lengths = iter(range(40, 60))
+    with pytest.raises(UserError, match=r"41 numbers.*40 before"):
+        hanse.value(ROWS, lambda model: np.zeros(next(lengths)))
+    with pytest.raises(UserError, match="not finite"):
+        hanse.value(ROWS, lambda model: np.array([1.0, np.nan]))
+    with pytest.raises(UserError, match=r"must be one number"):
+        hanse.value(ROWS, lambda model: (0.3, 0.9))  # a loss and an accuracy
+
+
+@pytest.mark.parametrize("worth", ["0.5", True, np.True_, torch.tensor(True), np.array(["0.5", "1"]), np.array("1")])
+def test_words_and_a_lone_truth_are_no_worth(worth: Any) -> None:
+    with pytest.raises(UserError, match="must be one number") as wrong:
+        hanse.value(ROWS, lambda model: worth)
+    assert len(wrong.value.lines) == 1
+    right = hanse.value(ROWS, lambda model: np.array([True, False] * 20))  # for each test sample, whether it was right
+    assert (right.all_together, right.samples) == (0.5, 40)
+
+
+def test_forms_that_do_not_say_which_model_is_whose_are_refused() -> None:
+    frame = pd.DataFrame({"w": [1.0, 2.0], "b": [3.0, 5.0]}, index=["Hope", "St Mary"])
+    with pytest.raises(UserError, match=r"updates: a DataFrame:.*frame\.T"):
+        hanse.value(frame, np.sum)
+    found = hanse.value(dict(zip(frame.index, frame.to_numpy(), strict=True)), np.sum)  # as the message says
+    assert (found.names, found.all_together) == (("Hope", "St Mary"), 5.5)
+    listed = hanse.value(list(frame.to_numpy()), np.sum, names=["Hope", "St Mary"])
+    assert (listed.names, listed.values.tolist()) == (found.names, found.values.tolist())
+    for names, given, said in (
+        (["Hope"], frame.to_numpy(), "1 for 2 updates: must be one for each"),
+        (["Hope", "Hope"], frame.to_numpy(), "'Hope': is there twice"),
+        ("Hope", frame.to_numpy(), "'Hope': must be a list of at least one name"),
+        (["Hope"], {"Hope": np.ones(2)}, "are the keys of the dictionary already: leave them out"),
+    ):
+        with pytest.raises(UserError, match=f"^names: {said}$"):
+            hanse.value(given, np.sum, names=names)
+
+
+def test_which_error_is_missing_is_said() -> None:
+    few = str(hanse.value(ROWS, loss, method="monte_carlo", permutations=6))
+    assert "Intervals: 95" in few
+    alone = str(hanse.value(ROWS, loss, method="leave_one_out"))
+    assert "mostly chance" in alone
+    slope = hanse.value(ROWS, loss, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET))
+    assert "sample nothing" in str(slope)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock that an evaluation moves on by a second."""
+    now = [0.0]
+    for module in ("evaluations", "valuing"):
+        monkeypatch.setattr(f"hanse.reports.{module}.time.perf_counter", lambda: now[0])
+
+    def evaluate(model: Any) -> float:
+        now[0] += 1.0
+        return float(np.sum(model))
+
+    return evaluate
+
+
+@pytest.mark.parametrize(
+    ("method", "seconds", "evaluated"),
+    [("mixture", 1000, 101), ("mixture", 30, 31), ("monte_carlo", 45, None), ("gtg", 145, None)],
+)
+def test_a_time_is_kept(clock: Any, method: Any, seconds: float, evaluated: int | None) -> None:
+    for seed in range(5):  # some averages are rounded otherwise the second time
+        found = hanse.value(np.random.default_rng(seed).normal(size=(10, 3)), clock, method=method, seconds=seconds)
+        assert found.seconds <= seconds
+        assert not found.unsteady.any()
+        assert evaluated is None or found.evaluated in (evaluated, evaluated - 1)  # pairs of coalitions
+
+
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [
+        ("mixture", "seconds: 5: method = 'mixture' needs 20 more evaluations of about 1 s, 21 s in all"),
+        ("exact", "seconds: 5: method = 'exact' needs 1,022 more evaluations"),
+        ("leave_one_out", "seconds: 5: method = 'leave_one_out' needs 10 more"),
+        ("monte_carlo", "seconds: 5: method = 'monte_carlo' (2 orders) needs 20 more"),
+    ],
+)
+def test_too_little_time_is_told_before_it_is_spent(clock: Any, method: Any, line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.value(RNG.normal(size=(10, 3)), clock, method=method, seconds=5)
+    assert wrong.value.lines[0].startswith(line)
+
+
+def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    hanse.value(ROWS, loss, progress=True)
+    assert "evaluated" in capsys.readouterr().err
+    hanse.value(ROWS, loss)
+    assert capsys.readouterr().err == ""
+    hanse.value(ROWS, loss, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET), progress=True)
+    assert "gradients" in capsys.readouterr().err
+    with pytest.raises(UserError, match="progress: 'yes'"):
+        hanse.value(ROWS, loss, progress="yes")  # type: ignore[arg-type]
+
+
+# ---- scikit-learn
+
+X = RNG.normal(size=(240, 3))
+Y = (X.sum(axis=1) > 0).astype(int)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        LogisticRegression(),
+        SGDClassifier(random_state=0),
+        MLPClassifier((4,), max_iter=300, random_state=0, solver="lbfgs"),
+        LinearRegression(),
+        LinearRegression(fit_intercept=False),
+    ],
+    ids=lambda kind: type(kind).__name__,
+)
+def test_fitted_estimators_are_valued_as_their_coefficients_are(kind: Any) -> None:
+    models = {str(i): copy.deepcopy(kind).fit(X[i::3], Y[i::3]) for i in range(3)}
+    before = pickle.dumps(models)
+    seen = []
+
+    def evaluate(model: Any) -> float:
+        seen.append(model)
+        return float(model.score(X, Y))
+
+    found = hanse.value(models, evaluate, method="exact")
+    names = ("coefs_", "intercepts_") if hasattr(models["0"], "coefs_") else ("coef_", "intercept_")
+
+    def arrays(model: Any) -> list[np.ndarray]:
+        return [np.asarray(a) for n in names for a in (getattr(model, n) if n.endswith("s_") else [getattr(model, n)])]
+
+    together = copy.deepcopy(models["0"])
+    mean = [np.mean(parts, axis=0) for parts in zip(*map(arrays, models.values()), strict=True)]
+    for a, b in zip(arrays(next(m for m in seen if m.score(X, Y) == found.all_together)), mean, strict=True):
+        assert a.shape == b.shape
+    assert all(type(model) is type(together) for model in seen)
+    assert pickle.dumps(models) == before  # what was given stays as it is
+    want = hanse.value(
+        [arrays(m) for m in models.values()], lambda parts: scored(together, names, parts), None, "exact"
+    )
+    np.testing.assert_allclose(found.values, want.values, atol=1e-12)
+
+
+def scored(model: Any, names: tuple[str, str], parts: list[np.ndarray]) -> float:
+    half = len(parts) // 2
+    for name, own in zip(names, (parts[:half], parts[half:]), strict=True):
+        setattr(model, name, own if name.endswith("s_") else own[0])
+    return float(model.score(X, Y))
+
+
+@pytest.mark.parametrize(
+    ("models", "line"),
+    [
+        (
+            {"a": DecisionTreeClassifier().fit(X, Y)},
+            "updates['a']: a DecisionTreeClassifier: has no coef_ or coefs_ to",
+        ),
+        ({"a": LogisticRegression()}, "updates['a']: a LogisticRegression: is not fitted"),
+        (
+            {"a": LogisticRegression().fit(X, Y), "b": LinearRegression().fit(X, Y)},
+            "updates['b']: a LinearRegression: must be a LogisticRegression, as updates['a'] is",
+        ),
+        (
+            {"a": LogisticRegression().fit(X, Y), "b": LogisticRegression().fit(X, Y + 1)},
+            "updates['b']: its classes_ are [1, 2]: must be [0, 1], as updates['a'] has; fit with partial_fit",
+        ),
+        (
+            [LogisticRegression().fit(X, Y), LogisticRegression().fit(X[:, :2], Y)],
+            "updates[1]: its n_features_in_ are 2: must be 3, as updates[0] has",
+        ),
+    ],
+)
+def test_estimators_that_have_no_average_are_refused(models: Any, line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.value(models, lambda model: 0.0)
+    assert wrong.value.lines[0].startswith(line)
+
+
+HIDDEN = [PLSRegression(2), SVC(kernel="linear"), CCA(1), PLSCanonical(1)]
+
+
+@pytest.mark.parametrize("kind", HIDDEN, ids=lambda kind: type(kind).__name__)
+def test_estimators_that_predict_from_more_than_what_is_averaged_are_refused(kind: Any) -> None:
+    """The scores of {b} would be those of b's coefficients with a's means, offsets or support vectors."""
+    far = X + 10 * np.arange(1, 1 + X.shape[1])
+    models = {"a": copy.deepcopy(kind).fit(X[::2], Y[::2]), "b": copy.deepcopy(kind).fit(far[1::2], Y[1::2])}
+    with pytest.raises(UserError) as wrong:
+        hanse.value(models, lambda model: float(model.predict(X).mean()))
+    assert wrong.value.lines[0].startswith(f"updates['{'a' if kind == HIDDEN[1] else 'b'}']: a {type(kind).__name__}: ")
+    assert "hanse.shapley" in wrong.value.lines[0]
+
+
+class Centred(LinearRegression):  # type: ignore[misc]
+    """An estimator of one's own, which counts no columns."""
+
+    def fit(self, x: Any, y: Any) -> Any:
+        self.middle = x.mean(axis=0)
+        super().fit(x - self.middle, y)
+        del self.n_features_in_
+        return self
+
+    def predict(self, x: Any) -> Any:
+        return (x - self.middle) @ self.coef_ + self.intercept_
+
+
+def test_estimators_that_count_no_columns_are_asked_too() -> None:
+    models = [Centred().fit(X[::2], Y[::2]), Centred().fit(X[1::2] + 10, Y[1::2])]
+    with pytest.raises(UserError, match=r"^updates\[1\]: a Centred: predicts from more"):
+        hanse.value(models, lambda model: float(model.predict(X).mean()))
+
+
+def test_masked_updates_are_refused() -> None:
+    rows = np.arange(12.0).reshape(3, 4)
+    rows = np.ma.masked_array(rows, mask=rows == 5)
+    for updates in (rows, list(rows), [{"w": row} for row in rows], [[row] for row in rows]):
+        with pytest.raises(UserError, match=r"^updates\[1\].*masked"):
+            hanse.value(updates, lambda model: 0.0)
+    hanse.value(np.ma.masked_array(rows.data), lambda model: 0.0)  # nothing of it is masked
+
+
+def test_a_pair_of_functions_that_carries_over_too_little_is_refused() -> None:
+    models = [PLSRegression(2).fit(X[i::3] + i, Y[i::3]) for i in range(3)]
+
+    def put(model: Any, arrays: Any) -> None:
+        for name, array in arrays.items():
+            setattr(model, name, array)
+
+    def get(*names: str) -> Any:
+        return lambda model: {name: getattr(model, name) for name in names}
+
+    with pytest.raises(UserError, match=r"^updates\[1\]: a PLSRegression: predicts from more than what parameters"):
+        hanse.value(models, lambda m: 0.0, parameters=(get("coef_"), put))
+    seen: list[float] = []
+    whole = get("coef_", "intercept_", "_x_mean")
+    hanse.value(models, lambda m: seen.append(m.predict(X).sum()) or 0.0, method="exact", parameters=(whole, put))
+    np.testing.assert_allclose(seen[1:3], [m.predict(X).sum() for m in models[:2]])
+
+
+def test_any_other_model_by_a_pair_of_functions() -> None:
+    class Own:
+        def __init__(self, row: np.ndarray) -> None:
+            self.row = row
+
+    def put(model: Own, arrays: Any) -> None:
+        model.row = arrays["row"]
+
+    models = {name: Own(row) for name, row in ROWS.items()}
+    found = hanse.value(models, lambda m: loss(m.row), method="exact", parameters=(lambda m: {"row": m.row}, put))
+    np.testing.assert_allclose(found.values, hanse.value(ROWS, loss, method="exact").values, rtol=1e-12)
+    with pytest.raises(UserError, match="must be two functions, get"):
+        hanse.value(models, lambda m: 0.0, parameters=3)  # type: ignore[arg-type]
+
+
+def test_shapes_stay_what_they_are() -> None:
+    """An array without axes came back with one."""
+    seen = []
+
+    def evaluate(model: Any) -> float:
+        seen.append(model["b"].shape)
+        return float(model["b"])
+
+    hanse.value([{"b": np.array(1.0)}, {"b": np.array(2.0)}], evaluate)
+    assert set(seen) == {()}
+
+
+# ---- what every argument refuses
+
+
+@pytest.mark.parametrize("junk", [[], "a", True, 1.5, b"a", np.nan, {"a": 1}, object()])
+@pytest.mark.parametrize("function", [hanse.value, hanse.shapley])
+def test_what_is_no_such_argument_is_refused_in_one_line_that_begins_with_its_name(function: Any, junk: Any) -> None:
+    """No argument leads to an exception of Python's own, whether the method needs it or not."""
+    sound: dict[str, Any] = {"updates": ROWS, "evaluate": loss, "method": "exact"}
+    if function is hanse.shapley:
+        sound = {"worth": lambda have: float(len(have)), "names": ["Hope", "Kiel"], "method": "monte_carlo"}
+    for name in inspect.signature(function).parameters:
+        lines: Sequence[str] = [name]
+        try:
+            function(**{**sound, "progress": False, name: junk})
+        except UserError as wrong:
+            lines = wrong.lines
+        assert len(lines) == 1
+        assert lines[0].startswith(name)
+    for name, line in (("cache", "must be a dictionary"), ("seed", "must be a whole number, at least 0")):
+        for odd in ([], "a", True, -0.5):
+            with pytest.raises(UserError, match=rf"^{name}: .*: {line}"):
+                function(**{**sound, name: odd})
+
+
+@pytest.mark.parametrize("name", ["", "  ", "\x00", "\u202e", None, float("nan")])
+def test_a_name_that_cannot_be_read_is_refused(name: Any) -> None:
+    models = list(ROWS.values())[:2]
+    for given in (
+        lambda: hanse.value(models, loss, names=["Hope", name]),
+        lambda: hanse.value(dict(zip(["Hope", name], models, strict=True)), loss),
+        lambda: hanse.shapley(lambda have: float(len(have)), ["Hope", name]),
+    ):
+        with pytest.raises(UserError, match=r"^(names|updates): one is called"):
+            given()
+
+
+def test_a_name_is_shown_in_one_line_of_what_can_be_printed() -> None:
+    names = ["\u202eabc", "a\nb", "<b>\x1b[31m", 4]
+    models = list(ROWS.values())[:4]
+    for found in (
+        hanse.value(models, loss, names=names, method="exact"),
+        hanse.value(dict(zip(names, models, strict=True)), loss, method="exact"),
+        hanse.shapley(lambda have: float(len(have)), names),
+    ):
+        assert found.names == ("abc", "a b", "<b>[31m", "4")
+        assert not {"\x1b", "\u202e"} & set(str(found))
+    seen: set[Any] = set()
+    hanse.shapley(lambda have: float(seen.update(have) or 0), names)
+    assert seen == set(names)  # the function gets the names as they were given
+    with pytest.raises(UserError, match=r"^names: two are called 'a b'"):
+        hanse.shapley(lambda have: 0.0, ["a b", "a\nb"])
+    with pytest.raises(UserError, match=r"^names: \[1\]: must be a text or a number"):
+        hanse.value(models[:2], loss, names=[[1], [2]])
+
+
+def test_a_weight_of_nothing_has_no_value_along_the_way() -> None:
+    weights = dict.fromkeys(ROWS, 1.0) | {"Kiel": 0.0}
+    along = hanse.value(ROWS, loss, weights, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET))
+    assert along.values[list(ROWS).index("Kiel")] == 0
+    alone = hanse.value({n: r for n, r in ROWS.items() if n != "Kiel"}, loss, start=np.zeros(4), method="exact")
+    assert along.all_together == alone.all_together
+
+
+def test_a_value_is_told_alike_in_the_table_and_below_it_and_is_not_lost_in_a_wide_interval() -> None:
+    """An error of 1.2 bears a digit behind the point: 0.4 is not 0 from -1 to 2."""
+    found = Worths(np.array([0.4, -0.639, 3.0]), np.array([1.2, 1.0, 0.0]) / SURE, ("A", "B", "C"))
+    assert found.shown_table()[1] == [["C", "3", "–"], ["A", "0.4", "-0.8 to 1.6"], ["B", "-0.6", "-1.6 to 0.4"]]
+    assert "the lowest (-0.6)" in found.sentences()[0]
+
+
+# ---- any game
+
+
+def test_shapley_of_any_function_of_sets() -> None:
+    names = ["a", "b", "c", 4]
+    worths: dict[frozenset[Any], float] = {}
+
+    def worth(have: frozenset[Any]) -> float:
+        return worths.setdefault(have, float(RNG.normal()))
+
+    found = hanse.shapley(worth, names)
+    table = [worths[frozenset(names[i] for i in range(4) if mask >> i & 1)] for mask in range(16)]
+    np.testing.assert_allclose(found.values, shapley.shapley_from_table(table), rtol=1e-9)
+    assert found.values.sum() == pytest.approx(worths[frozenset(names)] - worths[frozenset()])
+    assert found.names == ("a", "b", "c", "4")
+    listed = []
+    hanse.shapley(lambda have: listed.append(tuple(have)) or 0.0, names)  # type: ignore[func-returns-value]
+    assert all(list(one) == [name for name in names if name in one] for one in listed)  # in their order, always
+    guess = hanse.shapley(lambda have: len(have) / len(have), names, nothing=0.5)  # nobody asks what nothing is worth
+    assert (guess.nothing, guess.calls) == (0.5, 15)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"names": []}, "names: []: must be a list of at least one name"),
+        ({"names": "abc"}, "names: 'abc': must be a list"),
+        ({"names": ["a", "b", "a"]}, "names: 'a': is there twice"),
+        ({"method": "mixture"}, "method: 'mixture': no such name"),
+        ({"worth": 3}, "worth: 3: must be a function that takes a set of names"),
+        ({"nothing": np.nan}, "nothing: nan: must be a finite number"),
+        ({"worth": lambda have: None}, "worth: returned None for no name: must be one number"),
+        ({"permutations": 5}, "permutations: 5: has no effect: it is for method = 'monte_carlo', not 'exact'"),
+        ({"seconds": -1}, "seconds: -1: must be a number above 0"),
+    ],
+)
+def test_what_is_no_game_is_refused(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.shapley(**{"worth": lambda have: 0.0, "names": ["a", "b"], **given})
+    assert wrong.value.lines[0].startswith(line)
+
+
+@pytest.mark.parametrize("method", ["exact", "monte_carlo", "gtg", "leave_one_out", "banzhaf"])
+def test_of_one_or_two_every_method_knows_the_value(method: Any) -> None:
+    assert hanse.shapley(lambda have: float(len(have)), ["a", "b"], method).values.tolist() == [1.0, 1.0]
+    assert hanse.shapley(lambda have: float(len(have)), ["a"], method).values.tolist() == [1.0]

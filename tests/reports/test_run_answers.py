@@ -1,0 +1,301 @@
+"""What a run answers, with and without a directory, and whom joining pays."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.learning.metrics import ACCURACY
+from hanse.reports.answers import answers_of
+from hanse.reports.contributions import contribution
+from hanse.reports.groups import SeedGroup
+from hanse.reports.joining import Gain, Joining
+from hanse.reports.statement import statement
+from hanse.reports.statement_alone import train_alone
+from hanse.runs.run_record import load_run
+
+
+def frame(rows: int = 400, seed: int = 1) -> pd.DataFrame:
+    draw = np.random.default_rng(seed)
+    names = np.array(["Hope", "St Mary", "General", "Riverside"])[np.arange(rows) % 4]
+    table = pd.DataFrame({"hospital": names, "age": draw.normal(size=rows), "pressure": draw.normal(size=rows)})
+    risk = table.age + table.pressure + draw.normal(size=rows)
+    return table.assign(readmitted=np.where(risk > 0, "yes", "no"))
+
+
+EXPERIMENT = hanse.Experiment(
+    data={"source": {"target": "readmitted", "client_column": "hospital"}, "client_test": 0.3},
+    model="logistic",
+    mechanism="fedavg",
+    train={"lr": 0.1},
+    run={"rounds": 3},
+)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
+    return hanse.run(EXPERIMENT, data=frame(), out=tmp_path_factory.mktemp("runs") / "joined", value=True)
+
+
+def test_values_are_the_reports_with_and_without_a_directory(played: hanse.Run) -> None:
+    assert played.path is not None
+    record = load_run(played.path)
+    found = contribution(SeedGroup("x", (record,)))
+    values = played.values()
+    np.testing.assert_array_equal(values.values, found.totals)
+    np.testing.assert_array_equal(values.standard_errors, found.errors)
+    assert np.isfinite(values.standard_errors).all()
+    assert values.names == found.labels
+    in_memory = hanse.run(EXPERIMENT, data=frame(), value=True)
+    assert in_memory.path is None
+    np.testing.assert_array_equal(in_memory.values().standard_errors, values.standard_errors)
+    assert str(in_memory) == str(played)
+    assert str(hanse.load(played.path)) == str(played)
+
+
+def test_a_run_shows_itself(played: hanse.Run) -> None:
+    assert repr(played).startswith("fedavg, 3 rounds, 4 clients: own accuracy ")
+    assert "St Mary" in played._repr_html_()
+    assert "text/html" in played._repr_mimebundle_()
+    plain = hanse.run(EXPERIMENT, data=frame())
+    assert "Mary" not in str(plain)
+    assert plain.plot().chart.title == "Accuracy at the clients"
+    with pytest.raises(UserError, match="run valued"):
+        plain.values()
+    with pytest.raises(UserError, match="joining: "):
+        plain.joining(plain)
+    for ask in (lambda: plain.statement(0), plain.report, plain.joining):
+        with pytest.raises(UserError, match=r"hanse\.run"):
+            ask()
+
+
+def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
+    with pytest.raises(UserError, match=r"run\.alone"):
+        played.joining()
+    assert played.path is not None
+    python = f"hanse.load('{played.path}').alone(data=...)"
+    with pytest.raises(UserError) as refused:  # the command line has no object of this process
+        train_alone(played.path)
+    assert refused.value.lines == (
+        f"--train-alone: {played.path}: data or model were objects in Python, which can also play this: {python}",
+    )
+    before = statement(played.path, 0)
+    assert before.short["What next"] == f"compare with training alone ({python})."
+    assert python in before.fit.how
+    assert answers_of(played.path).next == f"Compare with training alone ({python})."
+    alone = played.alone()
+    assert train_alone(played.path) == alone.path  # finished: it stays as it is
+    assert alone.path == played.path / "alone"  # type: ignore[operator]
+    assert played.alone().metrics == alone.metrics  # read again, not played
+    joining = played.joining()
+    for client, gain in enumerate(joining.gains):
+        fit = statement(played.path, client).fit  # type: ignore[arg-type]
+        assert (gain.joined, gain.alone) == (fit.last, fit.alone_accuracy)
+        assert (gain.low, gain.high) == fit.difference_interval
+        assert gain.gain == pytest.approx(gain.joined - gain.alone)
+    assert "eval.metrics" in str(joining)
+    with pytest.raises(UserError, match=r"^client 9: no such client.* 0 to 3"):
+        played.statement(9)
+    page = played.statement("Hope")
+    assert page.headline.startswith("Hope: ")
+    assert "iframe" in page._repr_html_()
+    compared = played.compare(alone)
+    assert list(compared.to_pandas()["mechanism"]) == ["fedavg", "local"]
+    assert "fedavg" in str(compared)
+    again = hanse.load(played.path)  # type: ignore[arg-type]
+    assert again.joining().gains == again.joining(alone).gains == joining.gains  # no bit of it lives in memory alone
+    assert str(again.joining()) == str(joining)
+    with pytest.raises(UserError, match=r"alone: "):
+        again.alone()
+    assert again.alone(frame()).metrics == alone.metrics
+    with pytest.raises(UserError, match="compare: must be given other runs"):
+        played.compare()
+
+
+def test_a_model_is_ready_to_predict() -> None:
+    """Batch norm and dropout predicted wrongly until somebody thought of eval()."""
+    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    run = hanse.run(EXPERIMENT, data=frame(), model=net)
+    model, x = run.model("Hope"), torch.randn(5, 2)
+    assert not any(module.training for module in model.modules())
+    torch.testing.assert_close(model(x)[:1], model(x[:1]))  # no sample depends on another
+
+
+@pytest.mark.slow
+def test_the_report_of_a_run(played: hanse.Run, tmp_path: Path) -> None:
+    page = played.report(tmp_path)
+    assert page.path == tmp_path / "report.html"
+    assert str(page).startswith("Does joining pay? ")
+    assert "\nWho contributed? " in str(page)
+    assert str(page.path) in str(page)
+
+
+# ---- whom joining pays
+
+
+def shops(rows: int = 600) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(rows, 3))
+    names = ["Bremen"] * 40 + ["Visby"] * (rows // 2 - 20) + ["Kiel"] * (rows // 2 - 20)
+    sign = np.where(np.array(names) == "Kiel", -1, 1)
+    return x, (sign * x.sum(axis=1) + 0.5 * draw.normal(size=rows) > 0).astype(int), names
+
+
+def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
+    found = hanse.who_gains(shops(), mechanisms=["local", "fedavg"], model="logistic", rounds=10, out=tmp_path / "runs")
+    signs = {gain.client: found.sign(gain) for gain in found.gains}
+    assert signs["Kiel"] == -1  # its customers are unlike the others'
+    assert found.clients == ("Bremen", "Kiel", "Visby")
+    kept = load_run(tmp_path / "runs" / "1-fedavg")
+    assert kept.mechanism == "fedavg"
+    again = hanse.load(kept.path).joining(hanse.load(tmp_path / "runs" / "local"))
+    assert again.gains == hanse.load(kept.path).joining().gains == found.gains  # found next to it
+    assert again.sentences()[-1] == found.sentences()[-1]
+    assert "Played with model logistic, 10 rounds, lr 0.1, 1 epoch a round, and 30 % of each client's" in str(found)
+    verdicts = [statement(kept.path, client, alone=tmp_path / "runs" / "local").verdict.answer for client in range(3)]
+    assert verdicts == [{1: "yes", -1: "no", 0: "even"}[found.sign(gain)] for gain in found.gains]
+    first = answers_of(kept.path, tmp_path / "runs" / "local").joining
+    assert (verdicts, first.partition(".")[0]) == (["no"] * 3, "Joining paid for none of 3 clients")
+    table = found.to_pandas()
+    assert (table["low"] <= table["gain"]).all()
+    assert (table["gain"] <= table["high"]).all()
+    assert "fedavg" in str(found)
+    assert "Kiel" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("gains", "first"),
+    [
+        (
+            {"fedavg": [(-0.1, 0.3), (-0.1, 0.3)]},
+            "For none of the 2 clients is it sure that joining by fedavg changes anything.",
+        ),
+        (
+            {"fedavg": [(-0.3, -0.1), (-0.1, 0.3)], "ditto": [(-0.1, 0.3), (-0.1, 0.3)]},
+            "For none of the 2 clients is it sure that joining by ditto changes anything. "
+            "Of the 2 mechanisms here, ditto is ahead by clients surely better off, less those surely worse.",
+        ),
+        (
+            {"fedavg": [(-0.1, 0.1), (-0.1, 0.3)], "ditto": [(-0.1, 0.3), (-0.1, 0.3)]},
+            "For none of the 2 clients is it sure that joining by ditto changes anything. "
+            "Of the 2 mechanisms here, ditto is ahead by the mean gain.",
+        ),
+        (
+            {"fedavg": [(0.1, 0.3), (-0.1, 0.3)]},
+            "By fedavg, 1 of 2 clients is surely better off than alone, nobody surely worse; for 1 it is not sure.",
+        ),
+        (
+            {"fedavg": [(0.1, 0.3), (-0.3, -0.1)]},
+            "By fedavg, 1 of 2 clients is surely better off than alone, 1 surely worse.",
+        ),
+        (
+            {"fedavg": [(-0.3, -0.1), *[(-0.1, 0.3)] * 5]},
+            "For 5 of 6 clients it is not sure whether joining by fedavg pays; 1 is surely worse off than alone.",
+        ),
+        ({"fedavg": [(-0.3, -0.1)] * 2}, "By fedavg, all 2 clients are surely worse off than alone."),
+    ],
+)
+def test_the_first_sentence_is_true_of_every_mechanism(gains: dict[str, list[tuple[float, float]]], first: str) -> None:
+    made = [
+        Gain(str(i), name, 0.5, 0.5, (low + high) / 2, low, high, 20)
+        for name, ends in gains.items()
+        for i, (low, high) in enumerate(ends)
+    ]
+    assert Joining(tuple(made), ACCURACY).sentences()[0] == first
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_gain_that_nobody_could_measure_is_not_called_open() -> None:
+    x, _, who = shops()
+    few: dict[str, Any] = {"mechanisms": ["fedavg", "ditto"], "model": "mlp", "rounds": 2}
+    with pytest.raises(UserError, match="NaN or infinite"):
+        hanse.who_gains((x, 1e20 * x.sum(axis=1), who), **few)
+    unknown = Gain("Kiel", "fedavg", np.nan, 0.5, np.nan, np.nan, np.nan, 20)
+    one = Joining((Gain("Hope", "fedavg", 0.7, 0.5, 0.2, 0.1, 0.3, 20), unknown), ACCURACY).sentences()
+    assert one[0] == "By fedavg, 1 of 2 clients is surely better off than alone, nobody surely worse."
+    assert one[2].startswith("fedavg: the gain of 1 of 2 clients is not known (Kiel): ")
+    beside = Joining((replace(unknown, client="Hope"), unknown, *(replace(g, mechanism="ditto") for g in
+                      (Gain("Hope", "", 0.7, 0.5, 0.2, 0.1, 0.3, 20), Gain("Kiel", "", 0.7, 0.5, 0.2, 0.1, 0.3, 20)))),
+                     ACCURACY).sentences()  # fmt: skip
+    assert beside[0].startswith("By ditto, 2 of 2 clients are surely better off than alone")
+
+
+def test_the_same_question_has_the_same_answer_from_a_run(tmp_path: Path) -> None:
+    """Model, rounds and training are the defaults of a run; only who keeps which rows must be said."""
+    given = inspect.signature(hanse.who_gains).parameters
+    assert [given[name].default for name in ("model", "rounds", "train", "metric")] == [None] * 4
+    found = hanse.who_gains(frame(), target="readmitted", client="hospital", mechanisms="fedavg", rounds=3)
+    experiment = hanse.Experiment(
+        data={"source": {"target": "readmitted", "client_column": "hospital", "test": 0.0}, "client_test": 0.3},
+        mechanism="fedavg",
+        eval={"metrics": ["accuracy"]},
+        run={"rounds": 3},
+    )
+    run = hanse.run(experiment, data=frame(), out=tmp_path / "run")
+    run.alone()
+    assert run.joining().gains == found.gains
+    assert "Played with model mlp, 3 rounds, lr 0.1, 1 epoch a round, and 30 %" in str(found)
+
+
+def test_of_a_loss_less_is_better(capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(400, 3))
+    y, who = x.sum(axis=1), ["small"] * 60 + ["large"] * 340
+    found = hanse.who_gains((x, y, who), mechanisms="fedavg", train={"lr": 0.01}, rounds=5, progress=True)
+    shown = capsys.readouterr().err
+    assert "10/10" in shown  # rounds of both mechanisms
+    assert "fedavg" in shown
+    assert found.reading.less_is_better
+    small = next(gain for gain in found.gains if gain.client == "small")
+    assert small.joined < small.alone
+    assert small.gain > 0
+    assert found.sign(small) == 1
+
+
+def test_settings_alone_and_splits_are_heeded() -> None:
+    few: dict[str, Any] = {"mechanisms": {"one": "fedavg", "two": {"name": "fedprox", "mu": 0.1}}, "rounds": 2}
+    first, second = hanse.who_gains(shops(), **few), hanse.who_gains(shops(), seed=1, **few)
+    both = hanse.who_gains(shops(), splits=2, **few)
+    assert both.mechanisms == ("one", "two")
+    for mean, a, b in zip(both.gains, first.gains, second.gains, strict=True):
+        assert (mean.gain, mean.low) == pytest.approx(((a.gain + b.gain) / 2, (a.low + b.low) / 2))
+    still = hanse.who_gains(shops(), alone={"lr": 1e-9}, **few)
+    assert still.gains[0].joined == first.gains[0].joined
+    assert [gain.alone for gain in still.gains] != [gain.alone for gain in first.gains]
+    assert "Alone clients trained with lr 1e-09." in str(still)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"test": 0}, "test: 0: must be a share above 0 and below 1"),
+        ({"splits": 0}, "splits: 0: must be a whole number"),
+        ({"mechanisms": ["local"]}, "mechanisms: ['local']: must have at least one besides 'local'"),
+        ({"mechanisms": ["fedavg", "fedavg"]}, "mechanisms: two are called alike"),
+        ({"mechanisms": ["fedagv"]}, "mechanism.name: 'fedagv': no such name; did you mean 'fedavg'?"),
+        ({"metric": "acuracy"}, "eval.metrics"),
+        ({"client": 5.0}, "client: 5.0: must be the name of one column, a text"),
+        ({"client": ["hospital"]}, "client: ['hospital']: must be the name of one column, a text"),
+        ({"target": ["ill"]}, "target: ['ill']: must be the name of one column, a text"),
+        ({"features": "age"}, "features: 'age': input should be a valid list"),
+        ({"statistics": "mine"}, "statistics: 'mine': input should be 'own' or 'pooled'"),
+        ({"mechanisms": None}, "mechanisms: None: must be a list of mechanisms"),
+        ({"train": [1]}, "train: [1]: must be a dictionary of settings"),
+        ({"rounds": 0}, "rounds: 0: must be a whole number, at least 1"),
+        ({"seed": "a"}, "seed: 'a': must be a whole number, at least 0"),
+        ({"out": 5}, "out: 5: must be the path of a folder"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.who_gains(shops(), **given)
+    assert wrong.value.lines[0].startswith(line)

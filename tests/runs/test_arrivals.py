@@ -1,0 +1,429 @@
+"""Rounds that do not wait for all: when they end, what becomes of late updates, and what a killed run finds again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from forging import restamped
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
+from hanse.core.table import Seats, Table
+from hanse.federation.behaviour import Me, Speed
+from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.registry import build_mechanism, refuse_late
+from hanse.mechanisms.staleness import ByStaleness
+from hanse.runs.arrivals import STILL, Flight, Recorded, Training, Underway, Waiting, rebased
+from hanse.runs.checkpoint import Snapshot, load, store
+from hanse.runs.observers import mostly_refused
+from hanse.runs.round import Played
+from hanse.runs.round_record import _seats_of
+
+BUFFERED = {"enough": 2, "late": "next"}
+P = 4
+
+
+def experiment(seconds: list[float], federation: dict[str, Any], rounds: int = 5, **more: Any) -> hanse.Experiment:
+    mechanism = {"name": "fedavg", "clients_per_round": len(seconds), "weigh": "by_staleness"}
+    sections: dict[str, Any] = {
+        "data": {"clients": len(seconds), "partition": {"samples_per_client": 20}},
+        "model": {"name": "logistic"},
+        "mechanism": mechanism,
+        "behaviour": {"speed": {"seconds": seconds}},
+        "federation": federation,
+        "engine": {"train": "sequential", "threads": 1},
+        "run": {"rounds": rounds},
+    }
+    return hanse.Experiment(**{**sections, **more})
+
+
+class Watch:
+    """Keeps what each round was; raises at the end of round ``kill``, as a killed process would end."""
+
+    def __init__(self, kill: int | None = None) -> None:
+        self.rounds: list[Played] = []
+        self.kill = kill
+
+    def on_round(self, metrics: Any, played: Played) -> None:
+        self.rounds.append(played)
+        if metrics["round"] == self.kill:
+            raise RuntimeError("killed")
+
+
+def said(run: hanse.Run, client: int, name: str) -> dict[int, Any]:
+    """Return one client's figure in ``clients.jsonl`` by round."""
+    return {line["round"]: line.get(name) for line in run.clients if line["client"] == client}
+
+
+def test_a_late_update_of_a_client_that_has_a_seat_too_is_told_once() -> None:
+    watch = Watch()
+    hanse.run(experiment([1, 1, 3.5], BUFFERED), observers=[watch])
+    played = watch.rounds[3]
+    late = np.flatnonzero(played.view.trained.staleness)
+    again = played.view.trained.seats.take(late).plain()  # seated again, as on a network, and did not answer
+    seats = played.view.seats.plain().with_more([again])  # type: ignore[union-attr]
+    lines = [line for line in _seats_of(replace(played, view=replace(played.view, seats=seats))) if line["client"] == 2]
+    assert [(line.get("refused"), line.get("staleness")) for line in lines] == [("no reply", None), (None, 3)]
+
+
+def test_an_update_of_staleness_3_is_mixed_with_its_exact_weight() -> None:
+    watch = Watch()
+    run = hanse.run(experiment([1, 1, 3.5], BUFFERED), observers=[watch])
+    assert [m["clock_s"] for m in run.metrics] == [1, 2, 3, 4, 5]
+    assert [m["late/mixed"] for m in run.metrics] == [0, 0, 0, 1, 0]
+    assert [m["late/staleness"] for m in run.metrics] == [0, 0, 0, 3, 0]
+    assert [m["late/under_way"] for m in run.metrics] == [1, 1, 1, 0, 1]
+    assert [m["present"] for m in run.metrics] == [3, 2, 2, 2, 3]  # who still trains is not chosen again
+    assert said(run, 2, "refused") == {0: STILL, 3: None, 4: STILL}
+    assert said(run, 2, "staleness") == {0: None, 3: 3, 4: None}
+    assert mostly_refused([line for line in run.clients if line["round"] < 4]) == []  # what came late came
+
+    played = watch.rounds[3]
+    updates, before, after = played.view.trained, played.view.table.rows[0].double(), played.state.table.rows[0]
+    first = watch.rounds[0].view.table.rows[0].double()
+    assert updates.staleness.tolist() == [0, 0, 3]
+    assert list(updates.raw) == [2]
+    raw = updates.raw[2].double()
+    assert torch.equal(updates.rows[2], (before + (raw - first)).float())
+    # FedBuff: 1/3 each, the late one over sqrt(1 + 3); what is left stays with the old row
+    np.testing.assert_allclose(played.view.mixed.W[0], [1 / 3, 1 / 3, 1 / 6, 1 / 6], rtol=1e-15)
+    fresh = updates.rows[:2].double()
+    want = before + ((fresh[0] - before) + (fresh[1] - before) + (raw - first) / 2) / 3
+    torch.testing.assert_close(after.double(), want, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("kill", [0, 1, 2, 3])
+def test_updates_under_way_survive_a_kill(kill: int, tmp_path: Path) -> None:
+    exp = experiment([1, 1.25, 3.5, 7], BUFFERED, 7, behaviour={"speed": {"seconds": [1, 1.25, 3.5, 7], "jitter": 0.2}})
+    hanse.run(exp, out=tmp_path / "straight")
+    with pytest.raises(RuntimeError, match="killed"):
+        hanse.run(exp, out=tmp_path / "killed", observers=[Watch(kill)])
+    hanse.resume(tmp_path / "killed")
+    states = [load(tmp_path / name / "checkpoints" / "00007.safetensors", torch.device("cpu")).state for name in
+              ("straight", "killed")]  # fmt: skip
+    assert torch.equal(states[0].table.rows, states[1].table.rows)
+    assert states[0].underway.clock == states[1].underway.clock
+    assert list(states[0].underway.flights) == list(states[1].underway.flights)
+    for name in ("metrics.jsonl", "clients.jsonl"):
+        lines = [[json.loads(line) for line in (tmp_path / run / name).read_text().splitlines()] for run in
+                 ("straight", "killed")]  # fmt: skip
+        untimed = [[{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in one]
+                   for one in lines]  # fmt: skip
+        assert untimed[0] == untimed[1]
+
+
+def test_an_update_that_is_too_late_is_refused_and_its_client_is_free_again() -> None:
+    run = hanse.run(experiment([1, 1, 3.5], {**BUFFERED, "max_staleness": 2}))
+    assert [m["late/mixed"] for m in run.metrics] == [0] * 5
+    assert [m["refused"] for m in run.metrics] == [1, 0, 0, 1, 1]
+    assert [m["present"] for m in run.metrics] == [3, 2, 2, 2, 3]
+
+
+def test_what_is_late_is_dropped_if_that_is_wanted() -> None:
+    watch = Watch()
+    run = hanse.run(experiment([1, 1, 3.5], {"enough": 2}), observers=[watch])
+    assert [m["answered"] for m in run.metrics] == [2] * 5
+    assert [m["clock_s"] for m in run.metrics] == [1, 2, 3, 4, 5]
+    assert [m["present"] for m in run.metrics] == [3, 2, 2, 2, 3]
+    assert all(flight.updates is None for played in watch.rounds for flight in played.state.underway.flights.values())
+
+
+def test_the_deadline_is_one_of_the_virtual_clock_too() -> None:
+    run = hanse.run(experiment([1, 2, 3.5], {"deadline_s": 2.0}))
+    assert [m["answered"] for m in run.metrics] == [2, 2, 2, 2, 2]
+    assert [m["clock_s"] for m in run.metrics] == [2, 4, 6, 8, 10]
+    assert "late/mixed" not in run.metrics[0]
+
+
+def test_a_round_with_nobody_free_waits_for_whoever_comes_first() -> None:
+    # nobody is done by the first deadline: the second round has no seats, and ends with the first who is
+    run = hanse.run(experiment([1.5, 1.75, 3.5], {"late": "next", "deadline_s": 1.0}, 4))
+    assert [m["seats"] for m in run.metrics] == [3, 0, 1, 1]
+    assert [m["clock_s"] for m in run.metrics] == [1.0, 1.5, 2.5, 3.5]
+    assert [m["answered"] for m in run.metrics] == [0, 1, 1, 2]
+    assert [m["late/staleness"] for m in run.metrics] == [0, 1, 2, 3]
+
+
+def test_rounds_without_speeds_end_with_all_and_change_nothing() -> None:
+    told: list[str] = []
+
+    class Listen:
+        def on_start(self, experiment: Any, first: int, said: Any) -> None:
+            told.extend(said)
+
+    plain = hanse.run(experiment([1, 1, 1], {}, behaviour={}))
+    early = hanse.run(experiment([1, 1, 1], BUFFERED, behaviour={}), observers=[Listen()])
+    assert torch.equal(plain.table.rows, early.table.rows)
+    assert "clock_s" not in plain.metrics[0]
+    assert [line for line in told if line.startswith("warning: federation.enough: 2: in a simulation")]
+
+
+def test_a_late_update_is_valued_in_the_round_in_which_it_is_mixed() -> None:
+    mechanism = {"name": "fedavg", "clients_per_round": 3, "weigh": "samples", "value": "exact"}
+    data = {"clients": 3, "partition": {"samples_per_client": 20}, "validation": 0.2}
+    watch = Watch()
+    run = hanse.run(experiment([1, 1, 3.5], BUFFERED, mechanism=mechanism, data=data), observers=[watch])
+    values = said(run, 2, "value")
+    assert values[0] is None
+    assert values[3] is not None
+    view = watch.rounds[3].view
+    judge, old, new = view.judge, view.table.rows[:1], watch.rounds[3].state.table.rows[:1]
+    gain = -judge.score(torch.cat([old, new])).loss
+    total = sum(line["value"] for line in run.clients if line["round"] == 3 and "value" in line)
+    assert total == pytest.approx(gain[1] - gain[0], abs=1e-6)  # efficiency: the values are the round's whole gain
+
+
+# ---- the closing of a round, by hand
+
+
+def training(enough: int | None, late: str, flights: dict[int, Flight], deadline: float | None = None) -> Training:
+    clients = [0, 1, 2]
+    seats = Seats.at(np.array(clients), np.zeros(3, np.int64))
+    table = Table.of(torch.zeros(1, P))
+    requests = [Request(c, (Train(s, 0, table.rows[0]),)) for s, c in enumerate(clients)]
+    roster = Roster(ClientInfo(c, f"c{c}", f"k{c}", 10) for c in clients)
+    waiting = Waiting(enough, late)  # type: ignore[arg-type]
+    return Training(5, requests, seats, table, roster, Underway(10.0, flights), waiting, deadline)
+
+
+def reply(client: int, seconds: float, number: float = 1.0) -> Reply:
+    row = torch.full((P,), number)
+    return Reply(client, (Trained(client, row, 10.0, 0.5, 3),), arrival=Arrival(seconds=seconds))
+
+
+def flying(client: int, round: int, due: float) -> Flight:
+    """Return an update of all threes that started from all ones."""
+    seats = Seats.at(np.array([client]), np.zeros(1, np.int64))
+    sent = training(1, "next", {}).land([reply(0, 9.0), reply(1, 0.5), reply(2, 9.0, 3.0)]).underway.flights[2]
+    assert sent.updates is not None
+    return replace(
+        sent, round=round, due=due, seats=seats, start=torch.ones(1, P), updates=replace(sent.updates, seats=seats)
+    )
+
+
+def test_a_round_closes_with_the_reply_that_makes_it_enough() -> None:
+    landed = training(2, "next", {}).land([reply(0, 3.0), reply(1, 1.0), reply(2, 2.0)])
+    assert landed.underway.clock == 12.0
+    assert sorted(landed.replies) == [1, 2]
+    assert landed.refusals == ((0, STILL),)
+    assert landed.underway.flights[0].due == 13.0
+
+
+def test_unsound_replies_do_not_count_as_enough() -> None:
+    landed = training(2, "next", {}).land([reply(0, 3.0), reply(1, 1.0, float("nan")), reply(2, 2.0)])
+    assert landed.underway.clock == 13.0
+    assert sorted(landed.replies) == [0, 2]
+    assert landed.refusals == ((1, "update has NaN or infinite entries"),)
+    slow = training(1, "next", {}).land([reply(0, 3.0, float("nan")), reply(1, 1.0), reply(2, 2.0)])
+    assert slow.underway.flights[0].refused == "update has NaN or infinite entries"  # said when it is due
+
+
+def test_late_updates_count_as_enough_where_they_are_mixed() -> None:
+    flights = {7: flying(7, 3, 10.5), 8: flying(8, 2, 11.0)}
+    replies = [reply(0, 3.0), reply(1, 4.0), reply(2, 5.0)]
+    landed = training(2, "next", flights).land(replies)
+    assert landed.underway.clock == 11.0
+    assert [flight.client for flight in landed.late] == [8, 7]  # by the round in which they began
+    assert sorted(landed.underway.flights) == [0, 1, 2]
+    dropped = training(2, "drop", flights).land(replies)
+    assert dropped.underway.clock == 14.0
+    assert dropped.late == ()
+    assert sorted(dropped.underway.flights) == [2]
+
+
+def test_a_round_waits_for_all_if_there_are_fewer_than_enough() -> None:
+    flights = {7: flying(7, 3, 16.0)}
+    replies = [reply(0, 3.0), reply(1, 4.0)]  # client 2 is silent
+    assert training(9, "next", flights).land(replies).underway.clock == 16.0
+    assert training(9, "drop", flights).land(replies).underway.clock == 14.0
+    assert training(9, "next", flights, deadline=3.5).land(replies).underway.clock == 13.5
+    assert training(9, "drop", {}).land(replies).refusals == ((2, "no reply"),)
+
+
+def test_rebasing_moves_the_way_and_leaves_the_update_where_nothing_moved() -> None:
+    update, then = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.25])
+    assert rebased(update, then, then) is update
+    assert rebased(update, then, torch.tensor([10.0, 20.0])).tolist() == [10.5, 21.75]
+
+
+# ---- what it goes with
+
+
+def lines(**more: Any) -> list[str]:
+    sections: dict[str, Any] = {"data": {"clients": 4, "validation": 0.2}, "mechanism": {"name": "fedavg"}, **more}
+    with pytest.raises(UserError) as refused:
+        hanse.run(hanse.Experiment(**sections))
+    return list(refused.value.lines)
+
+
+def test_wrong_settings_are_refused_before_round_0(tmp_path: Path) -> None:
+    few = {"name": "fedavg", "clients_per_round": 3}
+    assert lines(mechanism=few, federation={"enough": 4}) == ["federation.enough: 4: more than the 3 seats of a round"]
+    assert lines(mechanism=few, federation={"enough": 0.5, "min_replies": 3}) == [
+        "federation.enough: 0.5 (2 of 3 seats): must be at least federation.min_replies, 3"
+    ]
+    for enough in (0, 1.5, -0.5):
+        assert lines(federation={"enough": enough}) == [
+            f"federation.enough: {enough}: must be a whole number from 1 on, or a share between 0 and 1"
+        ]
+    assert lines(federation={"max_staleness": 3}) == [
+        "federation: give max_staleness with late = 'next': with 'drop' no late update is mixed"
+    ]
+    assert lines(behaviour={"speed": {"seconds": [1.0, 2.0]}}) == [
+        "behaviour.speed.seconds: 2 numbers: must be 4, one for each client"
+    ]
+    nothing = lines(federation={"replay": str(tmp_path)})
+    assert len(nothing) == 1
+    assert str(tmp_path) in nothing[0]
+    old = hanse.run(experiment([1, 1], {}, 1), out=tmp_path / "old").path
+    assert lines(federation={"replay": str(old)}, run={"rounds": 1}) == [
+        f"{old}: has no order of arrival: its rounds waited for everybody"
+    ]
+
+
+@pytest.mark.parametrize("name", ["tiff", "pifl", "ipfl", "scaffold", "fedfomo"])
+def test_tokens_markets_and_systems_of_one_round_refuse_late_updates(name: str) -> None:
+    found = refuse_late(build_mechanism({"name": name}))
+    assert len(found) >= 1
+    assert all("takes late" in line for line in found)
+    with pytest.raises(UserError, match=r"federation\.late: 'next'"):
+        hanse.run(experiment([1, 1, 1], BUFFERED, mechanism={"name": name}))
+
+
+@pytest.mark.parametrize("weigh", ["samples_over_probability", {"name": "clipped", "of": "samples_over_probability"}])
+def test_weights_by_this_rounds_draw_refuse_late_updates(weigh: Any) -> None:
+    # a late client has the probability 0 in it, and would have all the weight
+    mechanism = {"name": "fedavg", "select": "s_fedavg", "weigh": weigh, "value": "exact"}
+    [line] = refuse_late(build_mechanism(mechanism))
+    assert "weighs" in line
+
+
+def test_a_payment_rule_that_says_so_takes_late_updates() -> None:
+    tokens = build_mechanism({"name": "tiff"})
+    assert tokens.settle is not None
+    kind = type("Patient", (type(tokens.settle),), {"gives": type(tokens.settle).gives | {"late"}})
+    assert refuse_late(replace(tokens, settle=kind())) == []
+    assert refuse_late(fedavg()) == []
+
+
+# ---- the rules, and the speeds
+
+
+def test_the_rules_of_staleness_are_the_papers() -> None:
+    tau = np.array([0, 1, 3, 4, 5, 8])
+    np.testing.assert_allclose(ByStaleness().scale(tau), [1, 2**-0.5, 0.5, 5**-0.5, 6**-0.5, 1 / 3])
+    np.testing.assert_allclose(ByStaleness("constant").scale(tau), np.ones(6))
+    np.testing.assert_allclose(ByStaleness("polynomial", a=1.0).scale(tau), [1, 1 / 2, 1 / 4, 1 / 5, 1 / 6, 1 / 9])
+    np.testing.assert_allclose(ByStaleness("hinge", a=10.0).scale(tau), [1, 1, 1, 1, 1 / 11, 1 / 41])
+
+
+def test_one_update_at_a_time_is_fedasync() -> None:
+    mechanism = {
+        "name": "fedavg",
+        "clients_per_round": 3,
+        "weigh": {"name": "by_staleness", "rule": "polynomial", "rate": 0.6},
+    }
+    watch = Watch()
+    hanse.run(experiment([1, 1.37, 3.71], {"enough": 1, "late": "next"}, 6, mechanism=mechanism), observers=[watch])
+    assert max(int(played.view.trained.staleness.max()) for played in watch.rounds) >= 3
+    for played in watch.rounds:
+        view = played.view
+        [tau] = view.trained.staleness.tolist()
+        alpha = 0.6 * (tau + 1) ** -0.5  # FedAsync, Algorithm 1
+        np.testing.assert_allclose(view.mixed.W[0], [alpha, 1 - alpha], rtol=1e-12)
+
+
+def test_speeds_are_listed_or_drawn_once_a_client() -> None:
+    def takes(speed: Speed, client: int, round: int, steps: int = 3) -> float:
+        me = Me(client, 3, 7, None, P)  # type: ignore[arg-type]
+        request = Request(client, (Train(0, 0, torch.zeros(P)),))
+        return speed.takes(me, round, request, Reply(client, (Trained(0, torch.zeros(P), 1.0, 0.0, steps),)))
+
+    listed = Speed([1, 2, 4])
+    assert [takes(listed, c, 0) for c in range(3)] == [1, 2, 4]
+    assert takes(replace(listed, per="step"), 2, 0) == 12
+    drawn = Speed(sigma=0.9)
+    times = [takes(drawn, c, r) for r in range(2) for c in range(3)]
+    assert times[:3] == times[3:]
+    assert len(set(times)) == 3
+    many = np.log([Speed(median=2.0, sigma=0.9).time_of(c, 1) for c in range(4000)])
+    assert many.mean() == pytest.approx(np.log(2), abs=0.05)
+    assert many.std() == pytest.approx(0.9, abs=0.05)
+    shaky = Speed([1, 1, 1], jitter=0.3)
+    assert takes(shaky, 0, 0) != takes(shaky, 0, 1)
+    assert takes(shaky, 0, 1) == takes(shaky, 0, 1)
+
+
+# ---- a server that is restarted
+
+
+def test_what_nodes_still_train_when_the_server_is_restarted_is_recorded_as_lost(tmp_path: Path) -> None:
+    watch = Watch()
+    hanse.run(experiment([1, 1, 3.5], BUFFERED, 1), observers=[watch])
+    state = watch.rounds[0].state
+    [flight] = state.underway.flights.values()
+    assert flight.updates is not None
+    request = Request(flight.client, (Train(2, 0, flight.start[0]),))
+    remote = replace(flight, due=None, updates=None, request=request)
+    store(tmp_path / "kept", Snapshot(replace(state, underway=Underway(0.0, {2: remote})), {}))
+    kept = load(tmp_path / "kept", torch.device("cpu")).state.underway
+    left, lost = kept.without_lost()
+    assert left.flights == {}
+    assert lost == ((2, "its update of round 0: lost, the server was restarted"),)
+    assert Underway(0.0, {2: remote}).without_lost()[1] == ()
+
+
+# ---- what is wrong with a replay, and what is lost
+
+
+def test_a_replay_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    first = hanse.run(experiment([1, 1, 3.5], BUFFERED), out=tmp_path / "first").path
+    again = {"late": "next", "replay": str(first)}
+    few = {"name": "fedavg", "clients_per_round": 1, "weigh": "by_staleness"}
+    with pytest.raises(UserError, match=r"^federation\.replay: round 0: client \d's update of round 0 came then, and"):
+        hanse.run(experiment([1, 1, 1], again, mechanism=few, behaviour={}))
+    with pytest.raises(UserError, match=r"federation\.replay.*0 came"):
+        hanse.run(experiment([1], again, behaviour={}))
+    with pytest.raises(UserError, match=r"^federation\.late: 'drop': round 3 of .* mixed a late update"):
+        hanse.run(experiment([1, 1, 1], {"replay": str(first)}, behaviour={}))
+    assert len(hanse.run(experiment([1, 1, 1], {"replay": str(first)}, 3, behaviour={})).metrics) == 3
+
+
+@pytest.mark.parametrize("staleness", [[-1, 0], [3, 0]])
+def test_an_order_of_arrival_that_cannot_be_is_refused(staleness: list[int], tmp_path: Path) -> None:
+    first = hanse.run(experiment([1, 1, 3.5], BUFFERED), out=tmp_path / "first").path
+    assert first is not None
+    file = first / "rounds" / "00002.npz"
+    with np.load(file) as arrays:
+        found = {**arrays, "staleness": np.array(staleness)}
+    np.savez(file, **found)
+    with pytest.raises(UserError, match="00002"):
+        hanse.run(experiment([1, 1, 1], {"late": "next", "replay": str(first)}, behaviour={}))
+    restamped(first)
+    with pytest.raises(UserError, match="arrival cannot"):
+        hanse.run(experiment([1, 1, 1], {"late": "next", "replay": str(first)}, behaviour={}))
+
+
+def test_in_a_replay_an_unsound_update_has_its_own_reason() -> None:
+    recorded = Recorded({5: frozenset({0, 1, 2})}, {5: frozenset({(1, 5)})})
+    replayed = replace(training(None, "next", {}), waiting=Waiting(None, "next", None, recorded))
+    landed = replayed.land([reply(0, 0.0, float("nan")), reply(1, 0.0), reply(2, 0.0)])
+    assert sorted(landed.replies) == [1]
+    assert landed.refusals == ((0, "update has NaN or infinite entries"), (2, STILL))
+    assert sorted(landed.underway.flights) == [2]
+
+
+def test_an_answer_that_a_failed_round_has_heard_is_recorded_as_lost() -> None:
+    # on a network: client 2 was asked in round 3, and is free again, though nothing of its answer is known
+    seats = Seats.at(np.array([2]), np.zeros(1, np.int64))
+    request = Request(2, (Train(0, 0, torch.zeros(P)),))
+    flight = Flight(3, seats, torch.zeros(1, P), request=request)
+    landed = training(2, "next", {2: flight}).land([reply(0, 0.0), reply(1, 0.0), reply(2, 0.0)])
+    assert landed.refusals == ((2, "its update of round 3: lost with a round that failed"),)
+    assert sorted(landed.replies) == [0, 1, 2]
+    assert not landed.underway.flights

@@ -1,0 +1,421 @@
+"""What a part may not do: make the table infinite, write into what it is shown, or, on a network, end the run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from paying import Fees
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import PartError, RunFailedError, UserError
+from hanse.base.lock import Hold
+from hanse.cli import app
+from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
+from hanse.core.port import ClientInfo, Reply, Request, Roster, Train, Trained
+from hanse.core.recipe import Recipe
+from hanse.core.table import Add, Replace
+from hanse.data import build as build_data
+from hanse.learning.models import build_problem
+from hanse.mechanisms.baselines import fedavg, local
+from hanse.mechanisms.deploy import ServerModel
+from hanse.mechanisms.ipfl import IPFL
+from hanse.mechanisms.weigh import BySamples, sample_shares
+from hanse.reports.audit import audit_run
+from hanse.runs.experiment import run_remote
+from hanse.runs.round import Setup, first_state, play_round
+from hanse.runs.run_record import load_run
+from hanse.runs.setup import build, settle_engine
+from hanse.wings.operate.page.live_run import LiveRun, encode
+
+N = 4
+PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)
+P = PROBLEM.layout.size
+
+
+@dataclass
+class Constant:
+    """Client c sends a constant row of c + 1, as if of c samples."""
+
+    def present(self, round: int) -> Roster:
+        return Roster(ClientInfo(c, f"c{c}", f"k{c}", 10 * c) for c in range(N))
+
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
+        return [Reply(r.client, tuple(self.result(r.client, task) for task in r.tasks)) for r in requests]
+
+    def result(self, client: int, task: Any) -> Trained:
+        assert isinstance(task, Train)
+        return Trained(task.seat, torch.full((P,), client + 1.0), float(client), 0.5, 3)
+
+
+def setup_of(mechanism: Mechanism) -> Setup:
+    context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
+    return Setup(mechanism, Constant(), context, *[None] * 6)  # type: ignore[arg-type]
+
+
+def market(part: IPFL) -> Mechanism:
+    return Mechanism("market", part, part, part, settle=part, deploy=ServerModel())
+
+
+# ---- after MIX the table is finite
+
+
+BAD = np.array([0.0, 1e38, 1e39, 0.0])  # weights so large that a row is infinite
+
+
+@dataclass(frozen=True)
+class Blown(BySamples):
+    """The first row is infinite."""
+
+    def aggregate(self, group: Group, state: Any) -> Aggregate:
+        return Aggregate(BAD)
+
+
+@dataclass(frozen=True)
+class Grown(WeighPart):
+    """Weights by samples, and a row more, which is infinite, as everybody's home."""
+
+    fills: ClassVar[frozenset[str]] = frozenset({GROUPS})
+
+    def weigh(self, view: View, state: Any) -> tuple[Weighed, Any]:
+        kept = Replace(np.array([0]), sample_shares(view.trained.num_samples)[None])
+        return Weighed((kept,), (Add("server", BAD, np.zeros(1)),), view.home + 1), state
+
+
+@pytest.mark.parametrize("weigh", [Blown(), Grown()])
+def test_a_row_that_would_be_infinite_stays_and_who_made_it_is_named(weigh: Any) -> None:
+    setup = setup_of(replace(fedavg(clients_per_round=N), weigh=weigh))
+    state = first_state(setup)
+    played = play_round(setup, state)
+    assert torch.equal(played.state.table.rows, state.table.rows)
+    assert played.state.home.tolist() == state.home.tolist()
+    reason = f"its update made row {int(isinstance(weigh, Grown))} of the table infinite or NaN: the old one stays"
+    assert played.view.refusals == ((1, reason), (2, reason))
+
+
+def test_the_other_rows_are_mixed_as_they_would_be_and_large_sums_are_no_infinities() -> None:
+    @dataclass(frozen=True)
+    class One(WeighPart):
+        fills: ClassVar[frozenset[str]] = frozenset({"own"})
+
+        def weigh(self, view: View, state: Any) -> tuple[Weighed, Any]:
+            U = np.zeros((2, N))
+            U[0, 2], U[0, 3] = 1e39, 1.0  # infinite
+            U[1, 1], U[1, 0] = 1.6e38, 1e-3  # finite, although the sum of its numbers is not
+            return Weighed((Replace(np.array([2, 1]), U),)), state
+
+    setup = setup_of(replace(local(), weigh=One()))
+    state = first_state(setup)
+    played = play_round(setup, state)
+    assert [c for c, _ in played.view.refusals] == [2, 3]
+    assert torch.equal(played.state.table.rows[2], state.table.rows[2])
+    assert bool((played.state.table.rows[1] > 3e38).all())
+    assert played.state.table.rows[[0, 3], 0].tolist() == [1.0, 4.0]
+
+
+def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
+    @dataclass(frozen=True)
+    class Market(IPFL):
+        def weigh(self, view: View, state: Any) -> tuple[Weighed, Any]:
+            found, after = super().weigh(view, state)
+            [centres] = [one for one in found.replaced if N + 1 in one.rows]
+            centres.updates[1] *= 1e45  # client 1's
+            centres.models[1] *= 1e45
+            return found, after
+
+    given = hanse.Experiment(
+        data={"clients": N, "partition": {"alpha": 1.0}, "seed": 2},
+        model={"name": "logistic"},
+        mechanism={"name": "ipfl", "eagerness": 1e5, "cost": 0.1},
+        train={"steps": 2, "batch_size": 8},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 3},
+    )
+    setup = settle_engine(build(given)).setup
+    sound = play_round(setup, first_state(setup))
+    assert sound.view.settlement.arrays["market_paid"].all()
+    assert sound.view.settlement.arrays["market_units"][1].sum() > 0  # it would have paid
+    mechanism = market(Market(eagerness=1e5, cost=0.1))
+    setup = replace(setup, mechanism=mechanism, context=replace(setup.context, slots=mechanism.slots()))
+    state = first_state(setup)
+    played = play_round(setup, state)
+    assert played.view.settlement.arrays["market_paid"].tolist() == [True, False, True, True]
+    assert played.view.settlement.withheld == {N + 1}
+    assert not any(t.step == "market/1" for t in played.view.posted)
+    assert torch.equal(played.state.table.rows[N + 1], state.table.rows[N + 1])
+    assert not played.state.states["select"]["pulled"][1]
+    assert any("infinite or NaN" in reason for _, reason in played.view.refusals)
+
+
+# ---- parts look, and do not touch
+
+
+@dataclass(frozen=True)
+class Scribbler(BySamples):
+    where: str = "rows"
+
+    def aggregate(self, group: Group, state: Any) -> Aggregate:
+        view = group.view
+        if self.where == "rows":
+            view.trained.rows[0] = 0
+        elif self.where == "a view of a row":
+            view.trained.rows[0][:2].mul_(2)
+        elif self.where == "table":
+            view.table.rows.add_(1.0)
+        elif self.where == "num_samples":
+            view.trained.num_samples[0] = 1e6
+        elif self.where == "client":
+            view.trained.seats.client[0] = 3
+        return super().aggregate(group, state)
+
+
+@pytest.mark.parametrize(
+    ("where", "named"),
+    [
+        ("rows", "view.trained.rows"),
+        ("a view of a row", "view.trained.rows"),
+        ("table", "view.table.rows"),
+        ("num_samples", "view.trained.num_samples"),
+        ("client", "view.trained.seats.client"),
+    ],
+)
+def test_a_part_that_writes_into_what_it_is_shown_is_refused_by_name(where: str, named: str) -> None:
+    setup = setup_of(replace(fedavg(clients_per_round=N), weigh=Scribbler(where)))
+    with pytest.raises(PartError) as refused:
+        play_round(setup, first_state(setup))
+    assert str(refused.value) == f"the weigh part Scribbler, round 0, wrote into {named} in place: change a copy"
+
+
+def test_what_a_part_raises_says_which_part_it_was() -> None:
+    setup = setup_of(replace(fedavg(clients_per_round=N), settle=Fails(rounds=(0,))))
+    with pytest.raises(ZeroDivisionError) as raised:
+        play_round(setup, first_state(setup))
+    assert raised.value.__notes__ == ["raised by the settle part Fails, round 0"]
+
+
+# ---- a part that raises
+
+
+@dataclass(frozen=True)
+class Fails(Fees):
+    """Fees that fail in some rounds, after bids went into escrow."""
+
+    rounds: tuple[int, ...] = ()
+    gives: ClassVar[frozenset[str]] = frozenset()
+
+    def settle(self, view: View, state: Any) -> Any:
+        if view.stage == "close" and -1 in self.rounds:
+            raise UserError("no such fee")
+        if view.stage == "close" and view.round in self.rounds:
+            raise ZeroDivisionError(f"no fee in round {view.round}")
+        return super().settle(view, state)
+
+
+def failing(rounds: Sequence[int] = ()) -> Mechanism:
+    return replace(fedavg(clients_per_round=2), name="failing", settle=Fails(rounds=tuple(rounds)))
+
+
+def experiment(rounds: Sequence[int], of: int = 4, **run: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": N, "partition": {"alpha": 1.0}, "client_test": 0.2, "seed": 2},
+        model={"name": "logistic"},
+        mechanism={"name": "test_failed_rounds:failing", "rounds": list(rounds)},
+        train={"steps": 2, "batch_size": 8},
+        clients={"grant": 50.0},
+        engine={"train": "sequential", "threads": 1},
+        run={"rounds": of, "seed": 3, **run},
+    )
+
+
+@dataclass
+class Network:
+    """The clients of a run in this process, as if they were elsewhere; ``lost`` in some rounds."""
+
+    inner: Any
+    lost: tuple[int, ...] = ()
+    asked: list[int] = field(default_factory=list)
+
+    def present(self, round: int) -> Roster:
+        return self.inner.present(round)
+
+    def exchange(self, round: int, requests: Any, deadline_s: Any, closing: Any) -> Any:
+        self.asked.append(round)
+        if round in self.lost:
+            raise ConnectionError("the network is down")
+        return [replace(r, bytes_down=8, bytes_up=4) for r in self.inner.exchange(round, requests, None, None)]
+
+
+def play(given: hanse.Experiment, out: Path, lost: tuple[int, ...] = (), observers: Sequence[Any] = ()) -> hanse.Run:
+    inner = settle_engine(build(given)).setup.federation
+    with Hold(out) as hold:
+        return run_remote(given, build_data(given.data), Network(inner, lost), hold=hold, observers=observers)
+
+
+def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def untimed(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in found]
+
+
+def test_in_a_simulation_the_run_ends_with_what_was_raised(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError, match="no fee in round 1"):
+        hanse.run(experiment([1]), out=tmp_path / "run")
+    assert [line["round"] for line in lines(tmp_path / "run")] == [0]
+
+
+def test_on_a_network_a_failed_round_is_undone_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    played: list[Any] = []
+
+    class Watch:
+        def on_start(self, *_: Any) -> None: ...
+        def on_end(self, *_: Any) -> None: ...
+        def on_round(self, metrics: Mapping[str, Any], found: Any) -> None:
+            played.append(found)
+
+    with caplog.at_level(logging.ERROR):
+        run = play(experiment([1]), tmp_path / "run", observers=[Watch()])
+    before, after = played[0].state, played[1].state
+    assert after.round == before.round + 1
+    assert after.table is before.table
+    assert after.states is before.states
+    assert after.book.balances == before.book.balances  # escrow, too
+    assert after.home is before.home
+    assert [t.kind for t in played[1].view.posted] == ["close"]
+    line = run.metrics[1]
+    assert line["failed"] == "ZeroDivisionError: no fee in round 1"
+    assert (line["round"], line["present"], line["seats"], line["answered"], line["refused"]) == (1, 4, 2, 0, 2)
+    assert (line["bytes/down"], line["bytes/up"]) == (16, 8)
+    assert "failed" not in run.metrics[2]
+    seats = [seat for seat in lines(tmp_path / "run", "clients.jsonl") if seat["round"] == 1]
+    assert len(seats) == 2
+    assert {seat["refused"] for seat in seats} == {"the round failed: ZeroDivisionError: no fee in round 1"}
+    [record] = caplog.records
+    assert record.getMessage() == "round 1 failed and is undone"
+    assert record.exc_info is not None
+    assert not any("failed" in line for line in play(experiment([]), tmp_path / "sound").metrics)
+    assert {name for name in run.book.balances if name.startswith("escrow") and run.book.balances[name]} == set()
+    told = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")])
+    assert told.exit_code == 0, told.output
+
+
+def test_grants_of_a_failed_first_round_come_with_the_next(tmp_path: Path) -> None:
+    run = play(experiment([0]), tmp_path / "run")
+    assert run.book.balances["mint"] == -N * 50_000_000
+    assert [line.get("ledger/head") is None for line in run.metrics] == [True, False, False, False]
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_a_run_with_failed_rounds_is_the_same(tmp_path: Path) -> None:
+    given = experiment([1, 2], of=5, checkpoint_every=2)
+    whole = play(given, tmp_path / "whole")
+    cut = tmp_path / "cut"
+
+    class StopError(Exception):
+        pass
+
+    class Kill:
+        def on_start(self, *_: Any) -> None: ...
+        def on_end(self, *_: Any) -> None: ...
+        def on_round(self, metrics: Mapping[str, Any], found: Any) -> None:
+            if metrics["round"] == 2:
+                raise StopError
+
+    with pytest.raises(StopError):
+        play(given, cut, observers=[Kill()])
+    again = play(given, cut)
+    assert untimed(again.metrics) == untimed(whole.metrics)
+    assert again.book == whole.book
+    assert torch.equal(again.table.rows, whole.table.rows)
+    assert lines(cut, "clients.jsonl") == lines(tmp_path / "whole", "clients.jsonl")
+
+
+def test_the_third_failure_in_a_row_ends_the_run_and_it_can_go_on(tmp_path: Path) -> None:
+    given = experiment([1, 3, 4, 5], of=7, checkpoint_every=10)
+    with pytest.raises(RunFailedError) as ended:
+        play(given, tmp_path / "run")
+    said = "3 rounds in a row failed; the last, round 5, by ZeroDivisionError: no fee in round 5"
+    assert str(ended.value) == said
+    assert ["failed" in line for line in lines(tmp_path / "run")] == [False, True, False, True, True, True]
+    run = play(given, tmp_path / "run")
+    assert [line["round"] for line in run.metrics] == list(range(7))
+    assert CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")]).exit_code == 0
+
+
+def test_a_failed_run_is_one_line_and_exit_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hanse.cli import entry as cli
+
+    def ended(*_: Any, **__: Any) -> None:
+        raise RunFailedError("3 rounds in a row failed")
+
+    monkeypatch.setattr(cli, "app", ended)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 1
+    assert capsys.readouterr().err == "hanse: 3 rounds in a row failed\n"
+
+
+def test_a_lost_network_and_a_users_mistake_are_no_failed_rounds(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionError, match="the network is down"):
+        play(experiment([]), tmp_path / "lost", lost=(2,))  # when clients test after round 1
+    assert [line["round"] for line in lines(tmp_path / "lost")] == [0]
+    with pytest.raises(UserError, match="no such fee"):
+        play(experiment([-1]), tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize("rounds", [(1,), (0,), (3,)])
+def test_reports_read_a_run_with_a_failed_round(tmp_path: Path, rounds: tuple[int, ...]) -> None:
+    play(experiment(rounds), tmp_path / "a")
+    play(experiment(()), tmp_path / "b")
+    assert len(load_run(tmp_path / "a").metrics) == 4
+    live = LiveRun(tmp_path / "a", "a")
+    live.look(60.0)
+    page = json.loads(encode(live.whole()))
+    assert (page["progress"]["rounds"], page["progress"]["damaged"], page["progress"]["refused"]) == (4, 0, 2)
+    for words in (["report"], ["statement"], ["compare", str(tmp_path / "b")], ["ledger", "balances"]):
+        command = (
+            [*words[:1], str(tmp_path / "a"), *words[1:]] if words[0] != "ledger" else [*words, str(tmp_path / "a")]
+        )
+        if words[0] == "statement":
+            command += ["--client", "0"]
+        told = CliRunner().invoke(app, command)
+        assert told.exit_code == 0, (command, told.output, told.exception)
+
+
+def failing_market(rounds: Sequence[int] = ()) -> Mechanism:
+    @dataclass(frozen=True)
+    class Breaks(IPFL):
+        def settle(self, view: View, state: Any) -> Any:
+            if view.stage == "close" and view.round in rounds:
+                raise ZeroDivisionError("no market")
+            return super().settle(view, state)
+
+    return market(Breaks(eagerness=1e5, cost=0.1))
+
+
+def test_a_market_with_a_failed_round_is_audited_and_reported(tmp_path: Path) -> None:
+    given = experiment(()).sections() | {
+        "mechanism": {"name": "test_failed_rounds:failing_market", "rounds": [1, 3]},
+    }
+    run = play(hanse.Experiment(**given), tmp_path / "run")
+    assert ["failed" in line for line in run.metrics] == [False, True, False, True]
+    audit = audit_run(tmp_path / "run")
+    assert audit.holds, audit.checks
+    assert audit.markets == 2
+    for command in (["report", str(tmp_path / "run")], ["ledger", "verify", str(tmp_path / "run")]):
+        told = CliRunner().invoke(app, command)
+        assert told.exit_code == 0, (told.output, told.exception)

@@ -1,0 +1,88 @@
+"""Grants in parts: one part when a client joins, one for each round in which its update counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import hanse
+from hanse.core.entry import MINT, TOKEN, Transaction
+from hanse.federation.behaviour import Behaviour, Me
+from hanse.ledger.run_ledger import reading
+from hanse.reports.money import granted
+from hanse.runs.grants import part_of
+from hanse.runs.replay import against_rules, replay_books
+from hanse.runs.run_record import load_run
+
+
+@dataclass(frozen=True)
+class TwoKeys(Behaviour):
+    """A member that is client 2 in the first half and comes back as client 3; client 1 never answers."""
+
+    def present(self, me: Me, round: int) -> bool:
+        return me.id < 2 or (me.id == 2) == (round < 4)
+
+    def on_reply(self, me: Me, round: int, request: Any, reply: Any) -> Any:
+        return reply if me.id != 1 else type(reply)(1, refused="no")
+
+
+def experiment(**clients: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 4},
+        model="logistic",
+        mechanism={"name": "fedavg", "value": "path", "settle": {"name": "by_value", "rate": 1e-6}},
+        train={"steps": 3},
+        clients=clients,
+        behaviour={f"{__name__}:TwoKeys": {}},
+        engine={"threads": 1},
+        run={"rounds": 8},
+    )
+
+
+@given(some.integers(0, 10**14), some.integers(1, 500))
+def test_the_parts_are_the_grant(units: int, parts: int) -> None:
+    found = [part_of(units, parts, k) for k in range(parts)]
+    assert sum(found) == units
+    assert max(found) - min(found) <= 1
+
+
+def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(tmp_path: Path) -> None:
+    run = hanse.run(experiment(grant=80.0, vests=8), out=tmp_path / "run")
+    assert run.book.balance(MINT) == -(80 + 10 + 40 + 40) * TOKEN  # stays; never works; two halves
+    np.testing.assert_array_equal(granted(load_run(tmp_path / "run")), [80, 10, 40, 40])
+    with reading(tmp_path / "run") as ledger:
+        assert replay_books(tmp_path / "run", ledger).wrong is None
+    at_once = hanse.run(experiment(grant=80.0), out=tmp_path / "once")
+    assert at_once.book.balance(MINT) == -4 * 80 * TOKEN
+    np.testing.assert_array_equal(granted(load_run(tmp_path / "once")), [80] * 4)
+
+
+@pytest.mark.parametrize(
+    ("forged", "said"),
+    [
+        ([10, 11], "10 tokens"),
+        ([80], "10 tokens"),
+        ([10] * 9, "opened before"),
+    ],
+)
+def test_other_parts_than_those_of_the_settings_are_found(forged: list[int], said: str, tmp_path: Path) -> None:
+    hanse.run(experiment(grant=80.0, vests=8), out=tmp_path / "run")
+    history = [
+        (r, Transaction("grant/0", "grant", ((MINT, -u * TOKEN), ("client/0", u * TOKEN))))
+        for r, u in enumerate(forged)
+    ]
+    assert said in against_rules(tmp_path / "run", history)
+
+
+def test_a_resumed_run_goes_on_with_the_parts(tmp_path: Path) -> None:
+    whole = hanse.run(experiment(grant=80.0, vests=8))
+    hanse.run(experiment(grant=80.0, vests=8), out=tmp_path / "run")
+    for late in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:
+        late.unlink()
+    assert hanse.resume(tmp_path / "run").book == whole.book

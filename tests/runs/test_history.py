@@ -1,0 +1,147 @@
+"""What a client did before: its learning rate, where its batches go on, and the statistics that it keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.history import History
+from hanse.core.recipe import Recipe
+from hanse.core.table import Layout, Seats, Updates
+from hanse.learning.job import batch_plan, last_epoch
+
+
+def experiment(rounds: int = 4, **train: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"clients": 6, "partition": {"alpha": 0.5}, "client_test_from": "equal", "validation": 0.0},
+        model={"name": "mlp", "hidden": [8], "batch_norm": True},
+        mechanism={"name": "fedavg", "clients_per_round": 2},
+        train={"steps": 3, "batch_size": 16, "lr": 0.1, **train},
+        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
+        run={"rounds": rounds, "seed": 1},
+    )
+
+
+def test_batches_go_on_where_the_last_round_stopped() -> None:
+    recipe, key = Recipe(steps=3, batch_size=2, order="by_class"), (0, 5, 0, 0)
+    first = batch_plan(7, recipe, key)
+    assert first.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert batch_plan(7, recipe, key, before=3).tolist() == [[6, -1], [0, 1], [2, 3]]  # the last short batch is kept
+    assert batch_plan(7, recipe, key, before=6).tolist() == [[4, 5], [6, -1], [0, 1]]
+    assert [last_epoch(7, recipe, before=b) for b in (0, 3, 6)] == [0, 1, 2]
+
+
+def test_history_counts_steps_and_keeps_statistics() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
+    layout = Layout.of(module)
+    row = layout.flatten(module)
+    history = History.of(Recipe(statistics="own"), 3, layout, row)
+    assert history.statistics.tolist() == [[0, 0, 1, 1]] * 3  # means, variances
+    rows = torch.arange(2.0 * layout.size).view(2, -1)
+    seats = Seats.at(np.array([0, 2]), np.array([0, 0]))
+    updates = Updates(seats, rows, np.ones(2), np.zeros(2), np.array([3, 4]))
+    again = Updates(seats.take(np.array([1])), rows[1:], np.ones(1), np.zeros(1), np.array([5]))
+    after = history.after(7, updates).after(9, again)
+    assert after.steps.tolist() == [3, 0, 9]
+    assert after.last.tolist() == [7, -1, 9]
+    assert torch.equal(after.statistics[[0, 2]], rows[:, layout.num_parameters :])
+    assert torch.equal(after.statistics[1], history.statistics[1])
+    assert torch.equal(after.model(0, row)[: layout.num_parameters], row[: layout.num_parameters])
+    assert torch.equal(after.model(0, row)[layout.num_parameters :], rows[0, layout.num_parameters :])
+
+
+def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_own_rate() -> None:
+    """A run against the same rounds by hand, with one optimiser and one module a client."""
+    seen: list[Any] = []
+
+    class Watch:
+        def on_round(self, metrics: Any, played: Any) -> None:
+            seen.append(played)
+
+    given = experiment(lr_decay=0.5, lr_decay_by="last", order="by_class", statistics="own")
+    result = hanse.run(given, observers=[Watch()])
+    from hanse.data import build
+    from hanse.learning.models import build_problem
+
+    data = build(given.data)
+    problem, shared = build_problem("mlp", data.input_shape, 10, 1, hidden=[8], batch_norm=True)
+    layout, cut = problem.layout, problem.layout.num_parameters
+    kept = {c: shared[cut:].clone() for c in range(6)}
+    last, steps = dict.fromkeys(range(6), 0), dict.fromkeys(range(6), 0)
+    for t, played in enumerate(seen):
+        rows, sizes = [], []
+        for c in played.view.trained.seats.client.tolist():
+            pool, [index] = data.pool([c])
+            index = index[torch.argsort(pool.y[index], stable=True)]
+            layout.load(problem.module, torch.cat([shared[:cut], kept[c]]))
+            module = problem.module.train()
+            optimiser = torch.optim.SGD(module.parameters(), 0.1 * 0.5 ** last[c])
+            batches = [b for b in torch.split(index, 16) if len(b) > 1]
+            for _ in range(3):
+                batch = batches[steps[c] % len(batches)]
+                optimiser.zero_grad()
+                torch.nn.functional.cross_entropy(module(pool.x[batch]), pool.y[batch]).backward()
+                optimiser.step()
+                steps[c] += 1
+            rows.append(layout.flatten(module))
+            sizes.append(float(len(index)))
+            kept[c], last[c] = rows[-1][cut:].clone(), t
+        weights = torch.tensor(sizes) / sum(sizes)
+        shared = weights @ torch.stack(rows)
+        assert torch.allclose(played.state.table.rows[0][:cut], shared[:cut], atol=1e-5)
+        mine = played.state.history.statistics
+        assert torch.allclose(mine, torch.stack([kept[c] for c in range(6)]), atol=1e-5)
+    right = 0
+    for c in range(6):
+        pool, [index] = data.pool([c], "test")
+        layout.load(problem.module, torch.cat([shared[:cut], kept[c]]))
+        with torch.no_grad():
+            right += int((problem.module.eval()(pool.x[index]).argmax(1) == pool.y[index]).sum())
+    assert result.metrics[-1]["client/test_accuracy_weighted"] == pytest.approx(right / (6 * len(index)), abs=2e-3)
+    assert "test/accuracy" not in result.metrics[-1]  # the server has no statistics
+
+
+def test_a_resumed_run_remembers(tmp_path: Path) -> None:
+    given = experiment(lr_decay=0.5, lr_decay_by="last", order="by_class", statistics="own")
+    whole = hanse.run(given)
+
+    class Stop:
+        def on_round(self, metrics: Any, played: Any) -> None:
+            if metrics["round"] == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(given, out=tmp_path / "run", observers=[Stop()])
+    from hanse.runs.experiment import resume
+
+    again = resume(tmp_path / "run")
+    assert torch.equal(again.table.rows, whole.table.rows)
+    assert [m.get("client/test_accuracy") for m in again.metrics] == [m["client/test_accuracy"] for m in whole.metrics]
+
+
+def test_both_engines_agree_on_batches_by_class() -> None:
+    rows = []
+    for engine in ("sequential", "stacked"):
+        given = experiment(order="by_class", lr_decay=0.5, lr_decay_by="last", statistics="own")
+        changed = given.model_copy(update={"engine": given.engine.model_copy(update={"train": engine})})
+        rows.append(hanse.run(changed).table.rows)
+    assert torch.allclose(rows[0], rows[1], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "train", "line"),
+    [
+        ("ditto", {"statistics": "own"}, "train.statistics: 'own'"),
+        ("scaffold", {"lr_decay_by": "last"}, "train.lr_decay_by: 'last'"),
+    ],
+)
+def test_what_cannot_remember_is_refused(mechanism: str, train: dict[str, Any], line: str) -> None:
+    given = experiment(**train)
+    with pytest.raises(UserError, match=line):
+        hanse.run(given.model_copy(update={"mechanism": type(given.mechanism)(name=mechanism)}))

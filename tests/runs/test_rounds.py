@@ -1,0 +1,503 @@
+"""The round loop against a scripted federation: what is asked, what is refused, what is mixed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hanse.base.errors import PartError
+from hanse.core.entry import MINT, Transaction
+from hanse.core.part import (
+    Aggregate,
+    AggregatePart,
+    Choice,
+    Context,
+    Group,
+    Mechanism,
+    SelectPart,
+    Settlement,
+    SettlePart,
+    State,
+    ValuePart,
+    Values,
+    View,
+)
+from hanse.core.port import ClientInfo, Reply, Request, Roster, Score, Scored, Train, Trained
+from hanse.core.recipe import Recipe
+from hanse.learning.models import build_problem
+from hanse.mechanisms.baselines import fedavg, fedprox, local
+from hanse.mechanisms.by_value import ByValue
+from hanse.mechanisms.weigh import BySamples
+from hanse.runs.round import LoopState, Setup, finish, first_state, play_round
+
+N = 5
+PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)
+P = PROBLEM.layout.size
+
+
+@dataclass
+class Scripted:
+    """Client c answers with a constant row of c + 1 and c samples, unless the script says otherwise."""
+
+    script: Callable[[Reply], Sequence[Reply]] = lambda reply: [reply]
+    present_ids: tuple[int, ...] = tuple(range(N))
+
+    def __post_init__(self) -> None:
+        self.asked: list[list[Request]] = []
+
+    def present(self, round: int) -> Roster:
+        return Roster(ClientInfo(c, f"c{c}", f"k{c}", 10 * c) for c in self.present_ids)
+
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
+        self.asked.append(list(requests))
+        return [r for request in requests for r in self.script(self.answer(request))]
+
+    def answer(self, request: Request) -> Reply:
+        results: list[Any] = []
+        for task in request.tasks:
+            if isinstance(task, Train):
+                row = torch.full((P,), float(request.client + 1))
+                results.append(Trained(task.seat, row, float(request.client), 0.5, 3))
+            if isinstance(task, Score):
+                results.append(Scored(task.name, torch.tensor([float(request.client)]), torch.zeros(1), 4))
+        return Reply(request.client, tuple(results), bytes_down=8, bytes_up=4)
+
+
+def setup_of(mechanism: Mechanism, federation: Scripted) -> Setup:
+    context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
+    return Setup(mechanism, federation, context, *[None] * 6)  # type: ignore[arg-type]
+
+
+def play(mechanism: Mechanism, federation: Scripted, state: LoopState | None = None) -> Any:
+    setup = setup_of(mechanism, federation)
+    return play_round(setup, state or first_state(setup))
+
+
+def edit(client: int, **changes: Any) -> Callable[[Reply], Sequence[Reply]]:
+    """A script that changes one client's update."""
+
+    def script(reply: Reply) -> Sequence[Reply]:
+        if reply.client != client:
+            return [reply]
+        return [replace(reply, results=tuple(replace(r, **changes) for r in reply.results))]
+
+    return script
+
+
+def test_fedavg_mixes_by_reported_samples() -> None:
+    played = play(fedavg(clients_per_round=N), Scripted())
+    want = sum(c * (c + 1) for c in range(N)) / sum(range(N))
+    torch.testing.assert_close(played.state.table.rows, torch.full((1, P), want))
+    assert (played.bytes_down, played.bytes_up) == (8 * N, 4 * N)
+    assert played.state.round == 1
+
+
+def test_local_training_keeps_each_update_in_its_own_row() -> None:
+    played = play(local(), Scripted())
+    assert played.state.table.rows[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert played.state.table.owner.tolist() == list(range(N))
+    assert played.state.home.tolist() == list(range(N))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"row": torch.full((P,), float("nan"))}, "update has NaN or infinite entries"),
+        ({"row": torch.tensor([float("inf")] + [0.0] * (P - 1))}, "update has NaN or infinite entries"),
+        ({"row": torch.zeros(P + 1)}, f"update of shape ({P + 1},) instead of ({P},)"),
+        ({"row": torch.zeros(P, dtype=torch.float64)}, "update of type torch.float64 instead of float32"),
+        ({"row": torch.full((P,), 3e38)}, f"update of norm {3e38 * P**0.5:.3g}: at most 1e+18"),
+        ({"loss": float("nan")}, "Trained.loss: nan: input should be a finite number"),
+        ({"loss": 1e39}, "Trained.loss: 1e+39: must be at most 3.40282e+38"),
+        ({"num_samples": -1.0}, "Trained.num_samples: -1.0: must be at least 0"),
+        ({"num_samples": float("inf")}, "Trained.num_samples: inf: input should be a finite number"),
+        ({"num_samples": 1e308}, "Trained.num_samples: 1e+308: must be at most 9.0072e+15"),
+        ({"seat": 77}, "no update for seat 3"),
+    ],
+)
+def test_a_bad_update_is_refused_with_a_reason_and_never_mixed(changes: dict, reason: str) -> None:
+    played = play(fedavg(clients_per_round=N), Scripted(edit(3, **changes)))
+    assert played.view.refusals == ((3, reason),)
+    assert played.view.trained.seats.client.tolist() == [0, 1, 2, 4]
+    want = (1 * 2 + 2 * 3 + 4 * 5) / 7
+    torch.testing.assert_close(played.state.table.rows, torch.full((1, P), want))
+
+
+def test_an_update_is_not_refused_for_its_size_up_to_a_norm_of_1e18() -> None:
+    played = play(fedavg(clients_per_round=N), Scripted(edit(3, row=torch.full((P,), 9e17 / P**0.5))))
+    assert played.view.refusals == ()
+
+
+def test_silence_refusal_repeats_and_strangers_are_recorded() -> None:
+    def script(reply: Reply) -> Sequence[Reply]:
+        if reply.client == 0:
+            return []
+        if reply.client == 1:
+            return [Reply(1, refused="too busy")]
+        if reply.client == 2:
+            return [reply, reply]
+        if reply.client == 3:
+            return [reply, replace(reply, client=99)]
+        return [replace(reply, results=())]
+
+    played = play(fedavg(clients_per_round=N), Scripted(script))
+    assert dict(played.view.refusals) == {
+        0: "no reply",
+        1: "too busy",
+        2: "answered twice",
+        4: "0 results for 1 tasks",
+        99: "was not asked",
+    }
+    assert played.view.trained.seats.client.tolist() == [2, 3]
+
+
+def test_a_round_that_nobody_answers_is_empty_and_the_table_stays() -> None:
+    setup = setup_of(fedavg(clients_per_round=2), Scripted(lambda reply: []))
+    state = first_state(setup)
+    played = play_round(setup, state)
+    assert len(played.view.trained) == 0
+    assert torch.equal(played.state.table.rows, state.table.rows)
+    assert played.state.round == 1
+    assert len(played.view.refusals) == 2
+
+
+@pytest.mark.parametrize(("least", "kept"), [(3, True), (4, False)])
+def test_too_few_replies_make_an_empty_round(least: int, kept: bool) -> None:
+    federation = Scripted(lambda reply: [] if reply.client in (1, 2) else [reply])
+    setup = replace(setup_of(fedavg(clients_per_round=N), federation), min_replies=least)
+    state = first_state(setup)
+    played = play_round(setup, state)
+    assert (len(played.view.trained) == 3) is kept
+    assert torch.equal(played.state.table.rows, state.table.rows) is not kept
+    assert len(played.view.refusals) == (2 if kept else 5)
+    if not kept:
+        assert dict(played.view.refusals)[0] == "the round had 3 sound updates, 4 are needed"
+
+
+def test_nobody_present_is_an_empty_round() -> None:
+    played = play(fedavg(clients_per_round=2), Scripted(present_ids=()))
+    assert len(played.view.trained) == 0
+    assert played.view.refusals == ()
+
+
+def test_only_present_clients_sit() -> None:
+    federation = Scripted(present_ids=(1, 4))
+    play(fedavg(clients_per_round=4), federation)
+    assert [r.client for r in federation.asked[0]] == [1, 4]
+
+
+def test_fedprox_sends_the_start_row_as_centre_without_a_copy() -> None:
+    federation = Scripted()
+    play(fedprox(clients_per_round=2, mu=0.7), federation)
+    for request in federation.asked[0]:
+        [task] = request.tasks
+        assert isinstance(task, Train)
+        assert task.mu == 0.7
+        assert task.centre.data_ptr() == task.start.data_ptr()
+
+
+@dataclass(frozen=True)
+class AsksAndPicks(SelectPart):
+    """Asks clients 1 and 2 for a loss and seats the larger one."""
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        if view.stage != "open":
+            return ()
+        return [Request(c, (Score("loss", view.table.rows),)) for c in (1, 2)]
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        losses = {c: float(view.answers[c, "loss"].loss[0]) for c in (1, 2)}  # type: ignore[union-attr]
+        return Choice(np.array([max(losses, key=lambda c: losses[c])])), state
+
+
+def test_questions_are_asked_before_selection_in_one_exchange() -> None:
+    federation = Scripted()
+    played = play(replace(fedavg(), select=AsksAndPicks()), federation)
+    assert [len(stage) for stage in federation.asked] == [2, 1]
+    assert played.view.trained.seats.client.tolist() == [2]
+
+
+@dataclass(frozen=True)
+class Withholds(SettlePart):
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        return Settlement(frozenset({1} if view.stage == "close" else {})), state
+
+
+def test_withheld_rows_stay_as_they_were() -> None:
+    played = play(replace(local(), settle=Withholds()), Scripted())
+    assert played.state.table.rows[0, 0] == 1.0
+    assert torch.equal(played.state.table.rows[1], INITIAL)
+    assert played.state.table.rows[2, 0] == 3.0
+
+
+@dataclass(frozen=True)
+class Counts(SelectPart):
+    def init(self, context: Context) -> State:
+        return {"rounds": 0}
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        return Choice(np.array([state["rounds"] % N])), {"rounds": state["rounds"] + 1}
+
+
+def test_state_goes_in_and_comes_out() -> None:
+    federation = Scripted()
+    setup = setup_of(replace(fedavg(), select=Counts()), federation)
+    state = first_state(setup)
+    for _ in range(3):
+        state = play_round(setup, state).state
+    assert [stage[0].client for stage in federation.asked] == [0, 1, 2]
+    assert state.states["select"] == {"rounds": 3}
+
+
+@dataclass(frozen=True)
+class Fixed:
+    needs = frozenset()
+    gives = frozenset({"values"})
+    reads = frozenset()
+    fills = frozenset()
+
+    def init(self, context: Context) -> State:
+        return {}
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        return ()
+
+    def learn(self, outcome: View, state: State) -> State:
+        return state
+
+    def figures(self, state: State) -> dict[str, Any]:
+        return {}
+
+    def value(self, view: View, state: State) -> tuple[Values, State]:
+        return Values(-view.trained.seats.client.astype(float)), state
+
+
+def test_a_part_needs_no_base_class() -> None:
+    played = play(replace(fedavg(clients_per_round=N), value=Fixed()), Scripted())
+    assert played.view.values.per_seat.tolist() == [0.0, -1.0, -2.0, -3.0, -4.0]
+
+
+# ---- what a part decides, and hands on
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the settle part hands on: its ``stage``, and how often it was asked."""
+
+    stage: str
+    times: int
+
+
+@dataclass(frozen=True)
+class Thrice(SettlePart):
+    """Counts when it is asked, and mints a unit each time."""
+
+    def init(self, context: Context) -> State:
+        return {"times": 0}
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        times, stage = state["times"] + 1, view.stage
+        minted = Transaction(f"mint/{stage}", "mint", ((MINT, -1), ("client/0", 1)))
+        made = Settlement(
+            withheld=frozenset({0} if stage == "open" else {}),
+            transactions=(minted,),
+            metrics={f"at {stage}": float(times), "latest": float(times)},
+            arrays={stage: np.array([times]), "latest": np.array([times])},
+            found=(Heard(stage, times),),
+        )
+        return made, {"times": times}
+
+
+@dataclass(frozen=True)
+class Listens(SelectPart):
+    """Everyone sits; its state is what it has heard of, when it selects and when the round is over."""
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        heard = view.get(Heard)
+        assert view.get(Choice) is None  # decisions are in the view, and nobody hands them on
+        return Choice(view.present, found=("a word",)), {"select": heard.stage}
+
+    def learn(self, outcome: View, state: State) -> State:
+        heard, word = outcome.get(Heard), outcome.get(str)
+        return {**state, "learn": heard.stage, "word": word}
+
+
+def test_settling_at_the_start_of_a_round_at_its_close_and_at_the_end() -> None:
+    setup = setup_of(replace(fedavg(), select=Listens(), settle=Thrice()), Scripted())
+    played = play_round(setup, first_state(setup))
+    made = played.view.settlement
+    assert dict(made.metrics) == {"at open": 1, "at close": 2, "latest": 2}  # what was recorded at the start stays
+    assert {name: array.tolist() for name, array in made.arrays.items()} == {"open": [1], "close": [2], "latest": [2]}
+    assert made.withheld == frozenset()  # rows are withheld at the close
+    assert [t.step for t in played.view.posted] == ["mint/open", "mint/close"]
+    assert played.state.book.balance("client/0") == 2
+    assert played.view.get(Heard) == Heard("close", 2)
+    assert played.view.get(float) is None
+    assert played.state.states == {
+        "select": {"select": "open", "learn": "close", "word": "a word"},
+        "train": {}, "weigh": {}, "settle": {"times": 2}, "deploy": {},
+    }  # fmt: skip
+    ended = finish(setup, played.state)
+    assert ended.view.stage == "end"
+    assert dict(ended.view.settlement.metrics) == {"at end": 3, "latest": 3}
+    assert [t.step for t in ended.view.posted] == ["mint/end"]
+    assert ended.state.states["settle"] == {"times": 3}
+    assert (ended.state.book.balance("client/0"), ended.state.finished, ended.state.round) == (3, True, 1)
+
+
+def test_what_was_handed_on_is_of_this_round_alone() -> None:
+    @dataclass(frozen=True)
+    class Once(Thrice):
+        def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+            made, after = super().settle(view, state)
+            return made if view.round == 0 else Settlement(), after
+
+    setup = setup_of(replace(fedavg(clients_per_round=N), settle=Once()), Scripted())
+    first = play_round(setup, first_state(setup))
+    second = play_round(setup, first.state)
+    assert first.view.get(Heard) == Heard("close", 2)
+    assert second.view.get(Heard) is None
+    assert second.state.states["settle"] == {"times": 4}
+
+
+@dataclass(frozen=True)
+class TooMuch(AggregatePart):
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        return Aggregate(np.full(len(group), 1e39))
+
+
+def test_a_round_that_is_settled_again_is_settled_once_in_states_and_books() -> None:
+    """The mixed row is infinite: the first settlement at the close never was."""
+    setup = setup_of(replace(fedavg(clients_per_round=N), weigh=TooMuch(), settle=Thrice()), Scripted())
+    state = first_state(setup)
+    played = play_round(setup, state)
+    assert torch.equal(played.state.table.rows, state.table.rows)
+    assert played.state.states["settle"] == {"times": 2}
+    assert [t.step for t in played.view.posted] == ["mint/open", "mint/close"]
+    assert played.view.get(Heard) == Heard("close", 2)
+
+
+@dataclass(frozen=True)
+class Numbered(ValuePart):
+    """Client c's update is worth c + 1."""
+
+    def value(self, view: View, state: State) -> tuple[Values, State]:
+        return Values(view.trained.seats.client + 1.0), state
+
+
+@dataclass(frozen=True)
+class Sees(SettlePart):
+    """Its state is the values at the close, and how often it was asked there."""
+
+    def init(self, context: Context) -> State:
+        return {"seen": np.zeros(0)}
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        return Settlement(), state if view.values is None else {"seen": view.values.per_seat}
+
+
+@pytest.mark.parametrize("settle", [Sees(), ByValue()])
+@pytest.mark.parametrize("weigh", [TooMuch(), BySamples()])
+def test_a_second_settlement_sees_that_updates_to_rows_that_broke_were_worth_nothing(settle: Any, weigh: Any) -> None:
+    mechanism = replace(fedavg(clients_per_round=N), weigh=weigh, value=Numbered(), settle=settle)
+    setup = replace(setup_of(mechanism, Scripted()), grant=10**8)
+    played = play_round(setup, first_state(setup))
+    clients, broke = played.view.trained.seats.client, isinstance(weigh, TooMuch)
+    worth = np.where(broke | (played.view.weights == 0), 0.0, clients + 1.0)  # of weight 0: nothing
+    assert played.view.values is not None
+    np.testing.assert_array_equal(played.view.values.per_seat, worth)
+    if isinstance(settle, Sees):
+        np.testing.assert_array_equal(played.state.states["settle"]["seen"], worth)
+    else:
+        moved = np.array([played.state.book.balance(f"client/{c}") for c in clients.tolist()]) - 10**8
+        assert moved.any() != broke  # nobody is paid for what was undone
+
+
+@dataclass(frozen=True)
+class Both(SelectPart, SettlePart):
+    """One part in two slots: each of its methods sees the state that the one before it has left."""
+
+    def init(self, context: Context) -> State:
+        return {"seen": ""}
+
+    def select(self, view: View, state: State) -> tuple[Choice, State]:
+        return Choice(view.present), {"seen": state["seen"] + "select "}
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        return Settlement(), {"seen": state["seen"] + view.stage + " "}
+
+    def learn(self, outcome: View, state: State) -> State:
+        return {"seen": state["seen"] + "learn "}
+
+    def figures(self, state: State) -> dict[str, Any]:
+        return {"length": np.full(N, float(len(state["seen"])))}
+
+
+def test_a_part_in_two_slots_has_one_state_and_is_asked_once_a_stage() -> None:
+    both = Both()
+    setup = setup_of(replace(fedavg(), select=both, settle=both), Scripted())
+    state = first_state(setup)
+    assert list(state.states) == ["select", "train", "weigh", "deploy"]
+    played = play_round(setup, state)
+    assert played.state.states["select"] == {"seen": "open select close learn "}
+    assert played.figures["length"].tolist() == [24.0] * N
+    assert finish(setup, played.state).state.states["select"] == {"seen": "open select close learn end "}
+    assert setup.key("settle") == setup.key("select") == "select"
+
+
+@dataclass(frozen=True)
+class Forgets(SelectPart, SettlePart, AggregatePart):
+    """Returns what it is given, where a decision and a state are wanted."""
+
+    said: Any = None
+
+    def select(self, view: View, state: State) -> Any:
+        return self.said
+
+    def settle(self, view: View, state: State) -> Any:
+        return self.said
+
+    def value(self, view: View, state: State) -> Any:
+        return self.said
+
+    def deploy(self, view: View, state: State) -> Any:
+        return self.said
+
+
+@pytest.mark.parametrize("slot", ["select", "settle", "value", "deploy"])
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        (Choice(np.arange(2)), "Choice"),
+        (None, "NoneType"),
+        ((1, {}, 2), "tuple"),
+    ],
+)
+def test_a_decision_without_a_state_is_refused_by_name(slot: str, said: Any, kind: str) -> None:
+    changed: dict[str, Any] = {slot: Forgets(said)}
+    with pytest.raises(PartError) as refused:
+        play(replace(fedavg(), **changed), Scripted())
+    assert str(refused.value) == (
+        f"the {slot} part Forgets, round 0: its {slot} returned {kind}: must be a pair, the decision and the next state"
+    )
+
+
+def test_a_state_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(PartError) as refused:
+        play(replace(fedavg(), select=Forgets((Choice(np.arange(2)), None))), Scripted())
+    assert str(refused.value) == (
+        "the select part Forgets, round 0: its select returned the wrong state: its state is NoneType: must be a "
+        "mapping of names to values"
+    )
+
+
+def test_seats_without_a_state_are_refused_by_name() -> None:
+    class Sits(type(fedavg().train)):  # type: ignore[misc]
+        def seats(self, view: View, state: State) -> Any:
+            return super().seats(view, state)[0]
+
+    with pytest.raises(PartError, match="Sits"):
+        play(replace(fedavg(), train=Sits()), Scripted())

@@ -1,0 +1,280 @@
+"""Tokens, the Alpaca format, windows, files of instructions, published sets by their own fields, the shipped set."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hanse.base import errors
+from hanse.base.errors import UserError
+from hanse.data import DataSpec, build, load
+from hanse.data import sources as sources_module
+from hanse.data.dataset import IGNORED
+from hanse.wings.language import TEXTS, published
+from hanse.wings.language import records as tokens_module
+from hanse.wings.language.records import (
+    PIECES,
+    ByteTokenizer,
+    Instruction,
+    build_tokenizer,
+    encode,
+    prompt,
+    read_instructions,
+)
+from hanse.wings.language.sources import CLIENTS, DIALECTS, INSTRUCTIONS, PAIRS, WORDS, Texts, client_reports, reports
+
+
+@pytest.fixture(autouse=True)
+def _no_user_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HANSE_DATA", raising=False)
+    monkeypatch.setattr(sources_module, "cache_dir", lambda: tmp_path / "cache")
+    build_tokenizer.cache_clear()
+
+
+def test_bytes_and_pieces() -> None:
+    tokens = ByteTokenizer()
+    text = f"{PIECES[0]}Zürich{PIECES[4]}ja"
+    codes = tokens.encode(text)
+    assert codes[0] == 258
+    assert codes[-3:] == [262, ord("j"), ord("a")]
+    assert len(codes) == 1 + 7 + 1 + 2  # the u with two dots is two bytes
+    assert tokens.decode([*codes, tokens.end, tokens.padding]) == text
+
+
+def test_the_alpaca_format() -> None:
+    asked = prompt(Instruction("Add.", "1 and {2}", "3"))
+    assert asked.endswith("### Instruction:\nAdd.\n\n### Input:\n1 and {2}\n\n### Response:\n")
+    assert asked.startswith("Below is an instruction that describes a task, paired with an input that provides")
+    plain = prompt(Instruction("Sing.", "", "la"))
+    assert plain == (
+        "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+        "\n\n### Instruction:\nSing.\n\n### Response:\n"
+    )
+
+
+def test_labels_are_the_answer_and_its_end() -> None:
+    tokens = ByteTokenizer()
+    found = encode([Instruction("Go", "", "ab"), Instruction("G", "", "c")], tokens, 512)
+    x, y = found.samples.x, found.samples.y
+    assert found.cut == 0
+    assert x.shape == (2, 7)  # two pieces and the response's, two letters, two of the answer; the end is not read
+    assert x[0].tolist() == [259, 260, ord("G"), ord("o"), 262, ord("a"), ord("b")]
+    assert y[0].tolist() == [IGNORED] * 4 + [ord("a"), ord("b"), tokens.end]
+    assert x[1].tolist() == [259, 260, ord("G"), 262, ord("c"), 257, 257]
+    assert y[1].tolist() == [IGNORED] * 3 + [ord("c"), tokens.end, IGNORED, IGNORED]
+
+
+def test_what_is_longer_than_the_window_is_cut_and_counted() -> None:
+    tokens = ByteTokenizer()
+    items = [Instruction("x" * 50, "", "yes"), Instruction("x", "", "no"), Instruction("x", "", "z" * 40)]
+    found = encode(items, tokens, 12)
+    assert found.cut == 2
+    assert found.samples.x.shape == (3, 11)
+    first = found.samples.x[0].tolist()
+    assert first == [ord("x")] * 7 + [262, *b"yes"]  # the beginning is lost, the answer is whole
+    assert [t for t in found.samples.y[2].tolist() if t != IGNORED] == [ord("z")] * 11
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl", "csv"])
+def test_files_of_instructions(tmp_path: Path, kind: str) -> None:
+    records = [
+        {"instruction": "Say, it", "input": "a\nb", "output": "1"},
+        {"instruction": "Sing", "input": "", "output": "2"},
+    ]
+    path = tmp_path / f"some.{kind}"
+    if kind == "json":
+        path.write_text(json.dumps(records))
+    elif kind == "jsonl":
+        path.write_text("\n".join(map(json.dumps, records)) + "\n\n")
+    else:
+        path.write_text('instruction,input,output\n"Say, it","a\nb",1\nSing,,2\n')
+    assert read_instructions(path) == [Instruction("Say, it", "a\nb", "1"), Instruction("Sing", "", "2")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", '[{"instruction": "x", "answer": "y"}]', "1 lacks"),
+        ("a.csv", "question,reply\n1,2\n", "1 lacks"),
+        ("a.json", "{}", "a list of records with the fields instruction, input, output is needed"),
+        ("a.json", "[", "cannot be read"),
+        ("a.jsonl", "\n", "at least one"),
+        ("a.txt", "x", "is .json, .jsonl or .csv"),
+    ],
+)
+def test_files_without_the_needed_fields(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_instructions(tmp_path / name)
+
+
+def test_a_folder_with_a_file_a_client(tmp_path: Path) -> None:
+    for client, count in (("anna", 10), ("bert", 5)):
+        records = [{"instruction": f"{client} {i}", "output": "x"} for i in range(count)]
+        (tmp_path / f"{client}.json").write_text(json.dumps(records))
+    found = load("instruction_files", root=tmp_path, options=Texts("instruction_files", length=6))
+    assert found.client_names == ("anna", "bert")
+    assert Counter(found.client_of.tolist()) == {0: 8, 1: 4}
+    assert found.test_client_of.tolist() == [0, 0, 1]
+    assert found.note == "15 of 15 instructions are longer than 6 tokens and were cut"
+    alone = load("instruction_files", root=tmp_path / "anna.json")
+    assert (len(alone.train), len(alone.test), alone.client_of) == (8, 2, None)
+    with pytest.raises(UserError, match=r"data\.path is needed"):
+        load("instruction_files")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="has no file of instructions"):
+        load("instruction_files", root=tmp_path / "empty")
+
+
+RAW: dict[str, list[dict[str, Any]]] = {
+    "fiqa": [
+        {"sentence": "Up it goes", "sentiment_score": 0.1, "format": "post"},
+        {"sentence": "Well", "sentiment_score": -0.1, "format": "headline"},
+        {"sentence": "Down", "sentiment_score": -0.4, "format": "headline"},
+    ],
+    "tfns": [{"text": "bear", "label": 0}, {"text": "bull", "label": "1"}, {"text": "so so", "label": 2}],
+    "nwgi": [
+        {"news": "a", "label": "strong negative"},
+        {"news": "b", "label": "mildly positive"},
+        {"news": "c", "label": "moderately positive"},
+    ],
+    "code_alpaca": [{"instruction": "add", "input": "", "output": "+"}] * 20,
+}
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for name, records in RAW.items():
+        (folder / f"{name}.train.jsonl").write_text("\n".join(json.dumps(r) for r in records * 4))
+        if name != "code_alpaca":
+            (folder / f"{name}.test.json").write_text(json.dumps(records * 2))
+    return folder
+
+
+def test_published_sets_become_instructions(raw: Path) -> None:
+    moods = {
+        "fiqa": ["positive", "neutral", "negative"],
+        "tfns": ["negative", "positive", "neutral"],
+        "nwgi": ["negative", "neutral", "positive"],
+    }
+    for name, expected in moods.items():
+        train, test = published.load_published(name, [raw], False)
+        assert [item.output for item in train] == expected * 4
+        assert [item.output for item in test] == expected * 2
+        assert train[0].instruction.endswith("Please choose an answer from {negative/neutral/positive}.")
+    assert published.load_published("fiqa", [raw], False)[0][0].instruction.startswith(
+        "What is the sentiment of this t"
+    )
+    train, test = published.load_published("code_alpaca", [raw], False)
+    assert (len(train), len(test)) == (72, 8)  # no test split is published: the last tenth
+
+
+def test_clients_of_the_papers_scenarios(raw: Path) -> None:
+    spec = DataSpec(
+        source="mixed_finance", partition="natural", clients=6, path=str(raw), download=False, validation=0.0
+    )
+    data = build(spec)
+    assert data.names == ("fiqa 0", "fiqa 1", "tfns 0", "tfns 1", "nwgi 0", "nwgi 1")
+    assert data.sizes.tolist() == [6] * 6
+    code = build(DataSpec(**{**spec.model_dump(), "source": "finance_code", "clients": 8}))
+    assert code.names[:5] == tuple(f"code_alpaca {c}" for c in range(5))
+    assert code.sizes.tolist() == [14] * 5 + [4] * 3
+
+
+def test_offline_is_one_line(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"'tfns'.*data\.path"):
+        load("tfns", download=False)
+
+    def refuse(name: str, split: str) -> None:
+        raise ConnectionError(f"cannot reach {name}\nat all")
+
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(errors.importlib, "import_module", lambda name: SimpleNamespace(load_dataset=refuse))
+    line = r"zeroshot/twitter.* could not be fetched \(ConnectionError: cannot reach zeroshot/[a-z-]*\); go online once"
+    with pytest.raises(UserError, match=line) as wrong:
+        load("tfns")
+    assert len(wrong.value.lines) == 1
+    monkeypatch.setattr(errors.importlib, "import_module", absent)
+    with pytest.raises(UserError, match=r"'\.\[llm\]'"):
+        load("tfns")
+
+
+def test_a_published_set_with_other_fields_names_them(raw: Path) -> None:
+    (raw / "tfns.train.jsonl").write_text(json.dumps({"tweet": "x", "label": 1}))
+    with pytest.raises(UserError, match="'tfns'"):
+        load("tfns", root=raw)
+    (raw / "nwgi.train.jsonl").write_text(json.dumps({"news": "x", "label": "fine"}))
+    with pytest.raises(UserError, match="'fine'"):
+        load("nwgi", root=raw)
+
+
+class _Tokenizer:
+    """What the transformers library gives, in short."""
+
+    bos_token_id: int | None = 1
+    pad_token_id: int | None = None
+
+    def __init__(self, end: int | None) -> None:
+        self.eos_token_id = end
+
+    def __len__(self) -> int:
+        return 30
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [3 + len(word) for word in text.split()]}
+
+
+def _give(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    library = SimpleNamespace(AutoTokenizer=SimpleNamespace(from_pretrained=make))
+    monkeypatch.setattr(tokens_module, "library", lambda name, what: library)
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    _give(monkeypatch, lambda name, local_files_only, trust_remote_code: _Tokenizer(2))
+    found = build_tokenizer("some/model")
+    assert (found.size, found.end, found.padding) == (30, 2, 2)
+    assert found.note == "the tokenizer of some/model has no padding token; its end token pads"
+    assert found.encode("aa b", first=True) == [1, 5, 4]
+    assert found.encode("aa b") == [5, 4]
+
+
+def test_tokenizers_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    _give(monkeypatch, lambda name, local_files_only, trust_remote_code: _Tokenizer(None))
+    with pytest.raises(UserError, match="end token"):
+        build_tokenizer("endless")
+
+    def refuse(name: str, local_files_only: bool, trust_remote_code: bool) -> None:
+        raise OSError("We could not connect\nand more")
+
+    _give(monkeypatch, refuse)
+    with pytest.raises(UserError, match="offline"):
+        build_tokenizer("away")
+
+
+def test_the_shipped_set() -> None:
+    told = reports()
+    assert len(told) == len({text for _, text in told}) == 1200
+    train, test = client_reports()
+    assert [len(own) for own in train] == [60] * 6
+    assert [len(own) for own in test] == [20] * 6
+    texts = [item.input for own in [*train, *test] for item in own]
+    assert len(set(texts)) == 480  # nobody's report is another one's
+    assert [CLIENTS[a] == CLIENTS[b] for a, b in PAIRS] == [True, True, False]
+
+    shared = [[len(set(a) & set(b)) for b in DIALECTS] for a in DIALECTS]
+    assert shared == [[4, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 2], [0, 0, 2, 4]]
+    assert {item.output for item in train[2]} == set(DIALECTS[1])
+    assert len(WORDS) == 14
+
+
+def test_the_names_of_sources_agree() -> None:
+    assert set(TEXTS) == set(INSTRUCTIONS)
