@@ -296,7 +296,7 @@ def _mixed(
 def _as_numbers(texts: Iterable[str]) -> str:
     """Return how text among numbers becomes numbers: no remedy drops a value that somebody may have meant."""
     gaps = "pandas.to_numeric(..., errors='coerce')"
-    if all(one.casefold() in _GAPS for one in texts):
+    if all(one.casefold() in GAPS for one in texts):
         return f"make these gaps, as {gaps} does"
     if all(_LIKE.fullmatch(one) for one in texts):
         return _READ
