@@ -79,8 +79,8 @@ class Guess:
 
 
 UNMOVED = (
-    "The model never changed: train.loop left every client's as it was. Does it train a copy, or take steps without a "
-    "backward pass, or at a learning rate of 0?"
+    "The model never changed: train.loop left every client's as it was. Does it take steps at a learning rate of 0, or "
+    "put the old weights back?"
 )
 """Why a run of a training loop of one's own has no result, although its updates were mixed."""
 
