@@ -40,27 +40,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5", "12 %"
 _LIKE = re.compile(r"[<>≤≥~≈]?\s*[+\-−–(]?\s*[$€£¥]?\s*\d([\d.,'’_\s]*\d)?[.,]?([eE][+\-−]?\d+)?\s*[%$€£¥‰)]*")
 _DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
-_GAPS = frozenset(
-    (
-        "",
-        "na",
-        "n/a",
-        "n.a.",
-        "nan",
-        "nat",
-        "none",
-        "null",
-        "<na>",
-        "?",
-        "-",
-        "--",
-        ".",
-        "missing",
-        "inf",
-        "-inf",
-        "infinity",
-    )
-)
+_GAPS = {"", *"na n/a n.a. nan nat none null <na> ? - -- . missing inf -inf infinity".split()}
 
 
 @dataclass(frozen=True)
