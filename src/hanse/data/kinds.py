@@ -40,7 +40,10 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5", "12 %"
 _LIKE = re.compile(r"[<>≤≥~≈]?\s*[+\-−–(]?\s*[$€£¥]?\s*\d([\d.,'’_\s]*\d)?[.,]?([eE][+\-−]?\d+)?\s*[%$€£¥‰)]*")
 _DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
-_GAPS = {"", *"na n/a n.a. nan nat none null <na> ? - -- . missing inf -inf infinity".split()}
+_GAPS = {
+    "", "na", "n/a", "n.a.", "nan", "nat", "none", "null", "<na>", "?", "-", "--", ".", "missing", "inf", "-inf",
+    "infinity",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -271,11 +274,7 @@ def _mixed(
     """Return the line on a column with both words and numbers: in which rows the rarer ones are."""
     most, odd = ("numbers", words) if words.sum() <= numbers.sum() else ("words", numbers)
     rows = np.flatnonzero(odd)
-    remedy = (
-        "make these gaps, as pandas.to_numeric(..., errors='coerce') does, or all of it words, as .astype(str) does"
-        if most == "numbers"
-        else "make all of it words, as .astype(str) does, or all of it numbers"
-    )
+    remedy = "make all of it words, as .astype(str) does, or numbers, as pandas.to_numeric(..., errors='coerce') does"
     return f"{where}: holds {most} but for {values[rows[0]]!r:.80} in {rows_of(rows, owner)}: {remedy}"
 
 
