@@ -51,9 +51,10 @@ decide: $(READY)  ## an idle core works on the papers' claims, from a checkout o
 docs: $(READY)  ## the documentation site, in build/site; opens without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-package: $(READY)  ## the source distribution and the wheel with the compiled engine, in dist
+package: $(READY)  ## the source distribution and the wheel with the compiled engine, and those of the papers, in dist
 	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/python -m build --outdir dist papers
 	$(BIN)/twine check --strict dist/*
 
 bench-peers: $(READY)  ## hanse beside other systems; HANSE_DATA as above; environments of their own in the user's cache folder
@@ -63,8 +64,8 @@ clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # torch first and by itself: later installs then find it there and fetch no other build
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
 	touch $(READY)

@@ -17,8 +17,8 @@ import argparse
 import time
 
 import hanse
-from hanse.lab.papers.catalogue import find_table
-from hanse.lab.papers.tables import Recipe
+from hanse_papers.catalogue import find_table
+from hanse_papers.tables import Recipe
 
 CANDIDATES: tuple[tuple[Recipe, int, int], ...] = (  # recipe, local steps, rounds
     ("authors", 40, 10),

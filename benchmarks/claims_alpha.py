@@ -9,7 +9,7 @@ plan of 20 seeds with the same Holm correction and plain t tests.
 
 With ``--later`` every claim that is open after 5 seeds gets a second reading, whose noise is ``CALMER`` times that of
 the first one. It is decided by later seeds only, after 5, 10 and 20 of them, and shares the claim's alpha as
-:mod:`hanse.lab.claims.claim` has it. A claim is decided if one of its readings is.
+:mod:`hanse_papers.claims.claim` has it. A claim is decided if one of its readings is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from hanse.lab.claims.statistics import ALPHA, LOOKS, Effect, effect, holm
+from hanse.lab.statistics import ALPHA, LOOKS, Effect, effect, holm
 
 Floats = NDArray[np.float64]
 # GreedyFed minus UCB, S-FedAvg, FedAvg, Power-of-Choice: mean and deviation of each arm as printed

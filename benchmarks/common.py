@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+SOURCES = ("src", "papers/src")
 NATIVE = Path("src/hanse/learning/native")
 
 
@@ -136,6 +137,11 @@ def kind_of_machine(tree: Path) -> dict[str, str]:
         "torch": f"{torch.__version__}, {os.environ.get('OMP_NUM_THREADS', torch.get_num_threads())} threads",
         "engine": "compiled" if has_engine(tree) else "not compiled",
     }
+
+
+def sources(tree: Path) -> str:
+    """Return what ``PYTHONPATH`` is for a checkout."""
+    return os.pathsep.join(str(tree / part) for part in SOURCES)
 
 
 def short(said: Any, size: int = 6) -> str:

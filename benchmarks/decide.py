@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hanse.data.sources import cache_dir
-from hanse.lab.claims.planner import PAUSE
-from hanse.lab.papers.catalogue import PAPERS
+from hanse_papers.catalogue import PAPERS
+from hanse_papers.claims.planner import PAUSE
 
 ROOT = Path(__file__).parents[1]
 NATIVE = Path("src/hanse/learning/native")
@@ -84,7 +84,8 @@ def main(words: Sequence[str] | None = None) -> int:
         pause(results, on=asked.pause)
         return 0
     place = checkout(asked.commit)
-    environment = os.environ | {"PYTHONPATH": str(place / "src"), "OMP_NUM_THREADS": "1"}
+    sources = os.pathsep.join(str(place / part) for part in ("src", "papers/src"))
+    environment = os.environ | {"PYTHONPATH": sources, "OMP_NUM_THREADS": "1"}
     command = ["nice", "-n", "19", sys.executable, "-m", "hanse", "reproduce", "--decide"]
     command += [asked.paper, "--out", str(results / asked.paper)] if asked.paper else ["--out", str(results)]
     command += ["--hours", asked.hours] if asked.hours else []

@@ -260,15 +260,17 @@ def code_and_prose(text: str) -> tuple[int, int]:
 
 def lines_of_rooms(root: Path = ROOT) -> dict[str, int]:
     """Return the lines of code of each room: folders of the package (its wings each), what lies beside them, and
-    ``papers``, ``tests`` and ``benchmarks``. A key is a path below ``root``, as in ``house.toml``.
+    ``papers``, ``tests`` (those of the papers too) and ``benchmarks``. A key is a path below ``root``, as in
+    ``house.toml``.
     """
     found = Counter[str]()
-    for top in ("src/hanse", "papers", "tests", "benchmarks"):
+    tops = {"papers/src": "papers", "papers/tests": "tests", "tests": "tests", "benchmarks": "benchmarks"}
+    for top in ("src/hanse", *tops):
         for path in (root / top).rglob("*.py"):
             inner = path.relative_to(root / top).parts
             depth = 2 if inner[0] == "wings" else 1
             room = "/".join((top, *inner[:depth])) if len(inner) > depth else f"{top}/*.py"
-            found[room if top == "src/hanse" else top] += lines_of_code(path.read_text())
+            found[tops.get(top, room)] += lines_of_code(path.read_text())
     return dict(found)
 
 

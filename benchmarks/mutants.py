@@ -238,9 +238,10 @@ class Tree:
 
         def work() -> int:
             os.chdir(self.folder)
-            away = {str(ROOT / "src"), str(ROOT / "benchmarks")}
-            sys.path[:] = [str(self.folder / "src"), *(p for p in sys.path if p not in away)]
-            os.environ["PYTHONPATH"] = str(self.folder / "src")
+            away = {str(ROOT / part) for part in ("src", "papers/src", "benchmarks")}
+            sources = [str(self.folder / part) for part in ("src", "papers/src")]
+            sys.path[:] = [*sources, *(p for p in sys.path if p not in away)]
+            os.environ["PYTHONPATH"] = os.pathsep.join(sources)
             os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.mkdtemp(dir=self.folder)
             sys.dont_write_bytecode = not keep
             if not keep:

@@ -9,7 +9,7 @@ runs, hashes of their settings, were committed in ``planned.json`` before the re
 
 ``docs/results/index.md`` has for each paper three sentences and a row a claim, ``docs/results/PAPER.md`` a forest plot,
 what each claim says and, folded, the tables behind them. What a claim is and how its word is reached:
-:mod:`hanse.lab.claims`. Nothing on a page is written by hand but a claim's ``why``.
+:mod:`hanse_papers.claims`. Nothing on a page is written by hand but a claim's ``why``.
 
 ``benchmarks/results/data.json`` keeps which data sets were here, and how their splits differ from the official ones, so
 that the pages are the same on a machine without data; writing the pages brings it up to date. Tables that are computed
@@ -35,19 +35,20 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.data import sources
-from hanse.lab.claims.claim import Claim, load_claims
-from hanse.lab.claims.judge import Runs, Verdict, jobs_of, judge
-from hanse.lab.claims.statistics import LOOKS, WORDS
 from hanse.lab.kept import KeptFile
-from hanse.lab.papers import catalogue, computed
-from hanse.lab.papers.catalogue import MADE_OF, PAPERS
-from hanse.lab.papers.compare import factor_of, rows
-from hanse.lab.papers.figures import charts
-from hanse.lab.papers.runner import TableOutcome, kept_outcome
-from hanse.lab.papers.show import stem_of, table_markdown
-from hanse.lab.papers.tables import RECIPES, PaperTable, read_table, sources_of, with_seeds
+from hanse.lab.statistics import LOOKS, WORDS
 from hanse.reports.chart import Chart, Line, Lines, to_csv
 from hanse.reports.vega import to_svg, to_vegalite
+from hanse_papers import catalogue, computed
+from hanse_papers.catalogue import MADE_OF, PAPERS
+from hanse_papers.claims.claim import Claim, load_claims
+from hanse_papers.claims.judge import Runs, Verdict, jobs_of, judge
+from hanse_papers.compare import factor_of, rows
+from hanse_papers.figures import charts
+from hanse_papers.ids import IDS
+from hanse_papers.runner import TableOutcome, kept_outcome
+from hanse_papers.show import stem_of, table_markdown
+from hanse_papers.tables import RECIPES, PaperTable, read_table, sources_of, with_seeds
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -157,11 +158,11 @@ def data_as_kept(results: Path, *, update: bool) -> Iterator[Mapping[str, str]]:
         write_whole(path, json.dumps(known, indent=1, sort_keys=True) + "\n")
     find_table.cache_clear()  # a table depends on the data that are here
     with ExitStack() as patches:
-        patches.enter_context(patch("hanse.lab.papers.tables.is_here", known.__contains__))
-        patches.enter_context(patch("hanse.lab.papers.computed.is_here", lambda source: False))
-        patches.enter_context(patch("hanse.lab.papers.changes.split_note", lambda source: known.get(source, "")))
+        patches.enter_context(patch("hanse_papers.tables.is_here", known.__contains__))
+        patches.enter_context(patch("hanse_papers.computed.is_here", lambda source: False))
+        patches.enter_context(patch("hanse_papers.changes.split_note", lambda source: known.get(source, "")))
         own = partial(_own_table7, computed.kept_table7, results / "ipfl")  # wherever this is called from
-        patches.enter_context(patch("hanse.lab.papers.computed.kept_table7", own))
+        patches.enter_context(patch("hanse_papers.computed.kept_table7", own))
         yield known
     find_table.cache_clear()
 
@@ -467,7 +468,7 @@ def _behind(verdicts: Sequence[Verdict]) -> list[str]:
         "with seeds - 1 degrees of freedom. The error is no less than the floor's; share is the part of the 5 % that "
         "this look has, and level is Holm's for this claim in its table. *Above*, *below* and *small* are p-values, "
         "two-sided, divided by the share, and before Holm's correction, against an effect of at most 0, of at least 0, "
-        "and of at least the smallest that matters. The formulas: `hanse/lab/claims/statistics.py`.",
+        "and of at least the smallest that matters. The formulas: `hanse/lab/statistics.py`.",
         "",
         "| claim | table | smallest that matters | mean | error | seeds | share | level | above | below | small |",
         "|" + "---|" * 11,
@@ -588,7 +589,7 @@ def unplanned(root: Path = ROOT) -> list[str]:
     commits = set(_git(root, "rev-list", "HEAD").split())
     found = []
     for folder in sorted((root / "benchmarks" / "results").glob("*/")):
-        for key, lines in KeptFile(folder).lines().items():
+        for key, lines in KeptFile(folder, IDS).lines().items():
             for line in lines:
                 commit = line.get("made", {}).get("commit")
                 if "made" in line and commit not in commits and commit not in LOST:

@@ -7,8 +7,8 @@ once for each kind of machine, in a checkout of the base; the rows must be equal
 processor, PyTorch and its threads, whether the engine is compiled, and which data sets are here; its rows and the
 checkout are kept in the user's cache folder. What differs is named row by row, with exit code 1. Entries that failed
 at the base too (those of an extra that is not installed) are listed and are no difference, nor are entries of one side
-alone. It may be stopped at any time, and goes on with the entries that are left as long as ``src`` is the same; entries
-that failed are played again.
+alone. It may be stopped at any time, and goes on with the entries that are left as long as the sources are the same;
+entries that failed are played again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, cache, checkout, hash_of, kind_of_machine, short, written
+from common import ROOT, SOURCES, cache, checkout, hash_of, kind_of_machine, short, sources, written
 
 BASE = "c568d594"
 
 
 def hanse(tree: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``hanse`` of a source tree in a folder."""
-    environment = os.environ | {"PYTHONPATH": str(tree / "src")}
+    environment = os.environ | {"PYTHONPATH": sources(tree)}
     line = [sys.executable, "-m", "hanse", *words]
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (place / "kind.json").write_text(json.dumps(kind, indent=1) + "\n")
     print(f"{'; '.join(f'{k}: {v}' for k, v in kind.items())}; kept in {place}", flush=True)
 
-    here = place / f"now-{hash_of(ROOT / 'src')}"
+    here = place / f"now-{short([hash_of(ROOT / part) for part in SOURCES])}"
     for old in place.glob("now-*"):
         if time.time() - old.stat().st_mtime > 7 * 86400:  # of sources that are gone; a newer one may be in use
             shutil.rmtree(old)

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 FIELDS = ["statement", "index", "of", "path", "record", "proof", "head"]
 SAID = ["round", "client", "balance", "escrow", "postings"]
-MAY = ["value", "epsilon", "agreement"]  # what a statement may say beside
+MAY = {"value": float, "epsilon": float, "agreement": str}  # what a statement may say behind these
+WHOLE = r"(0|[1-9]\d{0,18})"
 
 
 def need(ok, why):
@@ -47,6 +48,20 @@ def hashes(text):
     return [blob[i : i + 32] for i in range(0, len(blob), 32)]
 
 
+def is_whole(number):
+    """Return whether something is a whole number of 64 bits."""
+    return type(number) is int and -(2**63) <= number < 2**63
+
+
+def is_listed(postings):
+    """Return whether something is a list of postings (step, account, units), or the number and hash of a long one."""
+    if type(postings) is dict:
+        count, sum = postings.get("count"), postings.get("sha256")
+        return list(postings) == ["count", "sha256"] and is_whole(count) and count >= 0 and type(sum) is str
+    kinds = [[type(part) for part in one] for one in postings if type(one) is list]
+    return kinds == [[str, str, int]] * len(postings) and all(is_whole(one[2]) for one in postings)
+
+
 def climb(leaf, index, size, path):
     """Return the root of the tree that a leaf's path leads to (RFC 9162, 2.1.3.2)."""
     need(0 <= index < size, "no such leaf")
@@ -66,15 +81,17 @@ def climb(leaf, index, size, path):
 
 def verify(line, public):
     """Return what a receipt says; ValueError, or another exception, if it does not prove it."""
+    need(len(line.encode()) <= 4096, "too long")
     receipt = json.loads(line)
     statement, index, of, path, record, proof, head = (receipt[name] for name in FIELDS)
     said = json.loads(statement)
     need(line.rstrip("\n") == written(receipt, ascii=False) and statement == written(said), "written otherwise")
-    need(list(receipt) == FIELDS and [name for name in said if name not in MAY] == SAID, "other fields")
-    whole = (index, of, *(said[name] for name in SAID[:4]))
-    need(all(type(number) is int and abs(number) < 2**63 for number in whole), "not whole numbers")
-    need(said["client"] >= 0 and type(said.get("value", 0.0)) is float, "no client, or no value")
-    form = r"((hanse/[^\n]+)\n(\d+)\n(\S{44})\nround (\d+)\n)\n\u2014 \2 (\S+)\n"
+    need(list(receipt) == FIELDS and list(said) == SAID + [name for name in MAY if name in said], "other fields")
+    need(all(type(said.get(name, kind())) is kind for name, kind in MAY.items()), "a value is of another kind")
+    need(re.fullmatch("[0-9a-f]{64}", said.get("agreement", 64 * "0")), "no hash of an agreement")
+    need(all(map(is_whole, (index, of, *(said[name] for name in SAID[:4])))), "not whole numbers")
+    need(min(index, of, said["round"], said["client"]) >= 0 and is_listed(said["postings"]), "not what it should say")
+    form = rf"((hanse/[^\n]+)\n{WHOLE}\n(\S{{44}})\nround {WHOLE}\n)\n\u2014 \2 (\S+)\n"
     text, name, count, root, round, signature = re.fullmatch(form, head, re.ASCII).groups()
     need(said["round"] == int(round), "the statement is of another round")
     statements, [_] = climb(statement.encode(), index, of, hashes(path)), hashes(record)

@@ -3,6 +3,7 @@
 import os
 import select
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import pytest
 import rotation  # noqa: F401  before any worker process starts
@@ -11,6 +12,8 @@ from hypothesis import settings
 
 settings.register_profile("hanse", deadline=None)
 settings.load_profile("hanse")
+
+needs_papers = pytest.mark.skipif(find_spec("hanse_papers") is None, reason="needs hanse-papers: pip install -e papers")
 
 
 def pytest_runtest_setup() -> None:

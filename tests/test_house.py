@@ -43,10 +43,17 @@ def test_code_is_counted_without_docstrings_comments_and_blank_lines(house: Modu
     text = '"""Doc.\n\nMore."""\n\n# why\ndef f():\n    """Doc."""\n\n    return (  # because\n        1)\n'
     assert house.lines_of_code(text) == 3
     text += 'x = """a\n\nb"""\n'
-    for place in ("src/hanse/one/a.py", "src/hanse/wings/two/deep/b.py", "src/hanse/c.py", "tests/d/e.py"):
+    places = (
+        "src/hanse/one/a.py",
+        "src/hanse/wings/two/deep/b.py",
+        "src/hanse/c.py",
+        "papers/src/p/f.py",
+        "tests/d/e.py",
+    )
+    for place in places:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(text)
-    rooms = ("src/hanse/one", "src/hanse/wings/two", "src/hanse/*.py", "tests")
+    rooms = ("src/hanse/one", "src/hanse/wings/two", "src/hanse/*.py", "papers", "tests")
     assert house.lines_of_rooms(tmp_path) == dict.fromkeys(rooms, 6)
     small = {"rooms": {"src/hanse/one": {"now": 4, "end": 3}, "tests": {"now": 1, "end": 9}}}
     assert house.above({"src/hanse/one": 6, "tests": 6, "src/hanse/new": 6}, small) == {
@@ -55,7 +62,7 @@ def test_code_is_counted_without_docstrings_comments_and_blank_lines(house: Modu
 
 
 def test_every_public_name_says_what_it_is(house: ModuleType) -> None:
-    paths = (ROOT / "src" / "hanse").rglob("*.py")
+    paths = [*(ROOT / "src" / "hanse").rglob("*.py"), *(ROOT / "papers" / "src").rglob("*.py")]
     found = [public for path in paths for public in house.publics(ast.parse(path.read_text()), path.name)]
     assert [public.name for public in found if not public.doc] == []
     measured = [public.says for public in found if public.measured]

@@ -5,16 +5,21 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "hanse"
 
 
-def test_the_wheel_has_every_template_and_page() -> None:
-    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    installed = {file for pattern in tools["package-data"]["hanse"] for file in PACKAGE.glob(pattern)}
-    there = {p for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc", ".so")}
+PROJECTS = [(ROOT, "hanse", 20), (ROOT / "papers", "hanse_papers", 70)]
+
+
+@pytest.mark.parametrize(("project", "name", "files"), [one for one in PROJECTS if one[0].exists()])
+def test_the_wheel_has_every_template_and_page(project: Path, name: str, files: int) -> None:
+    tools = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["setuptools"]
+    package = project / "src" / name
+    installed = {file for pattern in tools["package-data"][name] for file in package.glob(pattern)}
+    there = {p for p in package.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc", ".so")}
     assert there - installed == set()
-    assert len(installed) > 20
-    folders = {p.parent for p in PACKAGE.rglob("*.py")}
+    assert len(installed) > files
+    folders = {p.parent for p in package.rglob("*.py")}
     assert [f for f in folders if not (f / "__init__.py").is_file()] == []  # else setuptools does not find it
-    assert PACKAGE / "ledger" in folders

@@ -92,7 +92,7 @@ def parts(slot: str) -> str:
 
 def recipes(paper: str) -> str:
     """Return the table of what a paper's authors' code does otherwise than its text."""
-    from hanse.lab.papers.tables import differences
+    from hanse_papers.tables import differences
 
     lines = ["| setting | the text | the authors' code | where |", "|---|---|---|---|"]
     for line in differences(paper):

@@ -58,10 +58,28 @@ def test_a_lock_file_that_was_deleted_meanwhile_is_no_lock(tmp_path: Path, monke
     monkeypatch.setattr(lock.fcntl, "flock", flock)
     with Hold(tmp_path) as one:
         one.take()
-        assert len(calls) == 2
+        assert len(calls) == 3  # the file twice, and its directory
         monkeypatch.undo()
         with pytest.raises(hanse.UserError, match="in use"):
             Hold(tmp_path).take()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "renamed"])
+def test_a_lock_file_that_is_removed_lets_nobody_in(how: str, tmp_path: Path) -> None:
+    with Hold(tmp_path) as first:
+        first.take()
+        if how == "replaced":
+            (tmp_path / "other").write_text("{}")
+            (tmp_path / "other").replace(tmp_path / LOCK)
+        elif how == "renamed":
+            (tmp_path / LOCK).rename(tmp_path / "old")
+        else:
+            (tmp_path / LOCK).unlink()
+        for _ in range(2):  # also with the file that the first try has made
+            with pytest.raises(hanse.UserError, match="in use"):
+                Hold(tmp_path).take()
+    with Hold(tmp_path) as second:
+        second.take()
 
 
 PARENT = """

@@ -180,6 +180,9 @@ def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:
     assert line in str(run)
     between = hanse.run(experiment, data=table(), model=nn.Sequential(nn.Linear(1, 2), nn.Sigmoid()))
     assert any("sigmoid" in line for line in between.said)
+    one = experiment.model_copy(update={"train": experiment.train.model_copy(update={"loss": "bce"})})
+    for model, told in ((nn.Sequential(nn.Linear(1, 1), nn.Sigmoid()), 1), (nn.Linear(1, 1), 0)):
+        assert sum("probabilities" in line for line in hanse.run(one, data=table(), model=model).said) == told
     gains = hanse.who_gains(table(), target="ill", client="hospital", model=softmax, mechanisms="fedavg", rounds=1)
     assert gains.sentences().count(line) == 1
     for fine in (nn.Linear(1, 2), nn.Sequential(nn.Linear(1, 2), nn.LogSoftmax(dim=1))):

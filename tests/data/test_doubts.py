@@ -141,3 +141,24 @@ def test_columns_may_be_called_by_numbers() -> None:
     assert run.names == ("a", "b")
     with pytest.raises(UserError, match=r"'1': frame has no such column, but 1"):
         from_frame(frame, "1", 2)
+
+
+@draws
+def test_words_that_clients_do_not_share_are_noted(draws: int) -> None:
+    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
+    @given(st.integers(0, 10**6), st.integers(2, 5), st.sampled_from(["shared", "translated", "one word each"]))
+    def check(seed: int, clients: int, what: str) -> None:
+        x, y, who = federation(seed, clients, 2)
+        words = np.array(["ward", "surgery", "emergency"], object)[np.random.default_rng(seed).integers(0, 3, len(y))]
+        odd = seed % clients
+        if what == "translated":
+            words[who == odd] = "klinik-" + words[who == odd]
+        if what == "one word each":
+            words = np.array([f"region {k}" for k in who], object)
+        frame = pd.DataFrame({"age": x[:, 0], "place": words, "site": [f"site {k}" for k in who], "ill": y})
+        frame.loc[seed % len(frame), "place"] = None
+        notes = [n for n in from_frame(frame, "ill", "site", prepare="auto").notes if "column 'place'" in n]
+        assert len(notes) == (what == "translated")
+        assert all(f"'site {odd}'" in note and "klinik" in note for note in notes)
+
+    check()

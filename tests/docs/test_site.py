@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 import pytest
 from doc_pages import PAGES, ROOT
 
-from hanse.lab.papers.catalogue import PAPERS
-from hanse.lab.papers.tables import differences
 from hanse.learning.models import MODELS
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.runs.config import Experiment
@@ -25,6 +23,8 @@ LOADED = re.compile(
     r"""|@import\s+(?:url\()?["']?(?:https?:)?//|url\(["']?(?:https?:)?//"""
 )
 
+
+pytest.importorskip("hanse_papers", reason="the site has a page on the papers: pip install -e papers")
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +92,9 @@ def test_keys_and_parts_are_the_codes(site: Path) -> None:
 
 
 def test_differences_of_the_recipes_are_the_codes(site: Path) -> None:
+    from hanse_papers.catalogue import PAPERS
+    from hanse_papers.tables import differences
+
     papers = page(site, ROOT / "docs" / "papers.md")
     for line in [line for paper in PAPERS for line in differences(paper)]:
         assert not line["setting"] or f"<td><code>{line['setting']}</code></td>" in papers, line

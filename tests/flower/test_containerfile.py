@@ -6,11 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
@@ -18,6 +23,13 @@ from deployed import TAKEN, network, until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "flower.md").read_text()
+LOCK = (ROOT / "requirements-node.txt").read_text()
+# the packages by name, each with its lines
+LOCKED = {
+    m[1]: m[0]
+    for m in re.finditer(r"(?m)^([a-z0-9.-]+)(?:\[\w+\])?==\S+ (?:\\\n +--hash=sha256:[0-9a-f]{64} ?)+\n", LOCK)
+}
+OF_GPUS = re.compile("torch$|triton$|nvidia-|cuda-")
 PARTS = ("src", "pyproject.toml", "README.md", "LICENSE")  # of the clone, as far as a wheel is made from them
 
 
@@ -65,11 +77,48 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str
             shutil.copy(ROOT / name, clone)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps", "-w", str(folder)]
     subprocess.run([*pip, str(clone)], check=True)
-    shutil.copy(ROOT / "constraints.txt", folder)
+    lock = folder / "requirements-node.txt"
+    lock.write_bytes((ROOT / lock.name).read_bytes())
+    if engine() is None:  # in an environment of this machine torch is the one without a GPU, which is not on PyPI
+        lock.write_text("".join(text for name, text in LOCKED.items() if not OF_GPUS.match(name)))
     [text] = re.findall(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)
     (folder / "Containerfile").write_text(text)
     [made] = folder.glob("*.whl")
-    return folder, {"WHEEL": made.name, "SHA256": hashlib.sha256(made.read_bytes()).hexdigest()}
+    sums = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in (("SHA256", made), ("LOCK256", lock))}
+    return folder, {"WHEEL": made.name, **sums}
+
+
+def names(requirements: Iterable[str], extras: Sequence[str] = ("",)) -> set[str]:
+    """Return what requirements name here, in the form in which the lock has names."""
+    found = [Requirement(text) for text in requirements]
+    here = [r for r in found if r.marker is None or any(r.marker.evaluate({"extra": extra}) for extra in extras)]
+    return {re.sub(r"[-_.]+", "-", r.name).lower() for r in here}
+
+
+def test_the_lock_has_every_package_of_a_node_with_hashes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    told = {line.partition("==")[0].rstrip().lower() for line in LOCK.splitlines() if re.match("[a-zA-Z0-9]", line)}
+    assert {name.partition("[")[0] for name in told} == set(LOCKED)  # each in one version, with a hash
+    needed, seen = names([*project["dependencies"], *project["optional-dependencies"]["flower"]]), set[str]()
+    while needed:
+        name = needed.pop()
+        seen.add(name)
+        assert name in LOCKED
+        with suppress(PackageNotFoundError):  # such as what only other machines need
+            needed |= names(requires(name) or ()) - seen
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    for name, version in pinned.items():
+        if (plain := re.sub(r"[-_.]+", "-", name).lower()) in LOCKED:
+            assert f"=={version} " in LOCKED[plain]
+
+
+def test_the_containerfile_installs_nothing_without_a_hash() -> None:
+    [text] = re.findall(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)
+    installs = [line for line in text.splitlines() if "pip install" in line]
+    assert [("--no-deps" in line, "--require-hashes" in line) for line in installs] == [(True, True), (True, False)]
+    assert "${WHEEL}" in installs[1]  # whose own hash was compared before
+    assert text.index("${SHA256}  ${WHEEL}") < text.index(installs[1])
+    assert text.index("${LOCK256}  requirements-node.txt") < text.index(installs[0])
 
 
 @pytest.mark.slow
@@ -105,6 +154,8 @@ def test_the_containerfile_builds_and_its_node_joins(wheel: tuple[Path, dict[str
 def _steps(folder: Path, given: dict[str, str]) -> Built:
     """Take the steps of a Containerfile in a new environment; users of this machine are left as they are."""
     venv.create(folder / "venv", with_pip=True)
+    pip = [folder / "venv" / "bin" / "pip", "install", "-q", "--constraint", ROOT / "constraints.txt", "torch"]
+    subprocess.run(list(map(str, pip)), check=True)
     (folder / "stand-ins").mkdir()
     (folder / "stand-ins" / "useradd").write_text("#!/bin/sh\n[ $# -gt 0 ]\n")
     (folder / "stand-ins" / "useradd").chmod(0o755)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,6 +28,8 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.supercore.task_identity import TaskIdentity
 from forging import receipt
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from inprocess import KEY, PINNED, InProcessGrid, client_app
 from test_flower_in_process import experiment
 from typer.testing import CliRunner
@@ -266,6 +269,51 @@ def test_what_the_operator_signs_is_acted_upon_once_whatever_process_it_meets(tm
     assert (tmp_path / ASKED).stat().st_mode & 0o777 == 0o600
 
 
+ODD = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=8), st.booleans(), st.binary(max_size=8),
+    st.lists(st.integers(-3, 3), max_size=3), st.sampled_from(["", "null", "[]", "{}", "letter", "hello", "[" * 9999]),
+)  # fmt: skip
+FIELDS = ("kind", "round", "job", "letter", "head", "since", "proof", "cosignatures", "header", "other")
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_the_operator_signs_is_answered_or_refused_in_a_line(data: st.DataObject) -> None:
+    """Signed requests with fields that are missing or fit nothing, and questions that lack what a policy needs."""
+    task = data.draw(st.sampled_from(["bid", "declare", "stay", "told", "authorise", "?"]))
+    values = data.draw(st.dictionaries(st.sampled_from(["balance", "price", "tiers", "paid"]), st.integers(-2, 9)))
+    packed = pack(Request(0, (Ask(task, values, data.draw(st.sampled_from([None, torch.zeros(2, 8)]))),)))
+    beside = {"kind": "request", "round": 0, "job": JOB.to_json()}
+    message = Message(to_records(packed, **beside), dst_node_id=NODE, message_type=QUERY, ttl=60.0)
+    content = message.content["hanse"]
+    for name in data.draw(st.lists(st.sampled_from(FIELDS), unique=True, max_size=2)):
+        if data.draw(st.booleans()) and name in content:
+            del content[name]
+        else:
+            content[name] = data.draw(ODD)
+    with tempfile.TemporaryDirectory() as home:
+        try:
+            signed = signing.sign(message, KEY)
+        except (TypeError, ValueError):  # no text can be made of it to sign
+            return
+        said = Participant(Path(home)).answer(signed)
+    assert set(said) <= {"round", "refused", "hello", "missing", "saw", "cosigned", "waits"}
+    assert "\n" not in str(said.get("refused", ""))
+
+
+def test_an_error_that_may_tell_of_samples_stays_in_the_participants_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Raises:
+        def stay(self, *_: Any) -> bool:
+            raise LookupError("row 3 is of Mr Smith")
+
+    said = Participant(tmp_path, policy=Raises()).answer(asked(0))
+    assert "LookupError" in said["refused"]
+    assert "Smith" not in said["refused"]
+    assert "Smith" in caplog.text
+
+
 def test_requests_that_others_may_write_are_not_gone_by(tmp_path: Path) -> None:
     participant = Participant(tmp_path)
     assert participant.answer(asked(0, letter=LETTER)) == {"round": 0}
@@ -475,6 +523,12 @@ def test_operator_and_participant_are_shown_the_same_fingerprint(
     admitted = CliRunner().invoke(
         hanse_command, ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", "c"]
     )
+    twins = ("C", "\uff43", " c", "c\u200b", " ", "\x1b[2J")
+    for name, refused in (*((twin, True) for twin in twins), ("d", False)):
+        words = ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", name]
+        assert isinstance(CliRunner().invoke(hanse_command, words).exception, UserError) == refused, name
+    assert [name for _, name in registered] == ["c", "d"]
+    registered.clear()
     shown = fingerprint(public_key(net.operator))
     assert f"{shown}" in admitted.output
     join = ["network", "join", "h:9092", "--ca", str(tmp_path / "ca.crt"), "--key", str(tmp_path / "clinic")]

@@ -42,6 +42,11 @@ def mean_hinge(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.multi_margin_loss(output, y)
 
 
+def wrong_or_right(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return what has no gradient: whether the largest output is another class's."""
+    return (output.argmax(1) != y).float()
+
+
 def ranked(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return losses that depend on the others of the batch."""
     return (output[:, 0] - output[:, 0].mean()).square()
@@ -143,7 +148,8 @@ def test_balanced_weights_are_scikit_learns() -> None:
         ({"name": "focal", "gama": 1}, 3, r"train.loss.gama: no such key; did you mean 'gamma'"),
         ({"name": "focal", "gamma": -1}, 3, "train.loss.gamma: -1: "),
         ({"name": "focal", "weights": [1.0, 2.0]}, 3, "train.loss.weights: 2 numbers; one for each of the 3 classes"),
-        (HERE + "mean_hinge", 3, r"returned \[\] for 4 samples; one loss per sample is needed, \[4\]"),
+        (HERE + "wrong_or_right", 3, "gives no gradient"),
+        (HERE + "mean_hinge", 3, r"returned one number for 4 samples; one loss per sample is needed, \[4\]"),
         (HERE + "ranked", 3, "must not depend on the other samples of its batch"),
         (HERE + "hinge", 2, ""),
         ({"name": HERE + "hinge", "margin": 1}, 3, "cannot be called with .outputs, targets. and options"),

@@ -6,11 +6,14 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ledger_cases import closed, history, line_of, pay, play
 from typer.testing import CliRunner
 
@@ -18,11 +21,11 @@ from hanse.base.errors import UserError
 from hanse.base.merkle import Tree, as_text
 from hanse.cli import app
 from hanse.core.book import Book
-from hanse.core.entry import CLOSE, Transaction, client, escrow
+from hanse.core.entry import CLOSE, Transaction, client, escrow, leaf
 from hanse.ledger.closing import NOTHING, Facts, closing_line, shortened, statements
 from hanse.ledger.issuer import Issuer
-from hanse.ledger.note import load_key, public_of
-from hanse.ledger.receipts import Receipt, read_receipts, split_view, write_receipts
+from hanse.ledger.note import load_key, public_of, sign
+from hanse.ledger.receipts import Receipt, Statement, read_receipts, split_view, write_receipts
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover
 
@@ -236,11 +239,15 @@ def test_what_is_no_receipt(told: list[Receipt], change: dict[str, object]) -> N
 def verifier() -> Callable[[str, bytes], Any]:
     """The program that the documentation names, which uses nothing of hanse."""
     code = (Path(__file__).parents[2] / "examples" / "verify_receipt.py").read_text()
-    assert sum(bool(line.strip()) for line in re.sub(r'""".*?"""', "", code, flags=re.DOTALL).splitlines()) <= 65
+    assert sum(bool(line.strip()) for line in re.sub(r'""".*?"""', "", code, flags=re.DOTALL).splitlines()) <= 80
     assert "hanse" not in re.findall(r"(?m)^(?:import|from) .*$", code)
     found: dict[str, Any] = {"__name__": "verifier"}
     exec(code, found)
     return cast("Callable[[str, bytes], Any]", found["verify"])
+
+
+VERIFY = verifier()
+SAID = '{"round":0,"client":1,"balance":5,"escrow":0,"postings":[]}'
 
 
 def agrees(verify: Callable[[str, bytes], Any], line: bytes) -> bool | None:
@@ -272,6 +279,50 @@ def test_the_verifier_of_the_documentation_agrees(tmp_path: Path) -> None:
         assert agrees(verify, receipt.as_json().encode()) is None
 
 
+NUMBERS = st.one_of(st.floats(), st.integers(-(2**64), 2**64), st.booleans(), st.none(), st.just("1.5"))
+WHOLES = st.one_of(st.integers(-2, 9), st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1, True, 1.0, "1"]))
+POSTING = st.lists(st.one_of(st.text(max_size=3), WHOLES), min_size=2, max_size=4)
+SOUND = st.tuples(st.text(max_size=3), st.text(max_size=3), st.integers(-9, 9)).map(list)
+SHORT = st.dictionaries(st.sampled_from(["count", "sha256", "other"]), st.one_of(WHOLES, st.just("f" * 64)))
+OPTIONAL = sorted(Statement.__optional_keys__)
+
+
+def stated(statement: str, book: str = "b", count: str = "1", round: str = "3", more: str = "") -> bytes:
+    """A receipt whose proof holds and which the operator has signed, whatever it says."""
+    record = bytes(32)
+    close = leaf(1, 3, closing_line(record, Tree([statement.encode()]).root()))
+    root = base64.b64encode(Tree([close]).root()).decode()
+    text = f"hanse/{book}\n{count}\n{root}\nround {round}\n"
+    head = f"{text}\n{sign(text, f'hanse/{book}', KEY)}{more}"
+    return Receipt(statement, 0, 1, "", base64.b64encode(record).decode(), "", head).as_json().encode()
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_the_verifier_of_the_documentation_accepts_the_same_statements(data: st.DataObject) -> None:
+    """With every set of optional fields, in every order, with sound and unsound values."""
+    said: dict[str, Any] = {"round": 3, "client": 1, "balance": 5, "escrow": 0}
+    said["postings"] = data.draw(st.one_of(st.lists(SOUND, max_size=2), SHORT, st.lists(POSTING, max_size=2), WHOLES))
+    for name in data.draw(st.lists(st.sampled_from([*OPTIONAL, "other"]), unique=True)):
+        said[name] = data.draw(st.one_of(st.floats(allow_nan=False, allow_infinity=False), NUMBERS, st.just("a" * 64)))
+    if data.draw(st.integers(0, 4)) == 0:
+        said[data.draw(st.sampled_from(["round", "client", "balance", "escrow"]))] = data.draw(WHOLES)
+    if data.draw(st.integers(0, 4)) == 0:
+        said = {name: said[name] for name in data.draw(st.permutations(sorted(said)))}
+    head = {"count": data.draw(st.sampled_from(["1", "1", "1", "01", "1.0"]))}
+    head["round"] = data.draw(st.sampled_from(["3", "3", "3", "03", "+3"]))
+    agrees(VERIFY, stated(json.dumps(said, separators=(",", ":")), **head))
+
+
+@pytest.mark.parametrize("fields", [c for n in range(len(OPTIONAL) + 1) for c in combinations(OPTIONAL, n)])
+def test_every_set_of_optional_fields_is_accepted_by_both(fields: tuple[str, ...]) -> None:
+    said: dict[str, Any] = json.loads(SAID.replace('"round":0', '"round":3'))
+    order = list(Statement.__annotations__)
+    for name in sorted(fields, key=order.index):
+        said[name] = "a" * 64 if name == "agreement" else 0.25
+    assert agrees(VERIFY, stated(json.dumps(said, separators=(",", ":"))))
+
+
 def means(line: bytes) -> dict[str, Any]:
     """What a receipt says: all but the place of its statement, which another one may share (2 of 3 and 1 of 2)."""
     return {name: value for name, value in json.loads(line).items() if name not in ("index", "of")}
@@ -290,9 +341,6 @@ def mutated(draw: random.Random, receipt: Receipt) -> bytes:
 
 def written(fields: object) -> bytes:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-SAID = '{"round":0,"client":1,"balance":5,"escrow":0,"postings":[]}'
 
 
 def signed_anyway(tmp_path: Path, *statements: str) -> list[Receipt]:

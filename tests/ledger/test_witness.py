@@ -1,12 +1,18 @@
 """Witnesses: heads that go on are cosigned, a split view and a rolled-back book raise the alarm."""
 
 import json
+import string
+import tempfile
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from forging import receipt
+from hypothesis import given
+from hypothesis import strategies as st
 from ledger_cases import closed, history, play
 
 from hanse.base.errors import UserError
@@ -231,9 +237,46 @@ def test_more_than_half(tmp_path: Path) -> None:
 
 def test_the_file_of_witnesses(tmp_path: Path) -> None:
     file = tmp_path / "witnesses.txt"
-    file.write_text(f"clinic {'0' * 64}\n\nfarm  {'1' * 64}\n")
-    assert read_witnesses(file) == {"clinic": bytes(32), "farm": bytes([17]) * 32}
-    for text in ("", "clinic", f"a {'0' * 64}\nb {'0' * 64}\n", f"a {'0' * 64}\na {'1' * 64}\n", f"a {'x' * 64}\n"):
+    file.write_text(f"\ufeffclinic {'2' * 64}\r\n\nfarm  {'1' * 64}\n")
+    assert read_witnesses(file) == {"clinic": bytes([34]) * 32, "farm": bytes([17]) * 32}
+    for text in ("", "clinic", f"a {'2' * 64}\nb {'2' * 64}\n", f"a {'2' * 64}\na {'1' * 64}\n", f"a {'x' * 64}\n"):
         file.write_text(text)
         with pytest.raises(UserError, match="--witnesses"):
             read_witnesses(file)
+
+
+UNSEEN = [
+    chr(c) for c in (0x1B, 0x07, 0x85, 0x2028, 0x0C, 0x202E, 0x2066, 0x200B, 0x200D, 0xFEFF, 0xAD, 0x3164, 0xFE0F)
+]
+
+
+@given(st.text(string.ascii_letters, max_size=3), st.sampled_from(UNSEEN), st.text(string.ascii_letters, max_size=3))
+def test_a_name_with_what_nobody_sees_is_refused(before: str, unseen: str, after: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "members.txt")
+        file.write_text(f"first {'3' * 64}\n{before}{unseen}{after} {'2' * 64}\n", "utf-8")
+        with pytest.raises(UserError) as refused:
+            read_witnesses(file)
+    assert "line 2" in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+@given(st.sampled_from(["é", "Å", "ü", "ﬁ", "한"]), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
+def test_twins_of_a_name_are_one_name(letter: str, form: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "members.txt")
+        file.write_text(f"caf{letter} {'2' * 64}\ncaf{unicodedata.normalize(form, letter)} {'3' * 64}\n", "utf-8")
+        with pytest.raises(UserError, match="line 2"):
+            read_witnesses(file)
+
+
+P, SMALL = 2**255 - 19, 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+
+
+@pytest.mark.parametrize("y", [0, 1, P - 1, P, P + 1, SMALL, P - SMALL])
+@pytest.mark.parametrize("sign", [0, 1])
+def test_a_key_with_which_anybody_can_sign_is_refused(y: int, sign: int, tmp_path: Path) -> None:
+    file = tmp_path / "members.txt"
+    file.write_text(f"clinic {(y | sign << 255).to_bytes(32, 'little').hex()}\n")
+    with pytest.raises(UserError, match="anybody"):
+        read_witnesses(file)

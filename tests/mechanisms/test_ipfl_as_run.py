@@ -22,15 +22,17 @@ from hanse.mechanisms.fedfomo import fedfomo
 from hanse.mechanisms.pfedgraph import pfedgraph
 from hanse.mechanisms.weigh import Received
 from hanse.reports.audit import audit_run
+from tests.conftest import needs_papers
 
 ME = Me(1, 3, 0, Recipe(lr=0.1), 4)
-MARKET = "hanse.lab.papers.authors:ipfl"
-UTILITIES = "hanse.lab.papers.authors:AuthorsUtilities"
+MARKET = "hanse_papers.authors:ipfl"
+UTILITIES = "hanse_papers.authors:AuthorsUtilities"
 
 
 # the market
 
 
+@needs_papers
 def test_a_market_that_breaks_is_recorded_and_audited(tmp_path: Path) -> None:
     profiles = {"name": "listed", "cost": [0.1, 1.0, 6.0, 0.2, 0.3], "eagerness": [1e4] * 5}
     made = experiment(mechanism={"name": MARKET, "stop": "break"}, profiles=profiles, rounds=3)
@@ -42,11 +44,13 @@ def test_a_market_that_breaks_is_recorded_and_audited(tmp_path: Path) -> None:
     assert all(check.holds for check in audit_run(tmp_path / "run").checks if check.name in ("graph", "payments"))
 
 
+@needs_papers
 def test_break_goes_with_the_papers_prices_only() -> None:
     with pytest.raises(hanse.UserError, match=r"'critical'.*'marginal'"):
         hanse.run(experiment(mechanism={"name": MARKET, "weigh": {"stop": "break", "pricing": "critical"}}))
 
 
+@needs_papers
 def test_a_market_after_the_last_training(tmp_path: Path) -> None:
     last = hanse.run(experiment(mechanism={"name": MARKET, "last_market": True}), out=tmp_path / "last")
     plain = hanse.run(experiment(), out=tmp_path / "plain")
@@ -58,6 +62,7 @@ def test_a_market_after_the_last_training(tmp_path: Path) -> None:
     assert last.metrics[-1]["utility/mean"] > plain.metrics[-1]["utility/mean"]
 
 
+@needs_papers
 def test_baselines_have_as_many_markets() -> None:
     each = []
     for option in ({}, {"last_market": True}):
@@ -68,6 +73,7 @@ def test_baselines_have_as_many_markets() -> None:
     assert each[1] == pytest.approx(each[0] * 4 / 3)
 
 
+@needs_papers
 def test_who_imports_nothing_is_pulled_to_its_own_last_model() -> None:
     played = rounds_of(experiment(rounds=2, mechanism={"name": MARKET, "pull_alone": True, "lam": 2.0, "eta": 5.0}))
     first, second = (p.view for p in played)
@@ -169,6 +175,7 @@ def test_fedfomo_on_train_samples_needs_no_validation_share() -> None:
         hanse.run(hanse.Experiment(**given))
 
 
+@needs_papers
 def test_utilities_count_what_was_received() -> None:
     received = Received(np.array([0, 2, 3]), np.array([[1, 1, 0], [0, 0, 1], [1, 0, 0]], np.int8))
     assert received.among(np.array([0, 1, 2, 3])).tolist() == [[0, 0, 1, 0], [0] * 4, [0, 0, 0, 1], [1, 0, 0, 0]]

@@ -20,6 +20,7 @@ from hanse.federation.behaviour import Me
 from hanse.federation.policy import BestTier, RewardSeeking
 from hanse.games import shapley
 from hanse.mechanisms.pifl import Bids
+from tests.conftest import needs_papers
 
 
 def bids_of(view: View) -> np.ndarray:
@@ -87,8 +88,9 @@ def test_where_accounts_run_dry_bids_are_refused_and_those_who_can_pay_and_the_i
     assert min(clients.values()) >= 0
 
 
+@needs_papers
 def test_a_tier_without_bidders_may_be_trained_by_random_clients() -> None:
-    select = {"name": "hanse.lab.papers.authors:FullTiers", "by_contribution": 4, "at_random": 1}
+    select = {"name": "hanse_papers.authors:FullTiers", "by_contribution": 4, "at_random": 1}
     run, views = watched(clients={"policy": "free_rider"}, mechanism={"select": select}, run={"rounds": 3})
     assert [line["seats"] for line in run.metrics] == [10, 10, 10]
     assert [line["select/tier 0/invited"] for line in run.metrics[1:]] == [5, 5]

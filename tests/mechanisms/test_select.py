@@ -36,6 +36,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.judge import by_class
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
+from tests.conftest import needs_papers
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "selection.json").read_text())["cases"]
 
@@ -499,9 +500,10 @@ def test_s_fedavg_may_average_the_means_so_far() -> None:
     assert phi("mean") == pytest.approx(0.5 * (0.5 * 0.4) + 0.5 * (0.4 + 0.2) / 2)
 
 
+@needs_papers
 def test_power_of_choice_picked_at_random_asks_nobody() -> None:
     for view in played(
-        {"name": "power_of_choice", "select": {"name": "hanse.lab.papers.authors:RandomPick", "clients_per_round": 3}}
+        {"name": "power_of_choice", "select": {"name": "hanse_papers.authors:RandomPick", "clients_per_round": 3}}
     ):
         assert not view.answers or all(question.startswith("seat") for _, question in view.answers)
         assert len(set(view.choice.clients.tolist())) == 3

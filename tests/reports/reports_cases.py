@@ -60,6 +60,7 @@ def metric(round: int, accuracy: float | None = None, **more: Any) -> dict[str, 
     return {
         "round": round,
         "refused": 0,
+        "seats": 2,
         **tested,
         "bytes/down": 1_500_000,
         "bytes/up": 500_000,

@@ -30,7 +30,10 @@ def played(path: Path, accuracy: list[float], mechanism: str = "fedavg", **value
     worth, error = values.get("worth", []), values.get("error", [])
     rounds = range(2)
     seats = [seat(r, c, v / 2, value_error=error[c] / 2**0.5) for r in rounds for c, v in enumerate(worth)]
-    lines = [metric(r, **{"client/test_loss": 1.0, "client/test_accuracy": float(np.mean(accuracy))}) for r in rounds]
+    lines = [
+        metric(r, **{"seats": 6, "client/test_loss": 1.0, "client/test_accuracy": float(np.mean(accuracy))})
+        for r in rounds
+    ]
     changes = {"mechanism": {"name": mechanism}, "data": {"client_test": 0.2}, "run": {"rounds": 2}}
     write_run(path, lines, seats, changes)
     for r in rounds:

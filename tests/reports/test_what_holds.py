@@ -28,6 +28,7 @@ from hanse.games.market_checks import local_optimality
 from hanse.reports.audit import Audit, audit_run, load_market
 from hanse.reports.report import write_report
 from hanse.runs.run_record import load_run
+from tests.conftest import needs_papers
 
 Change = Callable[[Path], None]
 
@@ -81,11 +82,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "valued": place / "valued",
         "skip": market(place / "skip"),
-        "break": market(
-            place / "break",
-            {"name": "hanse.lab.papers.authors:ipfl", "stop": "break"},
-            behaviour={"attacker": {"clients": [3], "kind": "flip"}},
-        ),
         "attacked": market(place / "attacked", {"lam": 1.0}, behaviour=attacker),
         "median": place / "median",
         "auction": place / "auction",
@@ -294,10 +290,15 @@ def test_lines_without_any_hash_are_not_believed(runs: dict[str, Path], tmp_path
     assert records.startswith("round 0: rounds/00000.npz has lost its hash in metrics.jsonl")
 
 
-def test_what_break_leaves_out_is_told_round_by_round_and_is_the_runs_own_metric(runs: dict[str, Path]) -> None:
-    audit = audit_run(runs["break"])
+@needs_papers
+def test_what_break_leaves_out_is_told_round_by_round_and_is_the_runs_own_metric(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    mechanism = {"name": "hanse_papers.authors:ipfl", "stop": "break"}
+    run = market(tmp_path / "run", mechanism, behaviour={"attacker": {"clients": [3], "kind": "flip"}})
+    audit = audit_run(run)
     assert "no import left out" not in by_name(audit)
-    metric = [json.loads(line).get("market/eq9") for line in (runs["break"] / "metrics.jsonl").read_text().splitlines()]
+    metric = [json.loads(line).get("market/eq9") for line in (run / "metrics.jsonl").read_text().splitlines()]
     left = {number: worth for number, worth in enumerate(metric) if worth is not None and worth > 0}
     worst = max(left, key=lambda number: left[number])
     assert len(left) > 1

@@ -332,7 +332,8 @@ def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: 
     with pytest.raises(UserError) as wrong:
         hanse.run(Experiment(mechanism="oort", federation={"private": private}), out=tmp_path / "run")
     assert wrong.value.lines == (
-        "mechanism.select: Oort needs each client's training loss, which a privacy account (federation.private) keeps",
+        "mechanism.select: 'oort' needs each client's training loss, which a privacy account (federation.private) "
+        "keeps",
     )
 
 

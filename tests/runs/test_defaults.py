@@ -9,8 +9,6 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.data.choices import Dirichlet
-from hanse.lab.papers.catalogue import PAPERS, find_table
-from hanse.lab.papers.tables import SCALES
 from hanse.runs.chance import Guess
 from hanse.runs.config import TrainSection
 
@@ -93,19 +91,3 @@ def test_no_rounds_are_refused_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"run\.rounds: 0"):
         hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 0}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_the_papers_tables_name_what_a_default_could_change() -> None:
-    lacking = set()
-    for paper in PAPERS:
-        for name in PAPERS[paper].tables:
-            for scale in SCALES:
-                for given in (v.sections for cell in find_table(paper, name, scale).cells for v in cell.variants):
-                    train = given.get("train", {})
-                    size = train.keys() & {"batch_size", "batches_per_epoch", "batch_share"}
-                    named = "lr" in train and size and "name" in given.get("model", {})
-                    data = given.get("data", {})
-                    split = "source" in data and ("partition" in data or data["source"] in ("digits", "mnist"))
-                    if not (named and split and "rounds" in given.get("run", {})):
-                        lacking.add((paper, name, scale))
-    assert lacking == set()

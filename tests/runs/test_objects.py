@@ -148,6 +148,7 @@ def test_wrong_models_are_one_line_and_leave_nothing(tmp_path: Path) -> None:
         (nn.Linear(3, 2), "model: Linear: the model cannot take samples of shape \\[2\\]"),
         (nn.Linear(2, 1), "model: Linear: the model gives outputs of shape \\[4, 1\\]"),
         (Nothing, "model: Nothing: could not be made: .*; it is called as a function \\(input_shape, num_classes"),
+        (nn.Linear, "model: Linear: could not be made: .*; it is called as a function \\(input_shape, num_classes"),
         (3, "model: 3: must be a"),
         (lambda shape, classes: 3, "returned a int, not a"),
     ):

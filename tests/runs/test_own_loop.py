@@ -255,6 +255,17 @@ def diverged(model: nn.Module, data: TrainingData, round: TrainingRound) -> None
         model[2].bias[1] = math.nan  # type: ignore[index]
 
 
+def elsewhere(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
+    other = net()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    F.cross_entropy(other(data.x), data.y).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def without_step(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
+    F.cross_entropy(model(data.x), data.y).backward()  # type: ignore[no-untyped-call]
+
+
 def returning(value: Any) -> Callable[..., Any]:
     return lambda model, data, round: value
 
@@ -284,6 +295,13 @@ def test_what_a_loop_does_wrong_is_said_in_a_line(fit: Callable[..., Any], reaso
     engine, row = engine_of(fit)
     done = engine.train(pool(), jobs(row, 1), Recipe(), 0.1)
     assert done.said[0].refused == f"its training loop {reason}"
+
+
+def test_a_loop_that_trains_another_model_or_calls_no_step_is_refused() -> None:
+    for fit, word in ((elsewhere, "something else"), (without_step, "step()")):
+        engine, row = engine_of(fit)
+        [said] = engine.train(pool(), jobs(row, 1), Recipe(), 0.1).said
+        assert word in str(said.refused)
 
 
 def test_frozen_parameters_stay_and_a_loop_that_moves_them_is_refused() -> None:

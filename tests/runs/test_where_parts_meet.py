@@ -137,6 +137,7 @@ def test_a_loop_that_ends_the_process_costs_its_client_the_seat(raised: BaseExce
     def fit(model: nn.Module, data: Any, round: Any) -> None:
         if round.client == 1:
             raise raised
+        next(model.parameters()).data.add_(0.01)
 
     run = hanse.run(experiment(rounds=1, train={"lr": 0.1, "loop": fit}), data=frame())
     assert [line.get("refused") for line in run.clients] == [None, f"its training loop raised {said}", None]
@@ -150,6 +151,7 @@ def test_what_a_loop_sets_for_the_process_is_put_back(workers: int) -> None:
         torch.set_num_threads(3)
         if round.client == 2:
             sys.exit()
+        next(model.parameters()).data.add_(0.01)
 
     before = torch.get_num_threads()
     engine = {"train": "sequential", "workers": workers, "device": "cpu"}

@@ -38,7 +38,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = [_printable(line) for line in lines]
+        self.lines: Sequence[str] = tuple(_printable(line) for line in lines)
         super().__init__("\n".join(self.lines))
 
 
@@ -50,7 +50,7 @@ class MachineError(RuntimeError):
     """
 
     def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = [_printable(line) for line in lines]
+        self.lines: Sequence[str] = tuple(_printable(line) for line in lines)
         super().__init__("\n".join(self.lines))
 
 

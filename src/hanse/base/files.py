@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import stat
-import tomllib
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +28,7 @@ from typing import IO, Any, BinaryIO, TextIO, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base import toml
 from hanse.base.errors import UserError
 
 SMALL = 1 << 24  # bytes of a file that is read in one piece
@@ -161,7 +161,7 @@ def _parsed(file: Path, parse: Callable[[str], Any]) -> Any:
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Return the contents of a TOML file. Raises UserError if it cannot be read or is not TOML."""
-    table: dict[str, Any] = _parsed(file, tomllib.loads)
+    table: dict[str, Any] = _parsed(file, toml.loads)
     return table
 
 

@@ -9,6 +9,9 @@ The lock is ``flock`` on the file ``lock`` in the directory. The alternatives ar
   file, and would keep the lock after its parent was killed. Children that run another program do not, because Python
   opens files close-on-exec. Other children close the file in the hook at the end of this module.
 
+The directory itself is locked as well, since the file may be removed while it is locked, and who comes next would lock
+a new one. (Linux cannot lock directories over NFS; there only the file is locked.)
+
 Since the kernel holds the lock, nothing needs cleaning up after ``kill -9`` or a power cut, and the file's existence
 means nothing. Over NFS, Linux keeps such locks at the server. Machines therefore exclude each other, unless the share
 is mounted with ``nolock`` or ``local_lock=flock``. Windows has no ``flock``; hanse does not run there.
@@ -53,6 +56,7 @@ class Hold:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._file: int | None = None
+        self._folder: int | None = None
 
     def take(self, patience_s: float = 0.0) -> None:
         """Take the lock of the folder, which must exist. Does nothing if this object holds it already.
@@ -68,7 +72,7 @@ class Hold:
         end = time.monotonic() + patience_s
         while self._file is None:
             try:
-                self._file = _locked(self.folder / LOCK)
+                self._file, self._folder = _locked(self.folder / LOCK)
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise UserError(f"{self.folder}: {_holder(self.folder / LOCK)}; one process at a time") from None
@@ -93,9 +97,10 @@ class Hold:
     def _forget(self) -> None:
         """Close the file, which ends the lock, without touching what the file says."""
         _HELD.discard(self)
-        if self._file is not None:
-            os.close(self._file)
-        self._file = None
+        for file in (self._file, self._folder):
+            if file is not None:
+                os.close(file)
+        self._file = self._folder = None
 
     def __enter__(self) -> Hold:
         return self
@@ -106,8 +111,8 @@ class Hold:
         self.release()
 
 
-def _locked(path: Path) -> int:
-    """Return an open file that holds the lock.
+def _locked(path: Path) -> tuple[int, int]:
+    """Return an open file that holds the lock, and its folder, opened and locked, too.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -118,11 +123,24 @@ def _locked(path: Path) -> int:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):
-                return file
+                return file, _locked_folder(path.parent)
         except BaseException:
             os.close(file)
             raise
         os.close(file)  # the directory was deleted, and made again, since the file was opened
+
+
+def _locked_folder(path: Path) -> int:
+    """Return a folder, opened and, where that is possible, locked. Raises BlockingIOError if another has locked it."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        raise
+    except OSError:  # not over NFS
+        pass
+    return folder
 
 
 def _holder(path: Path) -> str:

@@ -1,14 +1,21 @@
-"""Writes the nested dictionaries of an experiment as TOML, which the standard library can only read."""
+"""Writes the nested dictionaries of an experiment as TOML, which the standard library can only read; and reads TOML
+that strangers may have written.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+DEEPEST = 32
+"""The most tables within one another; hanse's own files have five."""
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""  # of a dotted key
+_DEEP = re.compile(rf"(?<![\w\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST}}}")  # in a string, too: hanse has none
+_TOO_DEEP = f"tables lie more than {DEEPEST} deep within one another"
 _SHORT = re.compile(r"[+-]?(\.\d+|\d+\.)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # numbers that TOML spells otherwise
 
 
@@ -65,6 +72,39 @@ def dumps(sections: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(blocks)
 
 
+def loads(text: str, parse_float: Callable[[str], float] = float) -> dict[str, Any]:
+    """Return the tables of a TOML text.
+
+    Deep keys are refused before anything is parsed, since the standard library takes time that grows with the square of
+    their depth, and code that walks through tables would reach the end of Python's stack.
+
+    Args:
+        text: the text.
+        parse_float: makes a number of what the text has for it.
+
+    Raises:
+        ValueError: the text is not TOML, or tables lie more than 32 deep within one another.
+
+    Examples:
+        >>> loads("[run]" + chr(10) + "rounds = 3")
+        {'run': {'rounds': 3}}
+    """
+    if deep := _DEEP.search(text):
+        raise ValueError(f"{deep[0][:40]}...: {_TOO_DEEP}")
+    try:
+        found = tomllib.loads(text, parse_float=parse_float)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    layer: list[Any] = [found]
+    for _ in range(DEEPEST + 1):
+        layer = [
+            v for one in layer if isinstance(one, dict | list) for v in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not layer:
+            return found
+    raise ValueError(_TOO_DEEP)
+
+
 def parse_value(text: str) -> Any:
     """Return the value in ``--set key=value``: parsed as TOML if that is possible, else the text itself.
 
@@ -74,8 +114,8 @@ def parse_value(text: str) -> Any:
     if _SHORT.fullmatch(text):
         return float(text)
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return loads(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 

@@ -26,8 +26,9 @@ import typer
 from hanse.base.errors import MachineError, PartError, UserError, first_line, of_file, out_of_memory
 from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking, own_modules
+from hanse.base.terminal import plainly
 from hanse.base.wings import target, wings
-from hanse.cli import attack, audit, crate, doctor, invoice, ledger, receipt, reproduce, statement, sweep, theory
+from hanse.cli import attack, audit, crate, doctor, invoice, ledger, receipt, statement, sweep
 from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
 from hanse.flower import new
 
@@ -48,7 +49,10 @@ Track = Annotated[
     list[str] | None, typer.Option("--track", help="Also log to tensorboard, mlflow or wandb; may be repeated.")
 ]
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
-RUNS = ("run", "resume", "sweep", "attack", "reproduce", "list", "demo")
+RUNS = ("run", "resume", "sweep", "attack", "list", "demo")
+# what is looked for among the commands, and is not there
+PAPERS = "it comes with hanse-papers, the folder papers of a clone: pip install -e papers"
+ELSEWHERE = {"value": "it is a function of Python, hanse.value", "reproduce": PAPERS, "theory": PAPERS}
 # where the commands stand in --help
 START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
@@ -314,10 +318,8 @@ def report(
 
 
 app.command(rich_help_panel=START)(doctor.doctor)
-app.command(rich_help_panel=RUN)(reproduce.reproduce)
 app.command(rich_help_panel=RUN)(sweep.sweep)
 app.command(rich_help_panel=RUN)(attack.attack)
-app.command(rich_help_panel=RUN)(theory.theory)
 app.command(rich_help_panel=LOOK)(statement.statement)
 app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(crate.crate)
@@ -342,8 +344,8 @@ def _usage(wrong: Any) -> str:
         re.sub(r"( Did you mean [^?]*\?) \(?Did you mean .*", r"\1", wrong.format_message()).removesuffix(".")
         or "a command is missing"
     )
-    if line.startswith("No such command 'value'"):
-        line = "No such command 'value': it is a function of Python, hanse.value"
+    if (missing := re.match(r"No such command '(\w+)'", line)) and missing[1] in ELSEWHERE:
+        line = f"{missing[0]}: {ELSEWHERE[missing[1]]}"
     context = getattr(wrong, "ctx", None)
     return line if context is None else f"{line} (see '{context.command_path} --help')"
 
@@ -369,15 +371,16 @@ def main() -> None:
     Commands that play experiments may import modules that the experiments name, also from the current folder. All other
     commands import nothing that a run's files name.
     """
-    _refuse_empty(sys.argv[1:])
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if command in (*RUNS, *(one.name for wing in wings() for one in wing.commands if one.plays)):
-        # the user runs this file, so it may name modules of the current folder
-        own_modules()
-        _main()
-    else:
-        with looking():
+    with plainly():
+        _refuse_empty(sys.argv[1:])
+        if command in (*RUNS, *(one.name for wing in wings() for one in wing.commands if one.plays)):
+            # the user runs this file, so it may name modules of the current folder
+            own_modules()
             _main()
+        else:
+            with looking():
+                _main()
 
 
 def _refuse_empty(words: Sequence[str]) -> None:

@@ -208,9 +208,9 @@ def _tell(
         counts += [f"{receipts} receipts"] if receipts else []
         counts += [f"{number} {what} replayed" for what, number in again.items() if number]
         counts += [f"cosigned by more than half of the witnesses up to round {newest.round}"] if newest else []
-        print(f"The books hold: {', '.join(counts)}.\nhead {verdict.head}")
         if apart:  # it is made of them, and may be away
-            print(f"But {apart}", file=sys.stderr)
+            print(f"The index does not fit the books: {apart}", file=sys.stderr)
+        print(f"The books {'themselves ' * bool(apart)}hold: {', '.join(counts)}.\nhead {verdict.head}")
         if replayed.beyond:
             print(replayed.beyond)
         if replayed.foreign and verdict.postings:

@@ -19,9 +19,10 @@ from rich.markup import escape
 
 from hanse.base.errors import UserError
 from hanse.base.import_trust import looking, own_modules
+from hanse.base.terminal import Terminal
 
 # names come from outside: ":one:" in one is no emoji, "[red]" no colour
-out, err = Console(emoji=False, markup=False), Console(stderr=True, emoji=False, markup=False)
+out, err = Terminal(emoji=False, markup=False), Terminal(stderr=True, emoji=False, markup=False)
 
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
 ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment's file.", show_default=False)]

@@ -52,6 +52,31 @@ def maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
     )
 
 
+def other_words(found: Held, owner: NDArray[Any] | None, where: str) -> str:
+    """Return a note if clients write several words in a column, and share none of them with any other; else "".
+
+    One word alone, such as a client's region, is what sets clients apart. Arguments as :func:`maybe_id`.
+    """
+    if owner is None or found.kind != "words":
+        return ""
+    words: dict[str, set[str]] = {}
+    for client, one in set(zip(owner[~found.gaps].tolist(), map(str, found.values[~found.gaps]), strict=True)):
+        words.setdefault(client, set()).add(one)
+    groups: list[tuple[list[str], set[str]]] = []  # clients that share words, directly or through others
+    for client, own in sorted(words.items()):
+        near = [group for group in groups if group[1] & own]
+        groups = [group for group in groups if not group[1] & own]
+        groups.append(([*(c for group in near for c in group[0]), client], own.union(*(group[1] for group in near))))
+    if len(groups) < 2 or min(len(own) for _, own in groups) < 2 or max(len(own) for _, own in groups) > FEW:
+        return ""
+    told = "; ".join(
+        f"{', '.join(map(repr, clients[:LISTED]))}{' and others' * (len(clients) > LISTED)}: "
+        f"{', '.join(map(repr, sorted(own)[:LISTED]))}"
+        for clients, own in sorted(groups)[:LISTED]
+    )
+    return f"{where}: clients that share no word: {told}: do they call the same otherwise?"
+
+
 def of_targets(values: NDArray[Any], classes: int | None, where: str) -> list[str]:
     """Return notes on targets that may be classes and were taken as numbers, or the other way.
 
@@ -145,8 +170,8 @@ def _swapped(
         apart = second.mean() - first.mean()
         if apart < -SWAPPED * error < 0:
             line = (
-                f"{where}: client '{names[c]}': its features tell {labels[a]!r} from {labels[b]!r} the opposite way "
-                "from the other clients': are its labels swapped?"
+                f"{where}: client '{names[c]}': its features tell {labels[a]!r} from {labels[b]!r} the opposite way to "
+                "all others: are its labels swapped?"
             )
             found.append((float(apart / error), line))
     # the clearest first; of two clients, nobody knows which

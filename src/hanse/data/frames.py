@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.doubts import maybe_id
+from hanse.data.doubts import maybe_id, other_words
 from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
-from hanse.data.preparing import AUTO, Prepare
+from hanse.data.preparing import AUTO, Columns, Prepare
 
 Features = Sequence[Column] | Mapping[str, Sequence[Column]]
 """Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
@@ -91,13 +91,19 @@ def of_frame(
     }
     lines = [one for one in found.values() if isinstance(one, str)]
     read = {c: one for c, one in found.items() if isinstance(one, Held)}
+    if lines and prepare is not None and prepare.how == AUTO:  # all columns at once, not one after the other
+        try:
+            Columns(frame[[*read]], where)
+        except UserError as more:
+            lines += more.lines
     if prepare is None:
         lines += [line for c, one in read.items() if (line := _no_numbers(frame[c], one, owner, where))]
     y, wrong = target_column(frame[target], owner, f"{where}: column '{target}'")
     if lines or wrong:
         raise UserError(*lines, *wrong)
     notes = [note for one in read.values() for note in one.notes]
-    notes += [note for c, one in read.items() if (note := maybe_id(one, owner, f"{where}: column '{c}'"))]
+    for doubt in (maybe_id, other_words):
+        notes += [note for c, one in read.items() if (note := doubt(one, owner, f"{where}: column '{c}'"))]
     if prepare is not None:
         return Rows(frame[wanted[""]], y, owner, prepare=prepare, notes=tuple(notes))
     # codes for an embedding stay whole numbers, as they do in a dictionary of arrays

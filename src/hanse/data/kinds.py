@@ -107,7 +107,9 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
             return Held("numbers", _floats(values, gaps), gaps, text=True, notes=text.notes)
         return _mixed(values, words, ~words & ~gaps, where, owner)
     if len(kinds) == 1 and kinds == {"dates"}:
-        return f"{where}: holds {_named(types)} objects, not dates that pandas knows: {_DATES}"
+        zones = any(getattr(one, "tzinfo", None) is not None for one in values[~gaps])  # of one zone, pandas knows them
+        made = "pandas.to_datetime(..., utc=True) makes some" if zones else _DATES
+        return f"{where}: holds {_named(types)} objects, not dates that pandas knows: {made}"
     several = f"values of several kinds ({_named(types)})" if len(types) > 1 else f"{_named(types)} values"
     rows = np.flatnonzero(~gaps)
     remedy = "; .dt.total_seconds() makes numbers of them" if kinds == {"Timedelta"} else ""
@@ -196,7 +198,7 @@ def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
     order = np.argsort(-counts, kind="stable")
     listed = [f"{counts[i]} of client '{names[i]}'" for i in order[:LISTED]]
     more = len(names) - LISTED
-    return f"{count}: {', '.join(listed)}{f' and of {more} more clients' if more > 0 else ''}"
+    return f"{count}: {', '.join(listed)}{f' and of {more} more client' + 's' * (more > 1) if more > 0 else ''}"
 
 
 def is_gap(value: Any) -> bool:
@@ -209,6 +211,7 @@ def is_gap(value: Any) -> bool:
 # ---- values of one kind
 
 _DATES = "pandas.to_datetime makes some"
+_READ = "read it as one, as pandas.read_csv(..., decimal=',') or thousands=',' does"
 _TYPES: Mapping[type, Kind] = {str: "words", date: "dates"}
 
 
@@ -272,10 +275,37 @@ def _mixed(
     values: NDArray[Any], words: NDArray[np.bool_], numbers: NDArray[np.bool_], where: str, owner: NDArray[Any] | None
 ) -> str:
     """Return the line on a column with both words and numbers: in which rows the rarer ones are."""
-    most, odd = ("numbers", words) if words.sum() <= numbers.sum() else ("words", numbers)
+    texts = {str(one).strip() for one in values[words].tolist()}
+    likely = all(_LIKE.fullmatch(one) for one in texts)
+    most, odd = ("numbers", words) if likely or words.sum() <= numbers.sum() else ("words", numbers)
     rows = np.flatnonzero(odd)
-    remedy = "make all of it words, as .astype(str) does, or numbers, as pandas.to_numeric(..., errors='coerce') does"
-    return f"{where}: holds {most} but for {values[rows[0]]!r:.80} in {rows_of(rows, owner)}: {remedy}"
+    remedy = _as_numbers(texts) if most == "numbers" else "make all of it numbers"
+    return (
+        f"{where}: holds {most} but for {values[rows[0]]!r:.80} in {rows_of(rows, owner)}: {remedy}, or make all of it "
+        "words, as .astype(str) does"
+    )
+
+
+def _as_numbers(texts: Iterable[str]) -> str:
+    """Return how text among numbers becomes numbers: no remedy drops a value that somebody may have meant."""
+    gaps = "pandas.to_numeric(..., errors='coerce')"
+    if all(one.casefold() in _GAPS for one in texts):
+        return f"make these gaps, as {gaps} does"
+    if all(_LIKE.fullmatch(one) for one in texts):
+        return _READ
+    return f"write each as the number that it means; where none is meant, {gaps} makes gaps"
+
+
+def _from_text(dates: Iterable[str]) -> str:
+    """Return how text becomes dates: pandas guesses which of two numbers is the month."""
+    unsure = sorted(one for one in dates if not re.match(r"\d{4}[-./]|\d{1,2}:", one))
+    if not unsure:
+        return _DATES
+    example = next((one for one in unsure if len(set(map(int, re.findall(r"\d+", one)[:2]))) > 1), unsure[0])
+    return (
+        f"{_DATES}, if its format says how each client writes them, such as format='%d.%m.%Y': without it, the "
+        f"month of {example!r} is a guess"
+    )
 
 
 def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: NDArray[Any] | None) -> Held | str:
@@ -306,17 +336,11 @@ def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: N
         return Held("numbers", _floats(values, gaps), gaps, text=True, notes=(said,))
     if many(strict | likes):
         if likes and not words and not dates:
-            return (
-                f"{where}: holds text that may be a number, such as {at(likes)}: read it as one, as "
-                f"pandas.read_csv(..., decimal=',') or thousands=',' does; {asked}"
-            )
-        odd = at(words | dates) if words or dates else at(likes)
-        return (
-            f"{where}: holds text of numbers but for {odd}: make these gaps, as pandas.to_numeric(..., "
-            f"errors='coerce') does; {asked}"
-        )
+            return f"{where}: holds text that may be a number, such as {at(likes)}: {_READ}; {asked}"
+        odd = words | dates or likes
+        return f"{where}: holds text of numbers but for {at(odd)}: {_as_numbers(odd)}; {asked}"
     if many(dates):
-        return f"{where}: holds text of dates, such as {at(dates)}: {_DATES}; {asked}"
+        return f"{where}: holds text of dates, such as {at(dates)}: {_from_text(dates)}; {asked}"
     notes = [f"{where}: holds words and, as a word, {at(strict | likes)}"] if strict | likes else []
     if empty := {one for one in words if one.casefold() in _GAPS}:
         notes.append(f"{where}: {at(empty)} is a word of its own: make it a gap (None) if no value is meant")

@@ -237,7 +237,10 @@ def as_dataset(
     if prepare is not None and not (
         is_frame(given) or (isinstance(given, Mapping) and all(map(is_frame, given.values())))
     ):
-        raise UserError(f"data.source.prepare: is for pandas tables; the data are a {type(given).__name__}")
+        raise UserError(
+            f"data.source.prepare: is for pandas tables; the data are a {type(given).__name__}: give one table with a "
+            "column of clients, or a dictionary of tables by the names of their owners"
+        )
     if is_hugging_face(given):
         wanted = _needed(target, called)
         return from_hugging_face(
@@ -682,7 +685,8 @@ def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: in
         for c in few.tolist()
     ]
     if lines:
-        more = [f"{where}: and {len(lines) - LISTED} more clients like that"] if len(lines) > LISTED else []
+        rest = len(lines) - LISTED
+        more = [f"{where}: and {rest} more client{'s' * (rest > 1)} like that"] if rest > 0 else []
         raise UserError(*(f"{line}; leave it out, or lower data.source.min_samples" for line in lines[:LISTED]), *more)
 
 

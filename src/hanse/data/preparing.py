@@ -79,8 +79,7 @@ class Columns:
 
     def __init__(self, frame: Any, where: str = "data") -> None:
         made = [_column(frame[name], where) for name in frame.columns]
-        lines = [one for one in made if isinstance(one, str)]
-        if lines:
+        if lines := [one for one in made if isinstance(one, str)]:
             raise UserError(*lines)
         self._columns = [one for one in made if isinstance(one, _Column)]
         self._fitted: list[NDArray[np.float64]] = []

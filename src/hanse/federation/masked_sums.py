@@ -115,6 +115,8 @@ def _plausible(group: Group, words: Tensor) -> Tensor | str:
     if (samples, members) != (said, len(survivors)):
         return f"its group's sum is of {members} members and {samples} samples: {len(survivors)} and {said} were said"
     most = float(words[:-COUNTS].double().abs().max()) / (STEPS * max(samples, 1))
+    if samples and not (steps or told or bool(words[:-COUNTS].any())):
+        return "training failed at all members of its group; their own logs say why"
     bounded = 0 <= steps <= members * MOST_STEPS and abs(loss) <= MOST_LOSS * LOSS_STEPS * samples
     if most > MOST_CHANGE or not bounded or not 0 <= told <= members:
         return f"the sum of its group is beyond what members may send: one of the clients {survivors} sent too much"

@@ -61,10 +61,10 @@ from hanse.federation.policy import Loyal
 from hanse.federation.privacy import InFile, Privacy, Private, answering
 from hanse.federation.private import PrivateRow, private_arrays
 from hanse.federation.profiles import faults as profile_faults
-from hanse.federation.secure_sums import in_words, summand
+from hanse.federation.secure_sums import MOST_SAMPLES, Summand, in_words, summand
 from hanse.federation.sizes import AuditFolder
 from hanse.learning.job import Engine, Problem
-from hanse.learning.loop import Loop, LoopEngine
+from hanse.learning.loop import LOOP, Loop, LoopEngine
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
@@ -311,8 +311,8 @@ class Node:
         own: the objects (models, losses, metrics, loops) that import paths in ``job`` may name, by path. No other path
             is followed.
         trusted: the members with whose updates the participant's own may be summed. The participant's updates are then
-            sent only in such sums, and it answers no questions about models on its samples. None: updates are sent
-            unmasked.
+            sent only in such sums, and it answers no questions about models on its samples; its answer to a test is
+            empty, as if it had no test samples. None: updates are sent unmasked.
         private: the participant's own privacy settings, which override those of ``job``. None: the settings of ``job``.
 
     Raises:
@@ -400,6 +400,8 @@ class Node:
             logging.getLogger(__name__).warning("%s", changed)
         if self.trusted is not None:
             _refuse_in_the_clear(request)
+            if tests := tuple(Tested(task.name, None, None, 0) for task in request.tasks if isinstance(task, Test)):
+                return pack(Reply(self.job.client, tests))
         if request.tasks and isinstance(request.tasks[0], Mask):
             return pack(self._masked(round, request, request.tasks[0]))
         self._move_rows(round, request)
@@ -440,18 +442,45 @@ class Node:
         fresh = masker.before_sum(round, task)
         assert task.train is not None  # before_sum looks
         asked = dataclasses.replace(request, tasks=(task.train, *others) if fresh else others)
-        replies = self.federation.exchange(round, [asked], None, None)
-        if not replies:
+        replies, failed = self._exchanged(round, asked)
+        if failed and fresh and others:  # what else was asked is answered as if training had not failed
+            replies, _ = self._exchanged(round, dataclasses.replace(request, tasks=others))
+        if not replies and not failed:
             return Reply(self.job.client, refused="silent")
-        reply = dataclasses.replace(replies[0], bytes_down=0, bytes_up=0, arrival=None)
+        reply = dataclasses.replace(
+            replies[0] if replies else Reply(self.job.client), bytes_down=0, bytes_up=0, arrival=None
+        )
         if not fresh and reply.refused is None:
             return dataclasses.replace(reply, results=(masker.sum(round, task, None, 0), *reply.results))
-        found = summand(asked, reply, self.problem.layout.size, None) if reply.refused is None else reply.refused
-        if isinstance(found, str):  # a reason may be made of samples, unless it comes from the account
-            logging.getLogger(__name__).warning("round %d: nothing of this node is summed: %s", round, found)
-            return Reply(self.job.client, refused=found if isinstance(self.federation, Private) else NOT_SUMMED)
+        beside = reply.results if failed else reply.results[1:]
+        found = failed or reply.refused or summand(asked, reply, self.problem.layout.size, None)
+        if not isinstance(found, Summand):  # a reason may be made of samples, unless it comes from the account
+            log = logging.getLogger(__name__)
+            log.warning("round %d: nothing of this node is summed: %s", round, found)
+            if reply.refused is not None:
+                return Reply(self.job.client, refused=found if isinstance(self.federation, Private) else NOT_SUMMED)
+            # whether a model makes training fail would tell of samples: nobody but the group learns of it
+            said = [one.num_samples for one in reply.results if isinstance(one, Trained)]
+            samples = float(said[0] if said and 0 <= said[0] <= MOST_SAMPLES else len(self.data.train))
+            if samples > MOST_SAMPLES:
+                return Reply(self.job.client, refused=NOT_SUMMED)
+            still = Trained(task.train.seat, task.train.start, samples, None, 0)
+            found = Summand(reply, 0, task.train.start, still)
         words = masker.sum(round, task, in_words(found.trained, found.start), found.trained.num_samples)
-        return dataclasses.replace(reply, results=(words, *reply.results[1:]))
+        return dataclasses.replace(reply, results=(words, *beside))
+
+    def _exchanged(self, round: int, request: Request) -> tuple[Sequence[Reply], str]:
+        """Return what the participant's federation of one answers, and why training failed; "" if it did not."""
+        try:
+            replies = self.federation.exchange(round, [request], None, None)
+        except Exception as wrong:  # of whatever class: a server may choose the model for which it is raised
+            if not any(isinstance(task, Train) for task in request.tasks):
+                raise
+            logging.getLogger(__name__).warning("round %d: training failed", round, exc_info=True)
+            return (), f"{type(wrong).__name__}: {wrong}"
+        refused = replies[0].refused if replies else None
+        account = isinstance(self.federation, Private)
+        return ((), refused) if refused is not None and refused.startswith(LOOP) and not account else (replies, "")
 
     def keep_receipts(self, lines: str, operator: bytes, agreement: str = "") -> None:
         """Keep receipts whose proofs are valid.
@@ -588,7 +617,8 @@ def _refuse_in_the_clear(request: Request) -> None:
     """
     for task in request.tasks:
         scoring = task.models if isinstance(task, Ask) else task.mixture if isinstance(task, Test) else None
-        if isinstance(task, Train | OnModels) or scoring is not None:
+        crowded = isinstance(task, Test) and len(request.tasks) > 1
+        if isinstance(task, Train | OnModels) or scoring is not None or crowded:
             raise WireError(
                 f"{type(task).__name__}: updates of this participant leave it in masked sums alone, and it answers no "
                 "questions about models on its samples"

@@ -135,6 +135,9 @@ def client_app(
         except (WireError, UserError) as wrong:
             beside["refused"] = str(wrong)
             logging.getLogger(__name__).warning("a message was refused: %s", wrong)
+        except Exception as wrong:  # of whatever class: fields that fit nothing, or a policy that raises
+            beside["refused"] = f"it could not answer ({type(wrong).__name__}); its own log says why"  # not of samples
+            logging.getLogger(__name__).exception("a message could not be answered")
         if "nonce" in done:  # a message of somebody else is not written down, or it could fill the log
             try:
                 log.add(done.pop("nonce"), **done, left=left(reply, beside), refused=beside.get("refused"))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.streams import stream
@@ -795,4 +795,4 @@ def small(mechanism: str) -> dict[str, Any]:
     Args:
         mechanism: the name of the mechanism.
     """
-    return {**tomllib.loads(read_text(RULES, 1 << 20))["experiment"], "mechanism": {"name": mechanism}}
+    return {**toml.loads(read_text(RULES, 1 << 20))["experiment"], "mechanism": {"name": mechanism}}

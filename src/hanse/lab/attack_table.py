@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.toml import flat
@@ -186,7 +186,7 @@ def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *,
     if own is not None and "deviant" in own.get("behaviour", {}):
         raise UserError("behaviour.deviant: the table puts its own in this place; leave it out of the file")
     text = read_text(RULES, 1 << 20)
-    given = tomllib.loads(text)
+    given = toml.loads(text)
     small, base = given["smoke"] if smoke else {}, given["experiment"] if own is None else own
     columns = {} if own is None else {f"yours: {name_of(own)}": dict(own)}
     known = given["mechanisms"]
@@ -368,7 +368,7 @@ def judged(cells: Sequence[Cell], seeds: int, margin: float) -> list[Cell]:
     """
     from scipy.special import stdtrit  # late: it takes longer to import than a short run
 
-    from hanse.lab.claims.statistics import holm, t_sides
+    from hanse.lab.statistics import holm, t_sides
 
     def error(cell: Cell) -> float:
         whole = len(cell.gains) == seeds and seeds > 1 and cell.failed is None

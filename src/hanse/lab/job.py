@@ -1,6 +1,6 @@
 """One run as a job: an experiment with a key, how to play it, and its result.
 
-Sweeps (:mod:`hanse.lab.sweep`) and the papers' tables (:mod:`hanse.lab.papers`) both turn into a list of jobs, which
+Sweeps (:mod:`hanse.lab.sweep`) and other studies, such as the papers' tables, turn into a list of jobs, which
 :mod:`hanse.lab.player` plays. This module defines what identifies a run and what its result contains.
 
 :func:`seeded` makes a :class:`Job` from an experiment and a seed. :func:`play` runs it in memory. :func:`play_kept`
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
@@ -88,16 +89,32 @@ class Job:
         return int(self.sections.get("run", {}).get("rounds", RunSection().rounds))
 
 
-def key_of(sections: Mapping[str, Any]) -> str:
+def key_of(sections: Mapping[str, Any], ids: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the key of an experiment: 20 hexadecimal digits that do not depend on the order of its settings.
 
     Only written settings count: naming a default gives a different key than omitting it.
 
     Args:
         sections: the experiment as nested plain values that JSON can hold.
+        ids: the ids of parts by their import paths of today. A part's id is the path that it had when the first result
+            was kept, so a study's results are still found when a part of its own has moved or has another name.
+
+    Examples:
+        >>> before = key_of({"mechanism": {"settle": "study.parts:Bill"}})
+        >>> key_of({"mechanism": {"settle": "study.bills:Bill"}}, {"study.bills:Bill": "study.parts:Bill"}) == before
+        True
     """
-    text = json.dumps(_as_first_written(sections), sort_keys=True)
+    text = json.dumps(named(_as_first_written(sections), ids), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def named(value: Any, ids: Mapping[str, str]) -> Any:
+    """Return a value, or nested plain values, with the id of each part that has one in the place of its import path."""
+    if isinstance(value, Mapping):
+        return {name: named(item, ids) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [named(item, ids) for item in value]
+    return ids.get(value, value) if isinstance(value, str) else value
 
 
 def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -121,7 +138,13 @@ def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**sections, "mechanism": table}
 
 
-def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequence[str] = ("data", "run")) -> Job:
+def seeded(
+    sections: Mapping[str, Any],
+    seed: int | None,
+    label: str,
+    of: Sequence[str] = ("data", "run"),
+    ids: Mapping[str, str] = MappingProxyType({}),
+) -> Job:
     """Return the run of an experiment with one seed.
 
     Args:
@@ -129,13 +152,14 @@ def seeded(sections: Mapping[str, Any], seed: int | None, label: str, of: Sequen
         seed: the seed for the sections in ``of``. None: the experiment keeps its own seeds.
         label: the job's label.
         of: the sections whose seed is set: "data" for the split into clients, "run" for everything else.
+        ids: ids of parts, for the key (:func:`key_of`).
     """
     given = dict(sections)
     for name in () if seed is None else of:
         below = given.get(name, {})
         if isinstance(below, Mapping):  # anything else is a mistake, which the experiment's check will report
             given[name] = {**below, "seed": seed}
-    return Job(key_of(given), label, given)
+    return Job(key_of(given, ids), label, given)
 
 
 class _Rounds:
@@ -284,7 +308,7 @@ def made() -> dict[str, str | None]:
     import torch
 
     return {
-        "commit": _commit(Path(__file__)),
+        "commit": commit_of(Path(__file__)),
         "hanse": version("hanse"),
         "torch": torch.__version__,
         "processor": _processor(),
@@ -292,8 +316,13 @@ def made() -> dict[str, str | None]:
     }
 
 
-def _commit(file: Path) -> str | None:
-    """Return the commit of a file's checkout, with "+" where its package was changed; None if it is in none."""
+@cache
+def commit_of(file: Path) -> str | None:
+    """Return the commit of a file's checkout, with "+" where its package was changed; None if it is in none.
+
+    Args:
+        file: a module of a folder of the package, or of a package that lies alone in its folder.
+    """
 
     def git(*words: str) -> str:
         there = ["git", "-C", str(file.parent), *words]

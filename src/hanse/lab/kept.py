@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NotRequired, Protocol, TypeGuard
 
 from pydantic import AfterValidator, Field
@@ -31,7 +32,7 @@ from hanse.base.errors import MachineError, UserError
 from hanse.base.files import opened, write_whole
 from hanse.base.toml import flat
 from hanse.core.declared import Accuracy, Count, Declared, UnsoundError
-from hanse.lab.job import Job, key_of
+from hanse.lab.job import Job, key_of, named
 
 NAME = "kept.jsonl.gz"
 VERSION = 1
@@ -162,6 +163,7 @@ class KeptFile:
 
     Attributes:
         path: the file, ``kept.jsonl.gz`` in the folder.
+        ids: the ids of parts by which the jobs' keys were made (:func:`hanse.lab.job.key_of`).
 
     Examples:
         >>> from hanse.lab.job import seeded
@@ -170,8 +172,8 @@ class KeptFile:
         ('kept.jsonl.gz', None, [])
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
+    def __init__(self, folder: Path, ids: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.path, self.ids = folder / NAME, ids
 
     def lines(self) -> Mapping[str, Sequence[dict[str, Any]]]:
         """Return every line by its key, in the order in which lines were added; nothing if there is no file.
@@ -182,7 +184,7 @@ class KeptFile:
         if not self.path.exists():
             return {}
         now = self.path.stat()
-        return _lines(self.path.absolute(), now.st_size, now.st_mtime_ns)
+        return _lines(self.path.absolute(), now.st_size, now.st_mtime_ns, tuple(self.ids.items()))
 
     def read(self, job: Job) -> dict[str, Any] | None:
         """Return a job's finished result, or None. Raises UserError as :meth:`lines` does."""
@@ -191,7 +193,7 @@ class KeptFile:
     def repeats(self, job: Job) -> list[dict[str, Any]]:
         """Return all finished results of a job: the main one, then repeats on other machines or at other commits."""
         there = self.lines().get(job.key, ())
-        return [_whole(line) for line in there if line["status"] == "done" and is_of(line, job)]
+        return [_whole(line) for line in there if line["status"] == "done" and is_of(line, job, self.ids)]
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
         """Add a result as a line.
@@ -229,12 +231,12 @@ class KeptFile:
 
 
 @lru_cache(maxsize=8)
-def _lines(path: Path, size: int, changed_ns: int) -> dict[str, list[dict[str, Any]]]:
+def _lines(path: Path, size: int, changed_ns: int, ids: tuple[tuple[str, str], ...]) -> dict[str, list[dict[str, Any]]]:
     """Return :meth:`KeptFile.lines`; a file is only read again when its size or its time has changed."""
     with _told(path, reading=True), opened(path) as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         data = file.read()
-    return _checked(path, data)
+    return _checked(path, data, dict(ids))
 
 
 def _append(file: int, member: bytes) -> None:
@@ -274,14 +276,14 @@ def _unpacked(path: Path, data: bytes) -> tuple[bytes, int, bytes]:
     return b"".join(text), whole, rest
 
 
-def _checked(path: Path, data: bytes) -> dict[str, list[dict[str, Any]]]:
+def _checked(path: Path, data: bytes, ids: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of a file's bytes by key. Raises UserError with a line for everything that is wrong."""
     text, whole, _ = _unpacked(path, data)
     results: dict[str, list[dict[str, Any]]] = {}
     seen: dict[tuple[str, ...], int] = {}
     wrong = []
     for number, line in enumerate(text.splitlines(), 1):
-        said, parsed = _parsed(line)
+        said, parsed = _parsed(line, ids)
         if parsed is not None:
             first = seen.setdefault(_identity(parsed), number)
             results.setdefault(parsed["key"], []).append(parsed)
@@ -294,7 +296,7 @@ def _checked(path: Path, data: bytes) -> dict[str, list[dict[str, Any]]]:
     return results
 
 
-def _parsed(line: bytes) -> tuple[str, dict[str, Any] | None]:
+def _parsed(line: bytes, ids: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
     """Return what is wrong with a line, and the line if nothing is."""
     try:
         parsed = json.loads(line)
@@ -307,7 +309,7 @@ def _parsed(line: bytes) -> tuple[str, dict[str, Any] | None]:
     failed = parsed.get("status") == "failed" and isinstance(parsed.get("error"), str)
     if not failed and not _is_finished(parsed):
         return f"is no result of a run, {parsed['key']}", None
-    if not isinstance(parsed.get("given"), dict) or key_of(parsed["given"]) != parsed["key"]:
+    if not isinstance(parsed.get("given"), dict) or key_of(parsed["given"], ids) != parsed["key"]:
         return f"has not the settings of its key, {parsed['key']}", None
     return "", parsed
 
@@ -348,7 +350,7 @@ def _whole(found: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "curves": {name: [None] * (points - len(c)) + c for name, c in found["curves"].items()}}
 
 
-def is_of(found: Mapping[str, Any], job: Job) -> bool:
+def is_of(found: Mapping[str, Any], job: Job, ids: Mapping[str, str] = MappingProxyType({})) -> bool:
     """Return whether a finished line belongs to this job and has all of its tests.
 
     The key covers only the settings that the job mentions. Other defaults may have changed since, so they are compared,
@@ -358,11 +360,12 @@ def is_of(found: Mapping[str, Any], job: Job) -> bool:
     Args:
         found: the line.
         job: the job.
+        ids: the ids of parts, for the key (:func:`hanse.lab.job.key_of`); a part that has moved is the same.
     """
-    if key_of(found["given"]) != job.key or not _has_every_test(found, job):
+    if key_of(found["given"], ids) != job.key or not _has_every_test(found, job):
         return False
-    then = dict(flat(found["given"])) | dict(flat(found["experiment"]))
-    now = dict(flat(json.loads(json.dumps(job.experiment.sections()))))
+    then = dict(flat(named(found["given"], ids))) | dict(flat(named(found["experiment"], ids)))
+    now = dict(flat(named(json.loads(json.dumps(job.experiment.sections())), ids)))
     return all(then[name] == now[name] for name in then.keys() & now.keys())
 
 

@@ -453,12 +453,19 @@ class LoopEngine(ScoringEngine):
                 returned = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
             row = _row_of(module, problem, job.start)
             seat = _seat_of(row, returned, self._counts.steps, len(data))
-            if seat.steps or not torch.equal(row, job.start.to(row)):
+            if not torch.equal(row, job.start.to(row)):
                 return seat
-            return _refused(
-                f"{LOOP} {NO_STEP} on its {len(data)} samples: are its batches empty, as those of a larger batch_size "
-                "with drop_last are?"
-            )
+            if not seat.steps:
+                return _refused(
+                    f"{LOOP} {NO_STEP} on its {len(data)} samples: its optimiser's step() was never called, or no "
+                    "batch was full (a batch_size above their number, with drop_last)"
+                )
+            if self._counts.steps and all(parameter.grad is None for parameter in module.parameters()):
+                return _refused(
+                    f"{LOOP} trained something else: {self._counts.steps} steps, and the model that it was given "
+                    "is as it was, without a gradient: train this model, not a copy or a new one"
+                )
+            return seat
         except LoopError as wrong:
             return _refused(f"{LOOP} {wrong}")
         except (

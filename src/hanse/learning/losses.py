@@ -287,11 +287,16 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
     """
     draw = torch.Generator().manual_seed(0)
     width = 1 if objective.one_output else num_classes or 1
-    output = torch.randn((4, width), generator=draw)
+    output = torch.randn((4, width), generator=draw).requires_grad_()
     y = torch.arange(4) % num_classes if num_classes else torch.randn((4, 1), generator=draw)
     try:
         losses = objective(output, y)
         if isinstance(losses, Tensor) and losses.shape == (4,):
+            if not losses.requires_grad:
+                raise UserError(
+                    f"{WHERE}: '{name}': gives no gradient, so no model can train on it: argmax, comparisons, detach() "
+                    "and item() cut it off"
+                )
             if torch.allclose(objective(output[:2], y[:2]), losses[:2], rtol=1e-4, atol=1e-6, equal_nan=True):
                 return objective
             raise UserError(f"{WHERE}: '{name}': a sample's loss must not depend on the other samples of its batch")
@@ -302,7 +307,8 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
         if num_classes == 2 and not objective.one_output:
             hint = "; outputs = 1 if it takes one output for two classes"
         raise UserError(f"{WHERE}: '{name}': fails on outputs [4, {width}] ({first_line(error)}){hint}") from None
-    shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+    shape: Any = list(losses.shape) if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+    shape = "one number" if shape in ([], "a float") else shape
     raise UserError(
         f"{WHERE}: '{name}': returned {shape} for 4 samples; one loss per sample is needed, [4] (reduction = 'none')"
     )

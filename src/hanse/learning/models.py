@@ -329,11 +329,12 @@ def _called(name: str | nn.Module | Factory) -> str:
 
 
 def _no_arguments(factory: Factory) -> str:
-    """Return a hint if what was given as a factory can be called without arguments, as a module's class; else ""."""
+    """Return a hint if what was given as a factory is a module's class, or can be called without arguments; else ""."""
     try:
         inspect.signature(factory).bind()
     except (TypeError, ValueError):
-        return ""
+        if not (inspect.isclass(factory) and issubclass(factory, nn.Module)):
+            return ""
     return "it is called as a function (input_shape, num_classes, **options): give one, or the module itself"
 
 

@@ -92,6 +92,18 @@ def public_of(key: Ed25519PrivateKey) -> bytes:
     return key.public_key().public_bytes_raw()
 
 
+_P = 2**255 - 19
+_SMALL = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+
+
+def is_weak(public: bytes) -> bool:
+    """Return whether a public key (Ed25519, 32 bytes) is one of the eight points of small order, zero among them, under
+    which anybody can sign.
+    """
+    y = (int.from_bytes(public, "little") & (2**255 - 1)) % _P
+    return y in (0, 1, _P - 1, _SMALL, _P - _SMALL)
+
+
 def fingerprint(public: bytes) -> str:
     """Return a public key's fingerprint, for people to compare.
 

@@ -20,7 +20,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
-from hanse.base.files import json_lines, opened, read_json, read_toml, run_folder, table
+from hanse.base.files import going_on, json_lines, opened, read_json, read_toml, run_folder, table
 from hanse.base.merkle import EMPTY, root_of
 from hanse.core.book import DamagedError, LedgerError
 from hanse.core.declared import Declared
@@ -218,6 +218,12 @@ def verify_run(
         for line in json_lines(folder / name, ("round",), until=until):
             if line["round"] not in written:
                 return replace(verdict, wrong=f"round {line['round']}: the book has no close of it")
+    played = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
+    planned = table(read_toml(folder / "config.toml"), "run").get("rounds")
+    over = claim.finished or (isinstance(planned, int) and 0 < planned <= played)
+    if verdict.ok and over and played not in closes.seen:
+        lacks = f"all {played} rounds were played, and the book lacks the last settlement; if the run was interrupted, "
+        return replace(verdict, wrong=f"{lacks}'{going_on(folder)}' writes it")
     return verdict
 
 

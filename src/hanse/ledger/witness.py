@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import re
+import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,10 +28,11 @@ from typing import TYPE_CHECKING, Any
 from hanse.base.errors import UserError
 from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
+from hanse.base.words import is_plain
 from hanse.core.book import Tally
 from hanse.core.entry import leaf
 from hanse.ledger.log import Walk
-from hanse.ledger.note import cosign, cosigned_at, fingerprint, load_key, public_of
+from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, load_key, public_of
 from hanse.ledger.receipts import newest
 from hanse.ledger.record import Head
 from hanse.ledger.store import Ledger
@@ -241,22 +243,28 @@ def read_witnesses(file: Path, option: str = "--witnesses ") -> dict[str, bytes]
         option: the option that error messages name before the file.
 
     Raises:
-        UserError: the file cannot be read, a line is malformed, or a name or a key occurs twice.
+        UserError: the file cannot be read, a line is malformed, a name or a key occurs twice, a name has characters
+            that cannot be seen, or with a key anybody could sign.
     """
     found: dict[str, bytes] = {}
     try:
-        lines = file.read_text().splitlines()
+        lines = file.read_text("utf-8-sig").split("\n")  # splitlines would split at characters that nobody sees, too
     except (OSError, UnicodeDecodeError) as wrong:
         raise UserError(f"{option}{file}: cannot be read: {wrong}") from None
     for number, line in enumerate(lines, 1):
-        form = re.fullmatch(r"(\S+)\s+([0-9a-f]{64})\s*", line)
-        if form is None and not line.strip():
+        form = re.fullmatch(r"(\S+)[ \t]+([0-9a-f]{64})[ \t\r]*", line)
+        if form is None and not line.strip(" \t\r"):
             continue
         if form is None:
             raise UserError(f"{option}{file}: line {number}: must be a name and a key of 64 hexadecimal digits")
-        if form[1] in found or bytes.fromhex(form[2]) in found.values():
+        name, key = unicodedata.normalize("NFKC", form[1]), bytes.fromhex(form[2])  # as it is seen
+        if not is_plain(name):
+            raise UserError(f"{option}{file}: line {number}: the name {name!a} has characters that nobody sees")
+        if is_weak(key):
+            raise UserError(f"{option}{file}: line {number}: the key of {name} is one with which anybody can sign")
+        if name in found or key in found.values():
             raise UserError(f"{option}{file}: line {number}: its name or its key stands in a line above already")
-        found[form[1]] = bytes.fromhex(form[2])
+        found[name] = key
     if not found:
         raise UserError(f"{option}{file}: names nobody")
     return found

@@ -9,7 +9,6 @@ that differ. A part is given by name or, if it is the user's own, by import path
 from __future__ import annotations
 
 import inspect
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -170,7 +169,7 @@ def _plain(option: Any) -> Any:
 
 def _differences(table: Mapping[str, Any], mechanism: Mechanism) -> list[str]:
     """Return a line for each slot in which the table, written to a file and read again, gives another part."""
-    built = build_mechanism(tomllib.loads(toml.dumps({"mechanism": table}))["mechanism"])
+    built = build_mechanism(toml.loads(toml.dumps({"mechanism": table}))["mechanism"])
     found, given = built.slots(), mechanism.slots()
     lines = []
     for slot in SLOTS:

@@ -129,10 +129,13 @@ class Joining(Shown):
         known = {name: [g for g in self.of(name) if np.isfinite(g.gain)] for name in self.mechanisms}
         counts = {name: [sum(self.sign(g) == s for g in own) for s in (1, -1, 0)] for name, own in known.items() if own}
         mean = {name: float(np.mean([g.gain for g in known[name]])) for name in counts}
-        best = max(counts, key=lambda name: (counts[name][0] - counts[name][1], mean[name]), default=None)
+        ahead = {name: up - down for name, (up, down, _) in counts.items()}
+        best = max(counts, key=lambda name: (ahead[name], mean[name]), default=None)
         first = _NOTHING_KNOWN if best is None else _headline(best, len(self.clients), *counts[best])
         if best is not None and len(known) > 1:
-            first += f" Of the {len(known)} mechanisms here, {best} has the best result; the others follow."
+            alike = [*ahead.values()].count(ahead[best]) > 1
+            by = "the mean gain" if alike else "clients surely better off, less those surely worse"
+            first += f" Of the {len(known)} mechanisms here, {best} is ahead by {by}."
         each = [
             f"{name}: {up} surely better off, {down} surely worse, {open_} open; on the mean "
             f"{self.reading.show_difference(mean[name])} of {self.reading.title}."

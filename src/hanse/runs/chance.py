@@ -109,7 +109,8 @@ def unsold(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     return [
         f"Nobody bought a model in any of {len(bought)} markets: no price covered a seller's cost and was below what "
-        "its model brings a buyer, or no two models were related."
+        "its model brings a buyer, or no two models were related. Compare prices with costs and eagerness: the options "
+        "of the mechanism, and clients.profiles."
     ]
 
 

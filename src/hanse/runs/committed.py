@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -19,6 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of
@@ -69,9 +69,7 @@ class Commitment:
             clients: how many clients there can be.
         """
         leaves = "" if validation is None else as_text(*validation.commitments)
-        return Commitment(
-            leaves, clients, config_hash(tomllib.loads(experiment.to_toml())), version("hanse"), code_hash()
-        )
+        return Commitment(leaves, clients, config_hash(toml.loads(experiment.to_toml())), version("hanse"), code_hash())
 
     @property
     def samples(self) -> list[bytes]:

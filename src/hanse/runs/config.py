@@ -9,9 +9,8 @@ The fields' types document the allowed values, and ``docs/reference/experiment.m
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -148,6 +147,11 @@ def _named(given: Any) -> Any:
     path = path_of(given)
     # "<locals>" or "<lambda>": no module could give the function back to a run that is resumed
     if "<" in path:
+        if not hasattr(given, "__qualname__") and "<" not in path_of(type(given)) and not isinstance(given, partial):
+            raise ValueError(
+                "is an object, which no module has by a name: give its class and options, such as {'name': "
+                "torch.nn.CrossEntropyLoss, 'reduction': 'none'}, or a function"
+            )
         raise ValueError("no module has it by a name: define it with 'def' at the top of a module or script")
     return path
 
@@ -606,7 +610,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
             text = file.read(SMALL + 1)
         if len(text) > SMALL:  # a device such as /dev/zero has no end
             raise UserError(f"{path}: has more than {SMALL >> 20} MiB; an experiment is a TOML file")
-        return tomllib.loads(text.decode("utf-8-sig"))  # editors of Windows begin a file with a mark
+        return toml.loads(text.decode("utf-8-sig"))  # editors of Windows begin a file with a mark
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except IsADirectoryError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +29,7 @@ def edited_settings(path: Path) -> str:
     if not played:
         return ""
     with suppress(ValueError, RecursionError):  # settings that hanse did not write
-        for key, old, new in differences(tomllib.loads(played), read_toml(path / "config.toml")):
+        for key, old, new in differences(toml.loads(played), read_toml(path / "config.toml")):
             if not may_change(key):
                 return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
     return ""

@@ -52,7 +52,11 @@ def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
                 f"{WHERE}: '{metric.key}': no client's own test share can have it: {next(iter(gaps.values()))}"
             )
         elif not metric.built_in and (wrong := _fails(metric, problem, [*own.values(), server], data.num_classes)):
-            lines.append(f"{WHERE}: '{metric.key}': fails on the test samples: {wrong}")
+            given = "numbers [n, d]" if problem.regression else "probabilities [n, k] of k classes"
+            lines.append(
+                f"{WHERE}: '{metric.key}': fails on the test samples, called with the true targets and the "
+                f"predictions, {given}: {wrong}"
+            )
     return lines
 
 

@@ -25,6 +25,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hanse.base.errors import UserError, library, nearest
+from hanse.base.terminal import Terminal
 from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
 from hanse.runs.config import Experiment
@@ -98,9 +99,9 @@ def errors() -> Console:
     """Return the console on standard error, for progress bars. Without ipywidgets, a notebook gets bars as in a
     terminal.
     """
-    console = Console(stderr=True, emoji=False)
+    console = Terminal(stderr=True, emoji=False)
     if console.is_jupyter and find_spec("ipywidgets") is None:
-        return Console(stderr=True, force_jupyter=False, force_terminal=True, width=80, emoji=False)
+        return Terminal(stderr=True, force_jupyter=False, force_terminal=True, width=80, emoji=False)
     return console
 
 

@@ -128,6 +128,8 @@ def _split(override: str) -> tuple[list[str], str]:
     keys = [key.strip() for key in name.split(".")]
     if not equals or not all(keys):
         raise UserError(_FORM.format(override))
+    if len(keys) > toml.DEEPEST:
+        raise UserError(f"--set {override[:40]}...: {len(keys)} tables within one another; at most {toml.DEEPEST}")
     return keys, text.strip()
 
 

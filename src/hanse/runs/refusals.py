@@ -30,6 +30,7 @@ from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.job import Problem, smallest_batch
 from hanse.learning.loop import WITH_PENALTY, Loop
+from hanse.learning.losses import OF_CLASSES
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.by_value import ByValue
@@ -343,17 +344,24 @@ def refuse_one_class(dataset: Dataset | None) -> None:
 
 
 def warn_of_probabilities(experiment: Experiment, problem: Problem, data: FederatedData) -> list[str]:
-    """Return a warning if the user's own model returns probabilities where its loss expects logits."""
-    name = experiment.model.name
-    if not (name == OBJECT or ":" in name) or problem.objective is not None or problem.regression:
+    """Return a warning if the user's own model returns probabilities where its loss, one of hanse's, expects logits."""
+    name, loss = experiment.model.name, experiment.train.loss
+    loss = loss.get("name") if isinstance(loss, Mapping) else loss
+    if not (name == OBJECT or ":" in name) or problem.regression or not (loss is None or loss in OF_CLASSES):
         return []
     few = few_samples(data)
     module = copy.deepcopy(problem.module).cpu().eval()
     try:
         with torch.no_grad():
             outputs = module(few.x)
+            far = [module(few.x * by) for by in (1e3, -1e3)] if problem.one_output else []
     except RAISED:  # whether it can be used at all was looked at before
         return []
+    if far and all(float(one.min()) >= 0 and float(one.max()) <= 1 for one in (outputs, *far)):
+        return [
+            "warning: the model returns probabilities (even for large inputs its output is from 0 to 1), and bce "
+            "expects logits, of which all above 0 mean class 1: leave out that last step"
+        ]
     if outputs.ndim != 2 or outputs.shape[1] < 2 or not len(outputs) or float(outputs.min()) < 0:
         return []
     if float((outputs.sum(dim=1) - 1).abs().max()) <= _ONE:

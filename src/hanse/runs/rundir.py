@@ -17,7 +17,6 @@ import platform
 import re
 import shutil
 import sys
-import tomllib
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 
+from hanse.base import toml
 from hanse.base.errors import MachineError, UserError, in_python
 from hanse.base.files import (
     FEDERATION,
@@ -422,8 +422,8 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
     """
     played, lines = snapshot.state.round, list[str]()
-    before = Experiment(**tomllib.loads(snapshot.settings))  # with the defaults of settings that are new since
-    for key, old, new in differences(*(tomllib.loads(one.to_toml()) for one in (before, experiment))):
+    before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
+    for key, old, new in differences(*(toml.loads(one.to_toml()) for one in (before, experiment))):
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"
         anew = "" if on_network(path) else f": hanse run {path / 'config.toml'}{changed}"

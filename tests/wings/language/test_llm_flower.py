@@ -21,7 +21,6 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data.samples import Samples
 from hanse.flower import ClientData
-from hanse.lab.papers.catalogue import find_table
 from hanse.learning.sequences import is_text
 from hanse.wings.language.participant import instructions
 from hanse.wings.language.sources import INSTRUCTION, client_reports
@@ -29,6 +28,7 @@ from hanse.wings.language.sources import INSTRUCTION, client_reports
 
 def shipped(**more: Any) -> hanse.Experiment:
     """iPFL's table 1 on the shipped set at its smallest, three of the clients, eager enough to trade."""
+    find_table = pytest.importorskip("hanse_papers.catalogue", reason="pip install -e papers").find_table
     cell = next(c for c in find_table("ipfl", "table1", "smoke").cells if c.algorithm == "iPFL")
     sections = {name: dict(section) for name, section in cell.variants[0].sections.items()}
     sections["data"] |= {"clients": 3}

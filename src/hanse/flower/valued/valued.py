@@ -16,7 +16,6 @@ import copy
 import inspect
 import logging
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -29,6 +28,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
+from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.lock import Hold
 from hanse.core.calling import method_of
@@ -419,7 +419,7 @@ def _app_around(folder: Path) -> Path | None:
     for place in folder.absolute().parents:
         file = place / "pyproject.toml"
         try:
-            if file.is_file() and "app" in tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("flwr", {}):
+            if file.is_file() and "app" in toml.loads(file.read_text("utf-8")).get("tool", {}).get("flwr", {}):
                 return place
         except (OSError, ValueError):  # not ours to mend
             continue

@@ -18,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import unicodedata
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -31,8 +33,9 @@ from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 from pydantic import TypeAdapter
 
 from hanse.base.errors import RunFailedError, UserError
-from hanse.base.files import FEDERATION, private_folder, read_text, write_whole
+from hanse.base.files import FEDERATION, private_folder, read_json, read_text, write_whole
 from hanse.base.lock import Hold
+from hanse.base.words import is_plain
 from hanse.flower.agreed import take
 from hanse.flower.agreement import Agreement
 from hanse.flower.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH, signing_key
@@ -41,6 +44,7 @@ from hanse.ledger.note import public_of
 from hanse.ledger.witness import Witness
 from hanse.runs.config import Experiment
 from hanse.wings.operate import server_access
+from hanse.wings.operate.clocks import check_certificates
 from hanse.wings.operate.processes import Processes, end, last_error, stream
 from hanse.wings.operate.server_access import configure, split, wait_for
 
@@ -259,6 +263,8 @@ class Loopback:
         self.agree(show)
         if proxy:
             make_outside(certs, self.hosts)
+        for line in check_certificates(certs, datetime.now(UTC)):
+            show(line)
         show("starting the SuperLink")
         self.start_superlink(more)
         if proxy:
@@ -350,6 +356,28 @@ class Loopback:
                 raise UserError(f"KEY.pub: {which}: is admitted already; whoever has it can join") from None
             raise self._lost(str(wrong)) from None
 
+    def admit(self, key: Path, name: str) -> None:
+        """Admit a participant's node under a name that no other has, and note the name in ``admitted.json``.
+
+        Args:
+            key: the participant's public key.
+            name: the operator's name for the node.
+
+        Raises:
+            UserError: another key was admitted under this name or one that looks like it, the name has characters that
+                cannot be seen, or as :meth:`register`.
+        """
+        file = self.folder / "admitted.json"
+        known = {f"node{i}": "a node of the trial on this machine" for i in range(self.nodes)}
+        known |= read_json(file) if file.exists() else {}
+        seen = unicodedata.normalize("NFKC", name).casefold().strip()
+        if not seen or not is_plain(name):
+            raise UserError(f"--name {name!a}: must have characters, all of which can be seen")
+        if seen in known:
+            raise UserError(f"--name: '{name}': another key was admitted under it ({known[seen]}): give another name")
+        self.register([(str(key), name)])
+        write_whole(file, json.dumps(known | {seen: key.read_text().strip()[-16:]}))
+
     def start_node(self, i: int, more: Mapping[str, str] | None = None, key: Path | None = None) -> None:
         """Start a node if it is not running.
 
@@ -409,6 +437,8 @@ class Loopback:
         self.agree(show)
         path = self.folder / "logs" / f"{log}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
+        for line in check_certificates(self.folder / "certs", datetime.now(UTC)):
+            show(line)
         with Hold(path.parent) as hold:  # two would share the log
             hold.take()
             return self._followed(command, path, show)

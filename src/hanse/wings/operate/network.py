@@ -153,7 +153,7 @@ def admit(
     if (why := no_key(key)) is not None:
         raise UserError(why)
     pinned = public_key(make_operator_key(network.operator.parent))
-    network.register([(str(key.resolve()), name)])
+    network.admit(key.resolve(), name)
     typer.echo(
         f"admitted {name}; give it {folder / 'agreement.txt'}, and ca.crt and operator.pub from {folder / 'certs'}"
     )

@@ -24,12 +24,14 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder
+from hanse.wings.operate.clocks import ClockGate, name_refusals
 
 # The requests below /v1/fleet/ that the proxy passes on.
 # 'register-node' and 'unregister-node' are missing: they are for nodes without a key of their own.
@@ -205,7 +207,7 @@ def command(name: str) -> list[str]:
 
 def gated(name: str, app: Any) -> Any:
     """Return a server's application inside its gates."""
-    replies = ReplyGate(app) if name == "flower-superlink" else app
+    replies = ReplyGate(ClockGate(app)) if name == "flower-superlink" else app
     return UserGate(replies, SERVED[name]) if TABLE.exists() else replies
 
 
@@ -224,6 +226,7 @@ def run(name: str, arguments: Sequence[str]) -> None:
     if name == "flower-supernode":
         who = f"user id {os.geteuid()}"
         print(f"hanse: this node runs whatever app the SuperLink sends it, as {who}: {BOUNDS}", flush=True)
+        name_refusals(partial(print, flush=True))
     if not TABLE.exists():
         print(f"no {TABLE} on this system: every user of this machine can talk to {name}", file=sys.stderr)
     # Flower makes its uvicorn.Config inside the command, so that the application can only be wrapped there

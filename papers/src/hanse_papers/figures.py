@@ -1,0 +1,427 @@
+"""The pictures of a finished table.
+
+:func:`charts` returns them as descriptions, which ``hanse.reports`` draws. Read this module to add a kind of picture,
+or to learn what a ``[[figure]]`` in a table's file may say. Each ``[[figure]]`` becomes one picture for every group of
+the table that has something to show.
+
+Points are means over seeds. Bands and whiskers are one sample standard deviation, up and down. Hollow markers are the
+paper's numbers. ``kind`` is one of:
+
+* "curves": the table's figure over the rounds, one line for each algorithm, and the published numbers at their rounds.
+* "cdf": the share of clients that are below a number, one line for each algorithm. ``each`` names the number:
+  "clients", the accuracy at the last test, or a figure such as "utility/client/*". If the runs have not kept it for
+  each client, the columns called q10, q25, ... are used instead. ``printed = false`` leaves out the paper's means.
+* "scatter": column ``y`` against column ``x``, one point for each algorithm. ``missing`` replaces a ``y`` that the
+  table does not have.
+* "moves": how algorithms move from the setting ``start`` to another, by columns called "SETTING: x" and "SETTING: y".
+* "strip": one place for each algorithm, with each client's own number (``each``) and the mean in ``column``.
+* "bars": the numbers of ``columns`` (default: all) for each row, side by side or ``stacked``. The rows in ``hide`` are
+  left out.
+* "fit": the numbers against the setting ``x`` of their experiments, with the curve p1/sqrt(x) + p2 fitted to them.
+  ``printed_at [n]`` are the x of the published numbers, ``printed_fit`` the published p1 and p2.
+* "trades": who paid whom over the run, as a graph with the clients coloured by role.
+* "imports": who imported whose model, and in what share of the markets, with the algorithms side by side.
+
+``x_name`` and ``y_name`` name axes that the table's unit does not name; ``title`` replaces the table's title.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
+from hanse_papers.compare import CellCurve, Row, curves, factor_of, finished, rows
+from hanse_papers.computed import fit
+from hanse_papers.runner import TableOutcome
+
+OVER_SEEDS = (
+    "Means over the seeds, with bands and whiskers of one standard deviation; with a single seed there are none."
+)
+CAPTIONS = {
+    **dict.fromkeys(("curves", "scatter", "moves", "fit"), OVER_SEEDS),
+    "bars": "Means over the seeds, with whiskers of one standard deviation; with a single seed there are none.",
+    "cdf": "The share of the clients (0 to 1) that are below this number: the k-th of n clients, by their numbers, "
+    "stands at (k - 1) / (n - 1). A point is the mean over the seeds of the k-th client's number, the band one "
+    "standard deviation to the left and right; with a single seed there is none.",
+    "strip": "A black mark is one client in one run, the clients in their order from left to right. " + OVER_SEEDS,
+    "trades": "An arrow points from the client that paid to the one that was paid; the wider it is, the more was paid. "
+    "A colour and a mark are a role. "
+    "Beside a client stands what it was paid less what it paid, in tokens over the whole run (a table's balance is "
+    "that of one round), as a mean over the seeds.",
+    "imports": "The share of the markets in which a client (row) imported another one's model (column), as a mean over "
+    "the seeds.",
+}
+"""How each kind of picture is read."""
+HOLLOW = "hollow: the paper's"
+FITTED = 2  # parameters of the fit: its curve meets any two points, so it is drawn for more only
+Spec = Mapping[str, Any]
+"""One ``[[figure]]`` of a table's file."""
+Here = Mapping[tuple[str, str], Row]
+"""A group's rows by column and algorithm."""
+
+
+def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
+    """Return the pictures of a table. Pictures that would have none of our numbers are left out.
+
+    Args:
+        outcome: the table with its results.
+        stem: the key of the picture, which is the name of its file. If there are several pictures, it is the beginning
+            of their keys.
+    """
+    table_rows = rows(outcome)
+    drawn: list[Chart] = []
+    for spec in outcome.table.figures:
+        for group in dict.fromkeys(row.cell.group for row in table_rows):
+            here = {(r.cell.column, r.cell.algorithm): r for r in table_rows if r.cell.group == group}
+            drawn += KINDS[spec["kind"]](outcome, here, spec)
+    many = len(drawn) > 1
+    return [replace(chart, key=f"{stem}-{chart.key}" if many else stem) for chart in drawn]
+
+
+def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | Heat | Graph, **more: str) -> Chart:
+    """Return a chart of a group.
+
+    ``also`` tells it from other charts of the same group and figure; the other words go to :class:`Chart` as they are.
+    """
+    group, also = next(iter(here.values())).cell.group, more.pop("also", "")
+    name = f"{group}: {also}" if also else group
+    kinds = [other["kind"] for other in outcome.table.figures]
+    suffix = f"{spec['kind']}-{name}" if len(kinds) > 1 else name
+    title = f"{spec.get('title', outcome.table.title)} ({name})"
+    table = outcome.table
+    title += f"; {table.paper}, recipe {table.recipe}, scale {table.scale}"  # a picture is shown without its page, too
+    caption = more.pop("caption", CAPTIONS.get(spec["kind"], ""))
+    return Chart(slug(suffix), "Reproduction", title, caption, marks, **more)
+
+
+def _unit(outcome: TableOutcome, spec: Spec, axis: str, otherwise: str = "") -> str:
+    """Return what an axis ("x" or "y") is called: the file's word for it, else ``otherwise``, else the table's unit."""
+    unit = "" if outcome.table.unit == "as named" else outcome.table.unit
+    return str(spec.get(f"{axis}_name") or otherwise or unit)
+
+
+def _algorithms(here: Here) -> list[str]:
+    return list(dict.fromkeys(algorithm for _, algorithm in here))
+
+
+def _named(outcome: TableOutcome, here: Here, algorithm: str) -> str:
+    """Return an algorithm's name in the legend, with how many seeds are finished unless all are.
+
+    Lines of one picture may be means over different numbers of seeds, and a reader has to see that.
+    """
+    counts = sorted({row.best.n for (_, name), row in here.items() if name == algorithm and row.best.mean is not None})
+    if not counts or counts == [outcome.seeds]:
+        return algorithm
+    few = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return f"{algorithm} ({few} of {outcome.seeds} seeds)"
+
+
+def _known(row: Row | None) -> tuple[float, float] | None:
+    """Return a cell's mean and standard deviation (0 for one seed); None if there is no such cell or no number."""
+    if row is None or row.best.mean is None:
+        return None
+    return row.best.mean, row.best.sd or 0.0
+
+
+def _dot(
+    name: str, x: float, y: float, look: int, sd: tuple[float, float] = (0.0, 0.0), *, hollow: bool = False
+) -> Line:
+    """Return a single point with whiskers of one deviation ``sd`` along x and along y.
+
+    A deviation of 0 means one seed, so it gets no whisker: one of no length would claim certainty.
+    """
+    at_x, at_y = np.array([x]), np.array([y])
+    left, right = (at_x - sd[0], at_x + sd[0]) if sd[0] else (None, None)
+    low, high = (at_y - sd[1], at_y + sd[1]) if sd[1] else (None, None)
+    return Line(name, at_x, at_y, low, high, look, dots=True, left=left, right=right, hollow=hollow)
+
+
+def _lines(lines: Sequence[Line], *, hollow: str = HOLLOW, whole: bool = False, **more: Any) -> Lines:
+    """Return lines as the marks of a chart, with the meaning of hollow markers if there are any."""
+    named = hollow if any(line.hollow for line in lines) else ""
+    # a title names the paper's algorithms; of a picture that has one alone its name stands there all the same
+    return Lines(tuple(lines), whole=whole, hollow=named, named=True, **more)
+
+
+# ---- over rounds, and over clients
+
+
+def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "curves" of a group; a published number has the colour of its algorithm's curve."""
+    drawn = curves(outcome, list(here.values()))
+    lines = [_curve(outcome, here, look, curve) for look, curve in enumerate(drawn)]
+    for look, curve in enumerate(drawn):
+        for row in here.values():
+            printed = row.cell.published
+            if row.cell.algorithm == curve.row.cell.algorithm and printed is not None:
+                name, sd = f"{row.cell.algorithm}, printed", (0.0, printed.sd or 0.0)
+                lines.append(_dot(name, row.cell.at, printed.mean, look, sd, hollow=True))
+    if lines:
+        y = _unit(outcome, spec, "y")
+        yield _chart(outcome, here, spec, _lines(lines, whole=True), x="rounds played", y=y)
+
+
+def _curve(outcome: TableOutcome, here: Here, look: int, curve: CellCurve) -> Line:
+    """Return one algorithm's line, named with its best variant."""
+    name = f"{_named(outcome, here, curve.row.cell.algorithm)} {curve.row.best.variant}".strip()
+    x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
+    return Line(name, x, mean, *_around(outcome, mean, sd), look)
+
+
+def _around(outcome: TableOutcome, mean: Floats, sd: Floats) -> tuple[Floats, Floats]:
+    """Return one deviation below and above the means ``[n]``; percentages stay between 0 and 100."""
+    low, high = mean - sd, mean + sd
+    return (low.clip(0, 100), high.clip(0, 100)) if outcome.table.unit.endswith("%") else (low, high)
+
+
+def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "cdf" of a group, with the paper's means on the x axis."""
+    lines: list[Line] = []
+    rough: dict[str, str] = {}  # by algorithm, from how many quantiles its line is drawn
+    for look, algorithm in enumerate(_algorithms(here)):
+        found = _by_client(outcome, here, algorithm, spec)
+        if found is None and (found := _by_quantile(here, algorithm)) is not None:
+            rough[algorithm] = f"Drawn from {len(found[0])} quantiles of the clients, not from every one"
+        if found is not None:
+            mean, sd, share = found
+            left, right = _around(outcome, mean, sd) if sd.any() else (None, None)
+            name = _named(outcome, here, algorithm)
+            lines.append(Line(name, mean, share, look=look, left=left, right=right))
+        row = here.get(("mean", algorithm))
+        shown = found is not None and spec.get("printed", True)
+        if shown and row is not None and row.cell.published is not None:
+            lines.append(_dot(f"{algorithm}, printed mean", row.cell.published.mean, 0.0, look, hollow=True))
+    if lines:
+        marks = _lines(lines, hollow="hollow, below: the paper's mean")
+        whole = sum(not line.dots for line in lines) == len(rough) and len(set(rough.values())) == 1
+        said = list(rough.values())[:1] if whole else [f"{said}: {name}" for name, said in rough.items()]
+        caption = " ".join([*(f"{line}." for line in said), CAPTIONS["cdf"]])
+        yield _chart(outcome, here, spec, marks, x=_unit(outcome, spec, "x"), y="share of clients", caption=caption)
+
+
+def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) -> tuple[Floats, Floats, Floats] | None:
+    """Return the quantiles of a number over the clients: mean and deviation over the seeds, and their shares.
+
+    Each is ``[n]``, for as many shares from 0 to 1 as the run with the fewest clients has numbers. Quantiles are taken
+    run by run and then averaged, so runs with different clients can be put together. None if no run has kept the
+    number client by client.
+    """
+    row = next(row for (_, name), row in here.items() if name == algorithm)
+    each = [values for run in finished(outcome, row) if len(values := _each(outcome, row, run, spec)) > 1]
+    if not each:
+        return None
+    share = np.linspace(0.0, 1.0, min(map(len, each)))
+    found = np.stack([np.quantile(values, share) for values in each])
+    return found.mean(axis=0), found.std(axis=0, ddof=1) if len(found) > 1 else np.zeros_like(share), share
+
+
+def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -> Floats:
+    """Return a run's number of each client at the cell's round, ``[n]``, in the table's unit."""
+    at = run["tested"].index(row.cell.at) if row.cell.at in run["tested"] else None
+    if spec.get("each") == "clients":
+        values = list(run.get("clients", {}).values()) if run["tested"][-1:] == [row.cell.at] else []
+    else:
+        pattern = re.escape(spec.get("each", "")).replace(r"\*", r"\d+")
+        named = [curve for name, curve in run["curves"].items() if re.fullmatch(pattern, name)]
+        values = [curve[at] for curve in named if at is not None]
+    return np.array([v for v in values if v is not None], dtype=np.float64) * factor_of(row.cell, outcome.table)
+
+
+def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | None:
+    """Return the same as :func:`_by_client` from the columns called q10, q25, ...; None if there are none."""
+    found = {column: _known(row) for (column, name), row in here.items() if name == algorithm}
+    points = [
+        (*known, int(column[1:]) / 100) for column, known in found.items() if known and re.fullmatch(r"q\d+", column)
+    ]
+    if not points:
+        return None
+    mean, sd, share = np.array(sorted(points, key=lambda point: point[2])).T
+    return mean, sd, share
+
+
+def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "strip" of a group; the mean stands a little to the right of the clients, so none is covered."""
+    algorithms = [a for a in _algorithms(here) if _known(here.get((spec["column"], a)))]
+    places, values, means, sds = [], [], [], []
+    for place, algorithm in enumerate(algorithms):
+        row = here[spec["column"], algorithm]
+        for run in finished(outcome, row):
+            each = _each(outcome, row, run, spec)
+            places.append(place + np.linspace(-0.25, 0.05, len(each)))
+            values.append(each)
+        mean, sd = _known(row) or (0.0, 0.0)
+        means.append(mean)
+        sds.append(sd or np.nan)  # one seed has none: a whisker of no length would claim certainty
+    if not algorithms:
+        return
+    y, band, at = np.array(means), np.array(sds), np.arange(len(algorithms), dtype=np.float64) + 0.2
+    lines = (
+        Line("one client in one run", np.concatenate(places), np.concatenate(values), look=6, dots=True),
+        Line("mean over clients", at, y, y - band, y + band, 0, dots=True),
+    )
+    marks = _lines(lines, zero=True, places=tuple(_named(outcome, here, name) for name in algorithms))
+    yield _chart(outcome, here, spec, marks, y=_unit(outcome, spec, "y", spec["column"]))
+
+
+# ---- columns against each other
+
+
+def _scatter(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "scatter" of a group."""
+    lines = []
+    for look, algorithm in enumerate(_algorithms(here)):
+        cells = [here.get((spec[axis], algorithm)) for axis in ("x", "y")]
+        x, y = (_known(cell) for cell in cells)
+        y = (float(spec["missing"]), 0.0) if y is None and cells[1] is None and "missing" in spec else y
+        if x is not None and y is not None:
+            lines.append(_dot(_named(outcome, here, algorithm), x[0], y[0], look, (x[1], y[1])))
+        printed = [None if cell is None else cell.cell.published for cell in cells]
+        if printed[0] is not None and printed[1] is not None:
+            lines.append(_dot(f"{algorithm}, printed", printed[0].mean, printed[1].mean, look, hollow=True))
+    if any(not line.hollow for line in lines):
+        marks = _lines(lines, zero=any(line.y.min() < 0 for line in lines))
+        x_name, y_name = _unit(outcome, spec, "x", spec["x"]), _unit(outcome, spec, "y", spec["y"])
+        yield _chart(outcome, here, spec, marks, x=x_name, y=y_name)
+
+
+def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "moves" of a group, one chart for each setting other than the first; all four numbers are needed."""
+    settings = dict.fromkeys(column.split(": ")[0] for column, _ in here)
+    for setting in (name for name in settings if name != spec["start"]):
+        lines = []
+        for look, algorithm in enumerate(_algorithms(here)):
+            cells = [
+                here.get((f"{name}: {spec[axis]}", algorithm)) for name in (spec["start"], setting) for axis in "xy"
+            ]
+            ends = [known for cell in cells if (known := _known(cell)) is not None]
+            if len(ends) == 4:
+                (x, dx), (y, dy), (to_x, to_dx), (to_y, to_dy) = ends
+                way = Line(
+                    f"{algorithm}, the way", np.array([x, to_x]), np.array([y, to_y]), look=look, hollow=True, bare=True
+                )
+                begun = _dot(f"{algorithm}, {spec['start']}", x, y, look, (dx, dy), hollow=True)
+                lines += [way, begun, _dot(_named(outcome, here, algorithm), to_x, to_y, look, (to_dx, to_dy))]
+        if lines:
+            marks = _lines(lines, hollow=f"hollow: {spec['start']}")
+            yield _chart(outcome, here, spec, marks, x=spec["x"], y=spec["y"], also=setting)
+
+
+def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "bars" of a group: a series for each column of ours, then one for each column that is published."""
+    asked = list(spec.get("columns", dict.fromkeys(c for c, _ in here)))
+    columns = [c for c in asked if any(_known(row) for (column, _), row in here.items() if column == c)]
+    drawn = [a for a in _algorithms(here) if a not in spec.get("hide", ())]
+    labels = [a for a in drawn if any(_known(here.get((c, a))) for c in columns)]
+    nothing = (np.nan, np.nan)
+    series = []
+    for look, column in enumerate(columns):
+        values, sds = np.array([_known(here.get((column, a))) or nothing for a in labels]).reshape(-1, 2).T
+        series.append(Series(column, values, np.where(sds > 0, sds, np.nan), look))
+    for look, column in enumerate(columns, len(columns)):
+        cells = [here.get((column, a)) for a in labels]
+        printed = np.array([np.nan if c is None or c.cell.published is None else c.cell.published.mean for c in cells])
+        if np.isfinite(printed).any():
+            series.append(Series(f"{column}, the paper's", printed, look=look))
+    if labels:
+        x = _unit(outcome, spec, "x", columns[0] if len(columns) == 1 else "")
+        if len(columns) == 1 < len(asked):  # bars of one kind have no legend, and the axis is called after all of them
+            x = columns[0]
+        names = tuple(_named(outcome, here, algorithm) for algorithm in labels)
+        marks = Bars(names, tuple(series), stacked=spec.get("stacked", False))
+        yield _chart(outcome, here, spec, marks, x=x, also=str(spec.get("also", "")))
+
+
+def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "fit" of a group, ours with the published points and the published curve."""
+    points, printed = [], []
+    for place, row in enumerate(here.values()):
+        if known := _known(row):
+            points.append((_setting(row.cell.variants[0].sections, spec["x"]), *known))
+        if row.cell.published is not None and "printed_at" in spec:
+            printed.append((float(spec["printed_at"][place]), row.cell.published.mean))
+    if not points:
+        return
+    x, mean, sd = np.array(sorted(points)).T
+    low, high = (mean - sd, mean + sd) if sd.any() else (None, None)
+    ours = _named(outcome, {(column, "ours"): row for (column, _), row in here.items()}, "ours")
+    lines = [Line(ours, x, mean, low, high, 0, dots=True)]
+    if len(np.unique(x)) > FITTED:
+        p = fit(dict(zip(x, mean, strict=True)))
+        lines.append(_root("ours, fitted", p["p1"], p["p2"], x, 0))
+    if printed:
+        at, theirs = np.array(sorted(printed)).T
+        lines.append(Line("printed", at, theirs, look=1, dots=True, hollow=True))
+        if "printed_fit" in spec:
+            p1, p2 = spec["printed_fit"]
+            lines.append(_root("the paper's fit", p1, p2, at, 1))
+    y = _unit(outcome, spec, "y")
+    yield _chart(outcome, here, spec, _lines(lines, whole=True), x=_unit(outcome, spec, "x", spec["x"]), y=y)
+
+
+def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Line:
+    """Return the curve ``p1 / sqrt(x) + p2`` (iPFL eq. 17) over the range of ``x [n]``, as a line without markers."""
+    at = np.geomspace(x.min(), x.max(), 60)
+    return Line(name, at, p1 / np.sqrt(at) + p2, look=look, bare=True)
+
+
+def _setting(sections: Mapping[str, Any], dotted: str) -> float:
+    """Return the number that an experiment has at a dotted key."""
+    value: Any = sections
+    for key in dotted.split("."):
+        value = value[key]
+    return float(value)
+
+
+# ---- markets
+
+
+def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "trades" of a group, the mean over the runs that have the same clients as the first."""
+    runs = {run["key"]: run for row in here.values() for run in finished(outcome, row) if "trades" in run}
+    if not runs:
+        return
+    first = next(iter(runs.values()))
+    clients = first["trades"]["clients"]
+    money = np.mean([run["trades"]["money"] for run in runs.values() if run["trades"]["clients"] == clients], axis=0)
+    profiles = first["given"].get("clients", {}).get("profiles", {})
+    told = profiles.get("role", profiles.get("roles", []))  # of "listed" profiles, and of "roles"
+    kinds = tuple(told[c] if c < len(told) else "client" for c in clients)
+    notes = tuple(f"{net:+.1f}" for net in money.sum(axis=0) - money.sum(axis=1))
+    marks = Graph(tuple(str(c + 1) for c in clients), kinds, money, notes, "tokens")
+    caption = f"{CAPTIONS['trades']} The widest arrow is {money.max():.1f} tokens. "
+    caption += f"Of the runs {len(runs)} of {outcome.seeds} are finished." if len(runs) < outcome.seeds else ""
+    yield _chart(outcome, here, spec, marks, caption=caption.strip())
+
+
+def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "imports" of a group: a square for each algorithm, row i and column j the share in which i took j's."""
+    panels: list[Floats] = []
+    columns: list[str] = []
+    for algorithm in _algorithms(here):
+        row = next(row for (_, name), row in here.items() if name == algorithm)
+        runs = [run["trades"] for run in finished(outcome, row) if "trades" in run]
+        if not runs:
+            continue
+        clients = runs[0]["clients"]
+        share = np.mean([run["imports"] for run in runs if run["clients"] == clients], axis=0)
+        if panels:  # a gap between two panels
+            panels.append(np.full((len(clients), 1), np.nan))
+            columns.append("")
+        panels.append(share)
+        columns += [f"{algorithm}: {c + 1}" for c in clients]
+    if panels:
+        rows_of = tuple(str(place + 1) for place in range(len(panels[0])))
+        marks = Heat(rows_of, tuple(columns), np.concatenate(panels, axis=1), "share of the markets", floor=0.0)
+        yield _chart(outcome, here, spec, marks, x="model of", y="client")
+
+
+KINDS: Mapping[str, Callable[[TableOutcome, Here, Spec], Iterator[Chart]]] = {
+    "curves": _curves, "cdf": _cdf, "strip": _strip, "scatter": _scatter, "moves": _moves, "bars": _bars, "fit": _fit,
+    "trades": _trades, "imports": _imports,
+}  # fmt: skip
+"""What draws each ``kind`` of a ``[[figure]]``."""

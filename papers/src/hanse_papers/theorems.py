@@ -1,0 +1,111 @@
+"""Computed tables for statements that the papers prove or argue without an experiment.
+
+iPFL's theorems are tested on random markets. A counterexample refutes a theorem; finding none is no proof. GTFLAT's
+final state is compared with the definition of an equilibrium, and PI-FL's bound of eq. (57) with the exact bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.games import replicator
+from hanse.games.market import Graph, Market, best_imports, payments, utilities_of
+from hanse_papers.tables import Cell
+from hanse_papers.theory import crossings
+
+_CLOSE = 1e-9  # of a market's largest gain: what rounding may add
+
+
+def random_market(rng: np.random.Generator) -> Market:
+    """Return a market of 2 to 8 different clients at iPFL's scale. Some want nothing, and some share at no cost."""
+    m = int(rng.integers(2, 9))
+    sizes = rng.integers(500, 6000, m).astype(np.float64)
+    eagerness = np.where(rng.random(m) < 0.25, 0.0, sizes.mean() * rng.uniform(20, 150, m))
+    costs = rng.choice([0.0, 0.5, 1.0, 2.0], m) * rng.random(m)
+    distance = rng.uniform(1e-3, 1.0, (m, m))
+    distance = (distance + distance.T) / 2
+    np.fill_diagonal(distance, 0.0)
+    return Market.of(distance, sizes, costs, eagerness, float(rng.choice([0.1, 1.0, 2.0])))
+
+
+def _scaled(numbers: NDArray[np.float64], client: int, factor: float) -> NDArray[np.float64]:
+    changed = numbers.copy()
+    changed[client] *= factor
+    return changed
+
+
+def _utilities(true: Market, said: Market) -> tuple[Graph, NDArray[np.float64]]:
+    """Return the graph by what clients say, and what it is truly worth to them."""
+    graph = best_imports(said)
+    paid = payments(graph, said.distance, said.sizes, said.costs, said.eagerness, said.lam)
+    return graph, utilities_of(graph, paid, true.sizes, true.costs, true.eagerness)
+
+
+@cache
+def counterexamples(markets: int) -> Mapping[str, int]:
+    """Return the number of random markets in which each of iPFL's statements fails, by name.
+
+    One client of each market, drawn at random, lies. The liar's utility is computed from its true numbers.
+
+    Args:
+        markets: how many markets, drawn with a fixed seed.
+
+    Example:
+        >>> found = counterexamples(20)
+        >>> found["Theorem 1"], found["Lemma 2"], found["Theorem 3"], found["Theorem 4"]
+        (0, 0, 0, 0)
+    """
+    rng = np.random.default_rng(39)
+    failed = dict.fromkeys(("Theorem 1", "Lemma 2", "Theorem 3", "Theorem 4", "cost / 2", "size x 2", "size x 10"), 0)
+    for _ in range(markets):
+        market = random_market(rng)
+        close = _CLOSE * (1 + float(np.sqrt(market.eagerness / market.sizes).sum()))
+        liar = int(rng.integers(len(market.sizes)))
+        graph, honest = _utilities(market, market)
+        over, overstated = _utilities(market, replace(market, costs=market.costs + (np.arange(len(honest)) == liar)))
+        absurd = best_imports(replace(market, sizes=np.where(np.arange(len(honest)) == liar, 1e15, market.sizes)))
+        lies = {
+            "cost / 2": replace(market, costs=_scaled(market.costs, liar, 0.5)),
+            "size x 2": replace(market, sizes=_scaled(market.sizes, liar, 2.0)),
+            "size x 10": replace(market, sizes=_scaled(market.sizes, liar, 10.0)),
+        }
+        failed["Theorem 1"] += bool((honest < -close).any())
+        failed["Lemma 2"] += bool((over[:, liar] > graph[:, liar]).any())
+        failed["Theorem 3"] += bool(overstated[liar] > honest[liar] + close)
+        failed["Theorem 4"] += bool(absurd[:, liar].any())
+        for name, said in lies.items():
+            failed[name] += bool(_utilities(market, said)[1][liar] > honest[liar] + close)
+    return failed
+
+
+def theorems(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return the number of counterexamples that each row's statement has in random markets."""
+    failed = counterexamples(int(values["markets"]))
+    return [float(failed[cell.algorithm]) for cell in cells]
+
+
+def self_enforcement(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return the most that another choice would gain in GTFLAT's final states.
+
+    Each player has 100 individuals, or shares of any size.
+    """
+    phi = np.array(values["payoffs"], dtype=np.float64)
+
+    def of(cell: Cell) -> float:
+        rounds = int(cell.algorithm.removesuffix(" generations"))
+        individuals = 100 if cell.column == "individuals" else None
+        return replicator.nash_gap(phi, replicator.equilibrium(phi, population=individuals, generations=rounds))
+
+    return [of(cell) for cell in cells]
+
+
+def joining(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return the exact variance between clients below which joining a tier pays (compare PI-FL eq. 57)."""
+    exact = crossings(int(values["members"]), int(values["samples"]), 1.0)["exact"]
+    return [exact for _ in cells]

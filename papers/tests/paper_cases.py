@@ -1,0 +1,52 @@
+"""A paper of our own with two quick experiments, and jobs that do not train."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hanse.lab.job import Job, Step
+from hanse_papers.tables import Cell, PaperTable, Printed, Variant
+
+
+def sections(rounds: int = 3, **mechanism: Any) -> dict[str, Any]:
+    return {
+        "data": {"source": "digits", "clients": 4},
+        "model": {"name": "logistic"},
+        "mechanism": {"name": "fedavg", "clients_per_round": 2, **mechanism},
+        "engine": {"train": "stacked", "threads": 1, "workers": 1, "device": "cpu"},
+        "run": {"rounds": rounds},
+    }
+
+
+def cell(algorithm: str, *variants: Variant, at: int = 3, published: float | None = None, **more: Any) -> Cell:
+    given = variants or (Variant("", sections()),)
+    printed = None if published is None else Printed(published, 1.0)
+    place = {"group": "digits", "column": more.pop("column", "iid"), "algorithm": algorithm}
+    return Cell(**place, variants=given, at=at, published=printed, **more)
+
+
+def table(*cells: Cell, **more: Any) -> PaperTable:
+    return PaperTable(paper="ours", name="table1", title="A table", scale="smoke", cells=cells, seeds=2, **more)
+
+
+def made_up(job: Job, step: Step) -> dict[str, Any]:
+    """Plays nothing; the figures follow from the seed. A learning rate of 66 fails, one of 99 kills the process."""
+    lr = job.sections.get("train", {}).get("lr")
+    found: dict[str, Any] = {"key": job.key, "label": job.label, "given": dict(job.sections)}
+    if lr == 66.0:
+        return found | {"status": "failed", "error": "ValueError: as ordered", "traceback": ""}
+    if lr == 99.0:
+        os._exit(7)
+    step(job.rounds)
+    tested = list(range(1, job.rounds + 1))
+    curve = [0.5 + 0.1 * job.sections["data"]["seed"] + (lr or 0.0)] * job.rounds
+    return found | {
+        "status": "done",
+        "experiment": job.experiment.sections(),
+        "tested": tested,
+        "curves": {"test/accuracy": curve},
+        "seconds": 0.003,
+        "ms_per_round": 1.0,
+        "cpu_seconds": 0.003,
+    }

@@ -1,0 +1,654 @@
+"""Claims as data, their words from kept runs, and the planner: what it chooses, where it stops, how it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+from typer.testing import CliRunner
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.lock import Hold
+from hanse.cli import app
+from hanse.lab.job import Job, Step, made
+from hanse.lab.kept import KeptFile
+from hanse_papers.catalogue import PAPERS
+from hanse_papers.claims import judge as judging
+from hanse_papers.claims import planner
+from hanse_papers.claims.claim import Claim, load_claims, read_claims
+from hanse_papers.claims.judge import Runs, judge, values
+from hanse_papers.claims.planner import costs, decide, plan
+from hanse_papers.ids import IDS
+
+BASE = """
+[[claims]]
+name = "a"
+says = "GTFLAT is better"
+where = "Table 2"
+table = "table2-last"
+scale = "smoke"
+kind = "difference"
+arm = "GTFedAvg"
+against = ["FedAvg"]
+"""
+MORE = BASE + "margin = 1.0\n"
+
+
+def claim_of(text: str = MORE, place: int = 0) -> Claim:
+    return read_claims("gtflat", text)[place]
+
+
+def result(job: Job, accuracy: Callable[[Job, int], float], cpu_seconds: float = 1.0) -> dict[str, Any]:
+    tested = list(range(1, job.rounds + 1))
+    found = {"key": job.key, "label": job.label, "given": job.sections, "status": "done", "tested": tested}
+    found |= {"made": made()}
+    curves = {"test/accuracy": [accuracy(job, r) for r in tested]}
+    return found | {"experiment": job.experiment.sections(), "curves": curves, "cpu_seconds": cpu_seconds}
+
+
+def is_gtflat(job: Job) -> bool:
+    return "weigh" in job.sections["mechanism"]
+
+
+def lead(job: Job, round: int) -> float:
+    """GTFLAT is ahead by 6 to 9 points, uneven seeds."""
+    seed = job.sections["run"]["seed"]
+    return 0.5 + 0.01 * seed + 0.02 * round + (0.06 + 0.01 * (seed % 4) if is_gtflat(job) else 0.0)
+
+
+def no_lead(job: Job, round: int) -> float:
+    seed = job.sections["run"]["seed"]
+    return 0.5 + 0.01 * (-1) ** seed * is_gtflat(job)
+
+
+def playing(accuracy: Callable[[Job, int], float], asked: list[Job] | None = None) -> Any:
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        if asked is not None:
+            asked.append(job)
+        step(job.rounds)
+        return result(job, accuracy)
+
+    return work
+
+
+# ---- the file
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ('arm = "GTFedAv"', "arm 'GTFedAv': table2-last has no such row; did you mean 'GTFedAvg'?"),
+        ('against = ["nobody"]', "against 'nobody': table2-last has no such row; allowed: "),
+        ('columns = ["alpha=0.5"]', "columns 'alpha=0.5': table2-last has no such column; did you mean 'alpha=0.05'?"),
+        ('groups = ["mars"]', "groups 'mars': table2-last has no such group"),
+        ('table = "table22"', "reproduce gtflat table22: no such table; did you mean 'table2'?"),
+        ('recipe = "mine"', "recipe 'mine': must be paper or authors"),
+        ('kind = "feeling"', "kind 'feeling': must be difference, change, order, share, equal, harmless, "),
+        ('kind = "change"', "columns []: must be two for kind change, after and before"),
+        ('kind = "equal"', "margin, against: a claim of kind equal has a margin and no other arm"),
+        ("margin = 0", "margin 0: must be a number above 0"),
+        ("margin = inf", "margin inf: must be a number above 0"),
+        ("reading = { mean = [1, 5] }", "reading {'mean': [1, 5]}: must lie within rounds 1 to 4 of MNIST (on digits)"),
+        ("reading = { mean = [3, 2] }", "reading {'mean': [3, 2]}: must lie within rounds 1 to 4"),
+        ('reading = "first"', "reading 'first': must be last, best, window, { mean = [FIRST, LAST] } or { rounds = "),
+        ('reading = "best"', "control: is missing; the best round needs an arm with as free a choice of round"),
+        ("colour = 3", "colour: there is no such field; did you mean 'columns'?"),
+        ("arms = 3", "arms: there is no such field; did you mean 'arm'?"),
+        ('says = ""', "says '': must be a text"),
+        ("variants = 3", "variants 3: must be a table of names"),
+        (f'why = "{"a " * 41}"', f"why {'a ' * 41!r}: must be a text of at most 40 words"),
+        ("lower = 1", "lower 1: must be true or false"),
+        ("seen = -1", "seen -1: must be a whole number, 0 or more"),
+        ('condition = "alive"', "condition 'alive': must be market or { trades = CLIENT }"),
+        ("condition = { trades = true }", "condition {'trades': True}: must be market or"),
+        ("later = { first = 20 }", "later {'first': 20}: must be a table with first, seen and other fields"),
+        ('later = { first = 9, seen = 5, arm = "x" }', "arm 'x': table2-last has no such row"),
+        ('later = { first = 9, seen = 5, kind = "contrast" }', "later: columns []: must be four for kind contrast"),
+    ],
+)
+def test_a_mistake_in_a_claim_is_one_line_with_field_value_and_what_is_allowed(field: str, said: str) -> None:
+    key = field.split(" = ")[0]
+    lines = [line for line in MORE.splitlines() if not line.startswith(f"{key} =")]
+    with pytest.raises(UserError) as wrong:
+        read_claims("gtflat", "\n".join([*lines, field]))
+    assert wrong.value.lines[0].startswith("gtflat/claims.toml: a: ")
+    assert wrong.value.lines[0].removeprefix("gtflat/claims.toml: a: ").startswith(said)
+    assert len(wrong.value.lines) == 1
+
+
+def test_all_mistakes_of_a_file_are_told_together() -> None:
+    with pytest.raises(UserError) as wrong:
+        read_claims("gtflat", MORE.replace('"GTFedAvg"', '"x"') + MORE.replace('name = "a"', "") + MORE + MORE)
+    assert [line.split(": ")[1] for line in wrong.value.lines] == ["a", "claim 2", "a", "a"]
+    assert "name a: is there twice" in wrong.value.lines[2]
+    wrong_files = {"[[claims]": "cannot be read", "claims = 3": "claims are written as", "x = 1": "x: there is"}
+    for text, said in wrong_files.items():
+        with pytest.raises(UserError, match=said):
+            read_claims("gtflat", text)
+
+
+def test_a_row_with_several_variants_needs_one_by_name() -> None:
+    text = MORE.replace("table2-last", "table1").replace("GTFedAvg", "GreedyFed")
+    with pytest.raises(UserError, match=r"variants.GreedyFed: is missing; allowed: mean, averaging=0.5"):
+        read_claims("greedyfed", text)
+    [claim] = read_claims("greedyfed", text + 'variants = { GreedyFed = "mean" }\n')
+    assert {arm.variant.name for setting in claim.arms for arm in setting[:1] if arm.variant} == {"mean"}
+
+
+def test_printed_effect_margin_twin_and_control() -> None:
+    claim = claim_of(BASE.replace("smoke", "paper") + 'groups = ["MNIST"]\n')
+    assert claim.printed == pytest.approx((91.01 - 89.65 + 94.27 - 94.11) / 2)
+    assert claim.margin == pytest.approx(claim.printed / 2)
+    below = BASE.replace("smoke", "paper").replace("GTFedAvg", "FedProx")
+    with pytest.raises(UserError, match=r"margin: is missing, and the printed effect is -0.1; must"):
+        read_claims("gtflat", below + 'groups = ["MNIST"]\ncolumns = ["alpha=1"]')
+    both = BASE.replace("smoke", "paper") + 'groups = ["MNIST"]\ntwin = "FedAvg, uniform"\ncontrol = "FedAvg"\n'
+    first, twin = read_claims("gtflat", both)  # the control is what it is compared with already
+    assert (first.name, first.role, claim.name) == ("a, baseline", "claim", "a")
+    assert (twin.name, twin.role, twin.printed, twin.margin) == ("a, twin", "twin", None, first.margin)
+    assert [arm.cell.algorithm for arm in twin.arms[0]] == ["GTFedAvg", "FedAvg, uniform"]
+
+
+def test_every_paper_has_claims_that_are_sound_and_named_once() -> None:
+    for paper in PAPERS:
+        claims = load_claims(paper)
+        assert len(claims) >= 7
+        assert len({claim.name for claim in claims}) == len(claims)
+        assert all(len(claim.says) > 10 and claim.where for claim in claims)
+
+
+# ---- words
+
+
+def kept_with(tmp_path: Path, claim: Claim, accuracy: Callable[[Job, int], float], seeds: int) -> Runs:
+    runs = Runs(tmp_path)
+    for seed in range(seeds):
+        for job in planner.jobs_of(claim, seed):
+            runs.kept.write(job, result(job, accuracy))
+    return runs
+
+
+def test_a_word_comes_from_the_paired_seeds(tmp_path: Path) -> None:
+    claim = claim_of()
+    [before] = judge([claim], Runs(tmp_path))
+    assert (before.judged.word, before.judged.needed) == ("not run", 5)
+    runs = kept_with(tmp_path, claim, lead, 3)
+    [few] = judge([claim], runs)
+    assert (few.judged.word, few.seeds, few.judged.needed) == ("open", 3, 5)
+    runs = kept_with(tmp_path / "all", claim, lead, 5)
+    [verdict] = judge([claim], runs)
+    d = np.array([6.0, 7, 8, 9, 6])
+    assert (values(claim, runs)[:, :, 0] - values(claim, runs)[:, :, 1]).mean(axis=1) == pytest.approx(d)
+    assert verdict.judged.effect is not None
+    assert verdict.judged.effect.mean == pytest.approx(d.mean())
+    half = stats.t.isf(0.05 * 0.25 / 2, 4) * d.std(ddof=1) / np.sqrt(5)
+    assert verdict.judged.low == pytest.approx(d.mean() - half)
+    assert verdict.judged.word == "confirmed"
+    against = claim_of(MORE.replace('"GTFedAvg"', '"x"').replace('"FedAvg"', '"GTFedAvg"').replace('"x"', '"FedAvg"'))
+    assert judge([against], runs)[0].judged.word == "contradicted"
+
+
+def test_readings(tmp_path: Path) -> None:
+    def rising(job: Job, round: int) -> float:
+        return [0.10, 0.40, 0.30, 0.20][round - 1] + (0.1 if is_gtflat(job) else 0.0)
+
+    runs = kept_with(tmp_path, claim_of(), rising, 1)
+    wanted = {
+        'reading = "last"': (30, 20),
+        'reading = "best"\ncontrol = "FedAvg"': (50, 40),
+        "reading = { mean = [2, 3] }": (45, 35),
+        'reading = "window"': (30, 20),  # the last fifth of four rounds is one
+        "reading = { rounds = 45.0 }": (2, 5),  # never: one test after the last
+        'reading = { rounds = "against" }': (0, -0.0),
+    }
+    for reading, (ours, theirs) in wanted.items():
+        found = values(claim_of(MORE + reading), runs)
+        assert found[0, 0].tolist() == pytest.approx([ours, theirs]), reading
+    # GTFLAT is as good as FedAvg's best (40 %, less half a point) after 2 rounds, as FedAvg itself
+
+
+def on(kind: str, job: Job, accuracy: Callable[[Job, int], float]) -> dict[str, Any]:
+    return result(job, accuracy) | {"made": {"commit": None, "processor": "P", "instructions": kind}}
+
+
+def test_pairs_are_of_one_kind_of_machine_and_a_floor_is_used_where_they_are_not(tmp_path: Path) -> None:
+    claim = claim_of()
+    runs = Runs(tmp_path)
+    for seed in range(5):
+        for job in planner.jobs_of(claim, seed):
+            runs.kept.write(job, on("A" if is_gtflat(job) else "B", job, lead))
+    [verdict] = judge([claim], Runs(tmp_path))
+    assert verdict.judged.effect is not None
+    sd = np.array([6.0, 7, 8, 9, 6]).std(ddof=1)
+    assert verdict.floor is None
+    assert verdict.judged.effect.error == pytest.approx(2 * sd / np.sqrt(5))
+    for job in planner.jobs_of(claim, 0):  # four repeats measure the floor of the whole table
+        again = on("C", job, lambda job, r: lead(job, r) + (0.08 if is_gtflat(job) else 0.06))
+        runs.kept.write(job, again)
+    [verdict] = judge([claim], Runs(tmp_path))
+    assert verdict.judged.effect is not None
+    assert verdict.floor == pytest.approx(np.sqrt((8**2 + 6**2) / 2) / np.sqrt(len(claim.arms)))
+    d = np.array([8.0, 7, 8, 9, 6])  # seed 0 is paired on C
+    assert verdict.judged.effect.mean == pytest.approx(d.mean())
+    assert verdict.judged.effect.error == pytest.approx(max(verdict.floor, d.std(ddof=1)) / np.sqrt(5))
+    for seed in range(1, 5):
+        for job in (job for job in planner.jobs_of(claim, seed) if is_gtflat(job)):
+            runs.kept.write(job, on("B", job, lead))
+    assert judge([claim], Runs(tmp_path))[0].floor == 0.0
+
+
+def test_a_claim_computed_without_chance_is_exact() -> None:
+    claims = {claim.name: claim for claim in load_claims("gtflat")}
+    [verdict] = judge([claims["Example 1"]], Runs(Path("nowhere")))
+    assert (verdict.judged.word, verdict.seeds) == ("confirmed", 0)
+    text = BASE.replace("table2-last", "example1").replace("difference", "equal").replace("GTFedAvg", "closed form")
+    text = text.replace('against = ["FedAvg"]\n', 'groups = ["X, the final state"]\nmargin = 0.005\nover = "each"\n')
+    wrong = read_claims("gtflat", text)
+    assert judge(wrong, Runs(Path("nowhere")))[0].judged.word == "contradicted"
+
+
+# ---- the planner
+
+
+def test_the_plan_takes_first_what_decides_most_for_its_cost(tmp_path: Path) -> None:
+    text = MORE + MORE.replace('"a"', '"b"').replace('["FedAvg"]', '["FedAvg, uniform"]')
+    text += MORE.replace('"a"', '"dear"').replace('["FedAvg"]', '["FedGen"]')
+    claims = read_claims("gtflat", text)
+    runs = Runs(tmp_path)
+    for seed in range(4):
+        for job in planner.jobs_of(claims[0], seed):
+            runs.kept.write(job, result(job, lead))
+    for job in planner.jobs_of(claims[2], 0):
+        if job.sections["mechanism"]["name"] == "fedgen":
+            runs.kept.write(job, result(job, lead, cpu_seconds=100.0))
+    steps = plan(judge(claims, runs), runs)
+    assert [step.claims for step in steps] == [("a",), ("b",), ("dear",)]
+    assert [len(step.jobs) for step in steps] == [4, 10, 8]
+    assert steps[0].seconds == pytest.approx(4.0)
+    assert steps[2].seconds == pytest.approx(800.0)
+    assert costs(runs)(steps[0].jobs[0]) == pytest.approx(1.0)
+
+
+def test_it_plays_until_the_claim_is_decided_and_no_further(tmp_path: Path) -> None:
+    claim, asked = claim_of(), list[Job]()
+    [verdict], failures = decide({tmp_path: [claim]}, work=playing(lead, asked))
+    assert (verdict.judged.word, verdict.seeds, failures) == ("confirmed", 5, {})
+    assert len(asked) == len({job.key for job in asked}) == 20  # two arms, two settings, five seeds
+    assert decide({tmp_path: [claim]}, work=playing(lead, asked))[0][0].seeds == 5
+    assert len(asked) == 20
+
+
+def test_it_stops_after_the_last_look_and_says_how_many_seeds_would_do(tmp_path: Path) -> None:
+    [verdict], _ = decide({tmp_path: [claim_of(BASE + "margin = 0.1\n")]}, work=playing(no_lead))
+    assert (verdict.judged.word, verdict.seeds) == ("open", 20)
+    assert verdict.judged.needed is not None
+    assert verdict.judged.needed > 20
+    [wide], _ = decide({tmp_path / "wide": [claim_of(BASE + "margin = 9.0\n")]}, work=playing(no_lead))
+    assert (wide.judged.word, wide.seeds) == ("no such effect", 5)
+
+
+def test_hours_end_it_and_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    ticks = iter([0.0, *[0.1 * n for n in range(1, 6)], *[9e9] * 99])
+    asked: list[Job] = []
+    decide({tmp_path: [claim_of()]}, hours=1, work=playing(lead, asked), clock=lambda: next(ticks))
+    assert 0 < len(asked) < 20
+    assert len(KeptFile(tmp_path).lines()) == len(asked)
+    decide({tmp_path: [claim_of()]}, work=playing(lead, asked))
+    assert len(asked) == len({job.key for job in asked}) == 20
+    with pytest.raises(UserError, match="--hours 0: must be above 0"):
+        decide({tmp_path: [claim_of()]}, hours=0)
+
+
+def test_a_run_that_fails_is_told_and_its_claim_left(tmp_path: Path) -> None:
+    asked: list[Job] = []
+
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        asked.append(job)
+        bad = is_gtflat(job) and job.sections["run"]["seed"] == 1
+        failed = {"key": job.key, "label": job.label, "given": job.sections, "status": "failed", "error": "E: x"}
+        return failed if bad else result(job, lead)
+
+    console = Console(file=StringIO(), width=200)
+    [verdict], failures = decide({tmp_path: [claim_of()]}, work=work, console=console)
+    assert (verdict.judged.word, verdict.seeds) == ("open", 1)
+    assert list(failures.values()) == ["E: x"]
+    assert ": failed: E: x\n" in console.file.getvalue()  # at once, not only at the end
+    assert next(iter(failures)) == asked[-1].label  # no more of its runs is played
+    assert all("GTFedAvg, seed 1" in label for label in failures)
+
+
+def test_what_another_kind_of_machine_played_is_played_again_with_what_it_is_compared_with(tmp_path: Path) -> None:
+    claim, runs, asked = claim_of(), Runs(tmp_path), list[Job]()
+    for seed in range(2):  # seed 0 is whole on the other machine; of seed 1 one arm is there
+        for job in (job for job in planner.jobs_of(claim, seed) if seed == 0 or is_gtflat(job)):
+            runs.kept.write(job, on("other", job, lead))
+    [step] = plan(judge([claim], runs), runs)
+    assert (len(step.jobs), step.again) == (4 * 4, 2)
+
+    def here(job: Job, step: Step) -> dict[str, Any]:
+        asked.append(job)
+        return result(job, lead)
+
+    [verdict], _ = decide({tmp_path: [claim]}, work=here)
+    assert (verdict.judged.word, verdict.seeds, verdict.floor) == ("confirmed", 5, 0.0)
+    assert sum(job.sections["run"]["seed"] == 1 for job in asked) == 4
+    assert all(len(Runs(tmp_path).of(job)) == 2 for job in planner.jobs_of(claim, 1) if is_gtflat(job))
+
+
+def test_a_later_reading_is_decided_by_later_seeds_and_shares_the_alpha(tmp_path: Path) -> None:
+    text = MORE + 'later = { first = 20, seen = 5, reading = "window" }\n'
+    claim, later = read_claims("gtflat", text)
+    assert (later.name, later.role, later.table) == ("a, later reading", "later", claim.table)
+    assert (claim.weight, later.weight, list(later.seeds)) == (0.5, 0.375, list(range(20, 40)))
+    assert (claim.reading.kind, later.reading.kind, later.margin) == ("last", "window", claim.margin)
+    runs = kept_with(tmp_path, claim, lead, 5)
+    first, second = judge([claim, later], runs)
+    assert (first.seeds, second.seeds, second.judged.word) == (5, 0, "not run")
+    assert first.judged.level == pytest.approx(0.05 * 0.5 / 0.875)
+    steps = plan([second], runs)
+    assert {job.sections["run"]["seed"] for job in steps[0].jobs} == set(range(20, 25))
+
+
+def of_kind(kind: str, more: str = "") -> Claim:
+    return claim_of(MORE.replace('"difference"', f'"{kind}"') + more)
+
+
+def test_harmless_is_not_below_the_margin(tmp_path: Path) -> None:
+    def a_bit_less(job: Job, round: int) -> float:
+        return 0.5 - (0.002 + 0.001 * (job.sections["run"]["seed"] % 3) if is_gtflat(job) else 0.0)
+
+    runs = kept_with(tmp_path, claim_of(), a_bit_less, 5)
+    for margin, word in ((1.0, "confirmed"), (0.1, "contradicted")):
+        [verdict] = judge([replace(of_kind("harmless"), margin=margin)], runs)
+        assert verdict.judged.word == word
+        assert verdict.judged.effect is not None
+        assert verdict.judged.effect.mean == pytest.approx(-0.28)
+        assert (verdict.judged.low > -margin) == (word == "confirmed")
+
+
+def test_spread_compares_deviations_over_the_seeds(tmp_path: Path) -> None:
+    def steadier(job: Job, round: int) -> float:
+        off = 0.02 * (job.sections["run"]["seed"] - 4.5)
+        return 0.5 + (0.1 if is_gtflat(job) else 1.0) * off
+
+    runs = kept_with(tmp_path, claim_of(), steadier, 10)
+    [verdict] = judge([of_kind("spread")], runs)
+    assert verdict.judged.effect is not None
+    assert verdict.judged.effect.mean == pytest.approx(0.9 * 5.0)
+    assert verdict.judged.word == "confirmed"
+
+
+def test_a_contrast_is_the_interaction_of_four_columns() -> None:
+    four = np.array([[[9.0, 8.0], [2.0, 3.0], [1.0, 2.0], [6.0, 5.0]]])  # [seed, column, arm]
+    claim = SimpleNamespace(kind="contrast")
+    assert judging._differences(claim, four).tolist() == [[[6.0 - 4.0]]]  # type: ignore[arg-type]
+
+
+LIE = """
+[[claims]]
+name = "a"
+says = "A lie does not pay"
+where = "Table 4"
+table = "lies"
+recipe = "authors"
+scale = "smoke"
+kind = "difference"
+arm = "honest"
+against = ["cost x10"]
+columns = ["utility"]
+margin = 1
+condition = { trades = 0 }
+first = 20
+"""
+
+
+def test_a_claim_about_a_dead_market_is_not_testable(tmp_path: Path) -> None:
+    [claim] = read_claims("ipfl", LIE)
+
+    def word(alone: Sequence[float], sold: Sequence[int]) -> str:
+        runs = Runs(tmp_path / f"{alone} {sold}")
+        for seed in claim.seeds[:5]:
+            for job in planner.jobs_of(claim, seed):
+                last = (9.0 + seed - 5 * ("behaviour" in job.sections)) * (seed in sold)
+                curves = {"utility/client/0": [0.0, 0.0, last], "market/isolated": list(alone)}
+                runs.kept.write(job, result(job, lead) | {"curves": curves})
+        return judge([claim], runs)[0].judged.word
+
+    dead = "not testable at this scale"
+    assert word([6.0, 5.0, 5.0], range(20, 25)) != dead  # five of ten clients trade in two of three tested rounds
+    assert word([6.0, 6.0, 0.0], range(20, 25)) == dead
+    assert word([0.0, 0.0, 0.0], range(20, 23)) == dead  # client 0 trades in three of five seeds
+    assert word([0.0, 0.0, 0.0], range(20, 24)) != dead
+
+
+def test_what_cannot_be_decided_is_not_planned(tmp_path: Path) -> None:
+    claim = claim_of(MORE + 'cannot = "the data are not here"\n')
+    runs = kept_with(tmp_path, claim, lead, 3)
+    [verdict] = judge([claim], runs)
+    assert (verdict.judged.word, plan([verdict], runs)) == ("cannot be decided here", [])
+    assert judge([claim], kept_with(tmp_path / "more", claim, lead, 5))[0].judged.word == "confirmed"
+
+
+KNOWN = {  # the commits of the lines that were kept when later readings and claims were registered
+    "None", "b7c7d770", "e9711c8d", "4ecbab1d", "1d147023", "f3425b0e", "a25eaede", "ec2c9ed4", "a0b49180", "702afd8d",
+    "c355cbfe", "88257364", "ac86da6d", "fae31c14", "a3541ee1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_no_seed_of_a_later_reading_was_kept_before_it(paper: str) -> None:
+    lines = KeptFile(Path(__file__).parents[2] / "benchmarks" / "results" / paper, IDS).lines()
+    first = min(claim.first for claim in load_claims(paper) if claim.first)
+    known = [line for found in lines.values() for line in found
+             if str(line.get("made", {}).get("commit"))[:8] in KNOWN]  # fmt: skip
+    assert len(known) >= {"greedyfed": 639, "gtflat": 235, "pifl": 809, "ipfl": 217}[paper]  # none of them is lost
+    assert max(line["given"]["run"]["seed"] for line in known) < first
+
+
+def test_two_planners_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with Hold(tmp_path) as other:
+        other.take()
+        with pytest.raises(UserError, match=r"is in use by process .* one process at a time") as wrong:
+            decide({tmp_path: [claim_of()]}, work=playing(lead))
+    assert len(wrong.value.lines) == 1
+    assert not KeptFile(tmp_path).path.exists()
+
+
+def test_damaged_lines_stop_it_before_a_run_and_a_cut_end_does_not(tmp_path: Path) -> None:
+    runs = kept_with(tmp_path, claim_of(), lead, 2)
+    data = runs.kept.path.read_bytes()
+    runs.kept.path.write_bytes(data[:-30])
+    [verdict], _ = decide({tmp_path: [claim_of()]}, work=playing(lead))
+    assert verdict.judged.word == "confirmed"
+    runs.kept.path.write_bytes(data + data)
+    with pytest.raises(UserError, match="is the same run as line"):
+        decide({tmp_path: [claim_of()]}, work=playing(lead))
+
+
+def test_a_full_disk_ends_it_in_one_line_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, left = KeptFile.write, iter(range(3))
+
+    def full(self: KeptFile, job: Job, found: dict[str, Any]) -> None:
+        if next(left, None) is None:
+            raise MachineError(f"{self.path}: cannot be written: No space left on device")
+        write(self, job, found)
+
+    with monkeypatch.context() as context:
+        context.setattr(KeptFile, "write", full)
+        with pytest.raises(MachineError, match="No space left"):
+            decide({tmp_path: [claim_of()]}, work=playing(lead))
+    assert len(KeptFile(tmp_path).lines()) == 3
+
+
+def test_it_waits_while_there_is_a_pause_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause, waited, rounds = tmp_path / "pause", list[float](), list[int]()
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        pause.unlink()
+
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        step(1)
+        pause.touch()
+        step(1)
+        return {}
+
+    monkeypatch.setattr(planner.time, "sleep", sleep)
+    pause.touch()
+    planner.play_pausing(planner.jobs_of(claim_of(), 0)[0], rounds.append, pause=pause, work=work)
+    assert (len(waited), rounds) == (2, [1, 1])
+
+
+KILLED = """
+import sys
+from io import StringIO
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_claims import claim_of, lead, result
+from hanse_papers.claims.planner import decide
+played = 0
+def work(job, step):
+    global played
+    played += 1
+    if played == 4:
+        print("ready", flush=True)
+        sys.stdin.read()
+    return result(job, lead)
+decide({Path(sys.argv[1]): [claim_of()]}, work=work)
+"""
+
+
+@pytest.mark.slow
+def test_it_can_be_killed_at_any_time(tmp_path: Path) -> None:
+    root = str(Path(__file__).parent)
+    words = [sys.executable, "-c", KILLED, str(tmp_path), root]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        with pytest.raises(UserError, match=f"in use by process {process.pid}"):
+            decide({tmp_path: [claim_of()]}, work=playing(lead))
+        os.kill(process.pid, signal.SIGKILL)
+    asked: list[Job] = []
+    [verdict], _ = decide({tmp_path: [claim_of()]}, work=playing(lead, asked))
+    assert (verdict.judged.word, len(asked)) == ("confirmed", 17)
+
+
+# ---- the command
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, ["reproduce", *words])
+
+
+def test_the_plan_of_all_papers_says_how_each_claim_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    out.mkdir()
+    for source in ("mnist", "fashion_mnist", "cifar10"):  # a plan asks which files are there and opens none
+        (data / f"{source}.train.npz").touch()
+    monkeypatch.setenv("HANSE_DATA", str(data))
+    shown = call("--plan", "--json", "--out", str(out))
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    assert found["plan"][0]["seconds"] / found["plan"][0]["worth"] < found["plan"][-1]["seconds"]
+    for row in found["claims"]:
+        assert row["reading"]
+        assert set(row["drawn_anew"]) <= {"split", "start", "order"}
+        assert {"condition", "seen", "first", "cannot", "margin"} <= row.keys()
+    split = {row["name"]: "split" in row["drawn_anew"] for row in found["claims"]}
+    assert (split["the game, baseline"], split["the game, split anew, baseline"]) == (False, True)
+    assert {row["paper"] for row in found["claims"]} == set(PAPERS)
+    told = call("--plan", "--out", str(out))
+    assert told.exit_code == 0, told.output
+    assert "The next runs" in told.stdout
+    assert all(f"{paper}: what its claims come to" in told.stdout for paper in PAPERS)
+    assert list(out.iterdir()) == []
+
+
+def test_the_command_prints_a_plan_and_plays_nothing(tmp_path: Path) -> None:
+    shown = call("pifl", "--plan", "--json", "--out", str(tmp_path))
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.stdout)
+    played = [row for row in found["claims"] if row["table"] != "joining" and not row["cannot"]]  # joining is computed
+    assert {row["word"] for row in played} == {"not run"}
+    assert all(step["runs"] and step["seconds"] > 0 for step in found["plan"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_claims_without_their_data_are_a_line_a_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hanse_papers.tables.is_here", lambda source: False)
+    monkeypatch.setattr("hanse_papers.claims.planner.available", lambda source: False)
+    shown = call("--plan", "--out", str(tmp_path))
+    assert shown.exit_code == 0, shown.output
+    lines = [line.split(": ") for line in shown.stderr.splitlines() if "not here" in line]
+    assert [(paper, names) for _, paper, _, names in lines] == [
+        ("greedyfed", "cifar10, fashion_mnist, mnist"),
+        ("gtflat", "cifar10, fashion_mnist, mnist"),
+        ("ipfl", "cifar10, fashion_mnist"),
+        ("pifl", "cifar10, fashion_mnist"),
+    ]
+    counts = {paper: tuple(map(int, re.findall(r"\d+", said))) for _, paper, said, _ in lines}
+    computed = {"greedyfed": 0, "gtflat": 3, "ipfl": 9, "pifl": 1}
+    assert counts == {p: (len(load_claims(p)) - computed[p], len(load_claims(p))) for p in computed}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("gtflat", "table2", "--decide"),
+            "--decide, --plan, --hours: are for the claims of a paper or of all, without",
+        ),
+        (("gtflatt", "--plan"), "reproduce gtflatt: no such paper; did you mean 'gtflat'?"),
+        (("gtflat", "--decide", "--hours", "0"), "--hours 0: must be above 0"),
+        (("gtflat", "--hours", "2"), "--decide, --plan, --hours: give --plan, or --decide with or without --hours"),
+        (("gtflat", "--plan", "--hours", "2"), "--decide, --plan, --hours: give --plan, or --decide"),
+        (("gtflat", "--plan", "--decide"), "--decide, --plan, --hours: give --plan, or --decide"),
+        (
+            ("gtflat", "--plan", "--seeds", "3", "--only", "mnist", "--device", "cuda"),
+            "--seeds, --only, --device: for a table; what --decide and --plan play is said by the claims",
+        ),
+        (("gtflat", "--decide", "--scale", "paper", "--recipe", "authors"), "--scale, --recipe: for a table; "),
+        (("gtflat", "--decide", "--workers", "0"), "--workers 0: must be at least 1"),
+        (("gtflat", "--plan", "--workers", "2"), "--workers 2: --plan plays nothing; give it with --decide"),
+        (("gtflat", "--seeds", "3", "--workers", "2"), "--seeds, --workers, --out: name the paper's table that is"),
+    ],
+)
+def test_what_the_command_refuses(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    shown = call(*words, "--out", str(tmp_path))
+    assert isinstance(shown.exception, UserError)  # which the command line prints, and ends with 2
+    assert said in str(shown.exception)
+
+
+@pytest.mark.parametrize("word", ["--plan", "--decide"])
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, word: str) -> None:
+    (tmp_path / "file").touch()
+    shown = call("gtflat", word, "--out", str(tmp_path / "file" / "deep"))
+    assert isinstance(shown.exception, UserError)
+    assert f"{tmp_path / 'file'} is not a folder" in str(shown.exception)
+
+
+def test_each_setting_is_compared_with_its_own_printed_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def arm(printed: float) -> SimpleNamespace:
+        return SimpleNamespace(variant="v", cell=SimpleNamespace(published=SimpleNamespace(mean=printed)))
+
+    asked: list[Any] = []
+    monkeypatch.setattr(judging.statistics, "equality", lambda off, margin, floor: asked.append(off.tolist()))
+    claim = SimpleNamespace(kind="equal", over="each", lower=False, printed=None, margin=1.0)
+    claim.arms = ((arm(88.0),), (arm(53.0),))
+    judging.effect_of(claim, np.tile([[[90.0], [50.0]]], (5, 1, 1)), None)  # type: ignore[arg-type]
+    assert asked == [[2.0] * 5, [-3.0] * 5]

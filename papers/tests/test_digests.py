@@ -1,0 +1,71 @@
+"""Every table at every scale plays the same experiments beside the same published numbers as when it was taken down.
+
+``digests.json`` was made from the tables as Python code, before they became files; ``PRINT=1 pytest`` on this file
+prints it anew, for a change that is meant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hanse.lab.job import named
+from hanse_papers.catalogue import PAPERS, find_table
+from hanse_papers.ids import IDS
+from hanse_papers.tables import SCALES, Cell, PaperTable
+
+DIGESTS = Path(__file__).parent / "digests.json"
+FILES = ("mnist", "fashion_mnist", "cifar10", "emnist_balanced", "emnist_cased")
+
+
+def row_of(table: PaperTable, cell: Cell) -> list[Any]:
+    metric = cell.metric or table.metric
+    published = None if cell.published is None else [cell.published.mean, cell.published.sd]
+    return [
+        cell.group,
+        cell.column,
+        cell.algorithm,
+        [[v.name, named(v.sections, IDS), named(v.against, IDS)] for v in cell.variants],
+        cell.at,
+        cell.measure,
+        [metric] if isinstance(metric, str) else list(metric),
+        table.factor if cell.factor is None else cell.factor,
+        published,
+        None if cell.computed is None else round(cell.computed, 9),
+    ]
+
+
+def digest(table: PaperTable) -> str:
+    """The settings, not what they resolve to: a new option with an old default changes nothing."""
+    rows = [
+        table.seeds,
+        table.unit,
+        table.figures == ({"kind": "curves"},),
+        *(row_of(table, cell) for cell in table.cells),
+    ]
+    return hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+@pytest.mark.parametrize("here", [False, True], ids=["without data", "with data"])
+def test_every_table_is_the_same(here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where no results are kept, which iPFL's table 8 would fit
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
+    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)  # whatever this machine has downloaded
+    for name in FILES if here else ():
+        (tmp_path / f"{name}.npz").touch()
+    found = {
+        f"{paper} {name} {scale}{' with data' if here else ''}": digest(find_table(paper, name, scale))
+        for paper in sorted(PAPERS)
+        for name in sorted(PAPERS[paper].tables)
+        for scale in SCALES
+        if (name, here) != ("figure6", True)  # which reads the files
+    }
+    if "PRINT" in os.environ:
+        print(json.dumps(found, indent=1))
+    wanted = json.loads(DIGESTS.read_text())
+    assert {key: value for key, value in wanted.items() if key.endswith("with data") == here} == found

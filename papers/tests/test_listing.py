@@ -1,0 +1,99 @@
+"""``hanse reproduce`` alone: what there is, the data of each, and whether they are here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hanse.base.errors import UserError
+from hanse.cli.options import out
+from hanse_papers.catalogue import PAPERS, find_table, list_papers
+from hanse_papers.reproduce import reproduce
+from hanse_papers.tables import RECIPES
+
+
+def call(*args: str) -> str:
+    app = typer.Typer()
+    app.command()(reproduce)
+    before, out.width = out.width, 200  # made when it was imported, as wide as the terminal was then
+    try:
+        done = CliRunner().invoke(app, list(args))
+    finally:
+        out.width = before
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
+    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)  # whatever this machine has downloaded
+    monkeypatch.setattr("hanse_papers.catalogue.cache_dir", lambda: tmp_path)
+    return tmp_path
+
+
+def tables(found: list[dict[str, Any]], paper: str) -> dict[str, Any]:
+    (one,) = [p for p in found if p["paper"] == paper]
+    return {table["table"]: table for table in one["tables"]}
+
+
+def test_every_table_is_listed_with_its_data(data: Path) -> None:
+    (data / "mnist.npz").touch()
+    (data / "fiqa.train.jsonl").touch()
+    found = json.loads(call("--json"))["papers"]
+    assert [paper["paper"] for paper in found] == list(PAPERS)
+    for name, paper in PAPERS.items():
+        assert set(tables(found, name)) == set(paper.tables)
+    greedyfed = tables(found, "greedyfed")["table1"]
+    assert greedyfed["title"] == "Table I, data heterogeneity"
+    assert greedyfed["data"] == {
+        "smoke": {"mnist": True},
+        "small": {"mnist": True, "fashion_mnist": False},
+        "paper": {"mnist": True, "fashion_mnist": False, "cifar10": False},
+    }
+    assert tables(found, "gtflat")["example1"]["data"]["paper"] == {}
+    assert tables(found, "gtflat")["table3"]["data"]["paper"]["emnist_balanced"] is False  # though it is left out here
+    assert tables(found, "ipfl")["table1"]["data"]["small"] == {"instructions": True}
+    assert tables(found, "ipfl")["table1"]["data"]["paper"] == {"mixed_finance": False, "finance_code": False}
+
+
+def test_what_comes_in_parts(data: Path) -> None:
+    for name in ("fiqa", "tfns", "nwgi"):
+        (data / f"{name}.train.jsonl").touch()
+    (data / "emnist_byclass.npz").touch()
+    found = list_papers()
+    assert tables(found, "ipfl")["table1"]["data"]["paper"] == {"mixed_finance": True, "finance_code": False}
+    assert tables(found, "pifl")["figure3"]["data"]["paper"] == {"emnist_cased": True}
+    assert tables(found, "pifl")["table1"]["data"]["paper"] == {"fedsoft_linear": True}
+
+
+def test_smoke_needs_nothing(data: Path) -> None:
+    for paper in list_papers():
+        for table in paper["tables"]:
+            assert all(table["data"]["smoke"].values()), table
+
+
+def test_the_list_is_of_what_the_tables_play(data: Path) -> None:
+    for paper in list_papers():
+        for table in paper["tables"]:
+            for scale, sources in table["data"].items():
+                for recipe in RECIPES:
+                    cells = find_table(paper["paper"], table["table"], scale, recipe).cells
+                    played = {v.sections["data"]["source"]["name"] for cell in cells for v in cell.variants}
+                    assert played <= set(sources)
+    gtflat = {table["table"]: table["data"]["paper"] for table in list_papers("gtflat")[0]["tables"]}
+    assert {"emnist_balanced", "emnist_letters"} <= gtflat["table2"].keys()  # one a recipe
+
+
+def test_for_people(data: Path) -> None:
+    text = call("ipfl")
+    assert "Table 5, the inclusive market" in text
+    assert "not here: cifar10, fashion_mnist" in text
+    assert "greedyfed" not in text
+    with pytest.raises(UserError, match="reproduce ipf: no such paper; did you mean 'ipfl'"):
+        list_papers("ipf")

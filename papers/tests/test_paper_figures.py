@@ -1,0 +1,230 @@
+"""What is drawn of a finished table: the points and axes of each kind of picture, and the numbers in its CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paper_cases import cell, made_up, sections, table
+
+from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, to_csv
+from hanse_papers import figures, show
+from hanse_papers.catalogue import PAPERS
+from hanse_papers.compare import VariantScore
+from hanse_papers.runner import TableOutcome, expand, run_table
+from hanse_papers.tables import RECIPES, SCALES, Cell, Variant
+
+Curves = Callable[[float, int], Mapping[str, list[float]]]
+
+
+def of(lr: float, samples: int = 100) -> Variant:
+    """The runs that a learning rate tells apart."""
+    given = sections()
+    return Variant(
+        "", {**given, "train": {"lr": lr}, "data": {**given["data"], "partition": {"samples_per_client": samples}}}
+    )
+
+
+def outcome(folder: Path, spec: Mapping[str, Any], curves: Curves, *cells: Cell, **more: Any) -> TableOutcome:
+    """Two seeds of a table whose curves follow from the learning rate and the seed."""
+
+    def work(job: Any, step: Any) -> dict[str, Any]:
+        lr, seed = job.sections["train"]["lr"], job.sections["run"]["seed"]
+        found = made_up(job, step)
+        known = curves(lr, seed)
+        clients = {"clients": known["clients"]} if "clients" in known else {}
+        return found | {"curves": {k: v for k, v in known.items() if k != "clients"}} | clients
+
+    done = table(*cells, figures=(spec,), **more)
+    return run_table(done, seeds=2, workers=1, folder=folder, work=work)
+
+
+def lines(chart: Chart) -> dict[str, Line]:
+    assert isinstance(chart.marks, Lines)
+    return {line.name: line for line in chart.marks.lines}
+
+
+def test_curves_have_the_printed_number_at_its_round(tmp_path: Path) -> None:
+    def curves(lr: float, seed: int) -> dict[str, list[float]]:
+        return {"test/accuracy": [lr, lr + 0.1, lr + 0.2 + 0.1 * seed]}
+
+    cells = cell("a", of(0.1), published=44.0), cell("b", of(0.2))
+    [chart] = figures.charts(outcome(tmp_path, {"kind": "curves"}, curves, *cells), "table1-smoke")
+    drawn = lines(chart)
+    assert (chart.key, chart.x, chart.y) == ("table1-smoke", "rounds played", "test accuracy %")
+    assert drawn["a"].x.tolist() == [1, 2, 3]
+    assert drawn["a"].y == pytest.approx([10, 20, 35])
+    assert drawn["a"].high == pytest.approx([10, 20, 35 + 50**0.5])
+    assert (drawn["a, printed"].x.tolist(), drawn["a, printed"].y.tolist()) == ([3], [44])
+    assert drawn["a, printed"].hollow
+    assert set(drawn) == {"a", "b", "a, printed"}
+    assert isinstance(chart.marks, Lines)
+    assert chart.marks.hollow == "hollow: the paper's"
+    rows = list(csv.DictReader(io.StringIO(to_csv(chart))))
+    assert rows[2] == {
+        "series": "a",
+        "rounds played": "3",
+        "test accuracy %": "35",
+        "low": "27.92893219",
+        "high": "42.07106781",
+    }
+
+
+def test_a_cdf_is_of_the_clients_where_they_are_kept_and_of_the_quantiles_elsewhere(tmp_path: Path) -> None:
+    def kept(lr: float, seed: int) -> dict[str, Any]:
+        each = {str(c): lr + 0.1 * c for c in (2, 0, 1)}
+        return {"test/q10": [0, 0, 0.2], "test/q90": [0, 0, 0.6 + 0.2 * seed], "clients": each if lr == 0.1 else {}}
+
+    cells = [
+        cell(name, of(lr), column=f"q{q}", metric=f"test/q{q}")
+        for name, lr in (("a", 0.1), ("b", 0.2))
+        for q in (10, 90)
+    ]
+    mean = cell("a", of(0.1), column="mean", metric="test/q90", published=33.0)
+    [chart] = figures.charts(outcome(tmp_path, {"kind": "cdf", "each": "clients"}, kept, *cells, mean), "f")
+    drawn = lines(chart)
+    assert drawn["a"].x == pytest.approx([10, 20, 30])
+    assert drawn["a"].y == pytest.approx([0, 0.5, 1])
+    assert drawn["b"].x == pytest.approx([20, 70])
+    assert drawn["b"].y == pytest.approx([0.1, 0.9])
+    assert drawn["b"].left == pytest.approx([20, 70 - 200**0.5])
+    assert (drawn["a, printed mean"].x.tolist(), drawn["a, printed mean"].y.tolist()) == ([33], [0])
+    assert (chart.x, chart.y) == ("test accuracy %", "share of clients")
+    assert chart.caption.startswith("Drawn from 2 quantiles of the clients, not from every one: b. The share")
+    [chart] = figures.charts(outcome(tmp_path, {"kind": "cdf", "each": "clients"}, kept, *cells[2:]), "f")
+    assert chart.caption.startswith("Drawn from 2 quantiles of the clients, not from every one. The share")
+
+
+def test_a_run_that_ended_early_is_in_no_curve_and_no_cdf(tmp_path: Path) -> None:
+    def curves(lr: float, seed: int) -> dict[str, Any]:
+        return {"test/accuracy": [lr, lr + 0.1, lr + 0.2], "clients": {"0": 0.1, "1": 0.3}}
+
+    found = outcome(tmp_path, {"kind": "curves"}, curves, cell("a", of(0.1)))
+    early = next(iter(found.results))
+    for tested in ([1, 2], []):
+        results = {
+            **found.results,
+            early: {**found.results[early], "tested": tested, "curves": {"test/accuracy": [0.5] * len(tested)}},
+        }
+        [chart] = figures.charts(replace(found, results=results), "f")
+        assert lines(chart)["a (1 of 2 seeds)"].y == pytest.approx([10, 20, 30])
+        of_clients = replace(found.table, figures=({"kind": "cdf", "each": "clients"},))
+        [chart] = figures.charts(replace(found, table=of_clients, results=results), "f")
+        assert lines(chart)["a (1 of 2 seeds)"].x == pytest.approx([10, 30])
+
+
+def two(lr: float, seed: int) -> dict[str, Any]:
+    return {"test/accuracy": [0, 0, lr + 0.1 * seed], "utility/mean": [0, 0, 10 * lr - seed],
+            "utility/client/0": [0, 0, 1.0], "utility/client/1": [0, 0, -2.0 - seed]}  # fmt: skip
+
+
+def pair(name: str, lr: float, **more: Any) -> list[Cell]:
+    money = {"metric": "utility/mean", "factor": 1.0}
+    return [cell(name, of(lr), column="accuracy", **more), cell(name, of(lr), column="utility", **money, **more)]
+
+
+def test_bars_have_the_papers_beside_ours(tmp_path: Path) -> None:
+    spec = {"kind": "bars", "columns": ["accuracy"]}
+    done = outcome(tmp_path, spec, two, *pair("a", 0.5, published=60.0), *pair("b", 0.1))
+    [chart] = figures.charts(done, "f")
+    assert isinstance(chart.marks, Bars)
+    ours, theirs = chart.marks.series
+    assert (chart.marks.labels, ours.name, theirs.name) == (("a", "b"), "accuracy", "accuracy, the paper's")
+    assert ours.values == pytest.approx([55, 15])
+    assert ours.errors == pytest.approx([50**0.5, 50**0.5])
+    assert (theirs.values[0], np.isnan(theirs.values[1])) == (60, True)
+
+
+def test_a_fit_goes_through_points_that_follow_the_law(tmp_path: Path) -> None:
+    def law(lr: float, seed: int) -> dict[str, list[float]]:
+        return {"test/accuracy": [0, 0, lr]}
+
+    sizes = (400, 100, 25)
+    cells = [cell("local", of(0.7 - 2 / n**0.5, n), column=f"{n} samples", published=50.0) for n in sizes]
+    spec = {
+        "kind": "fit",
+        "x": "data.partition.samples_per_client",
+        "printed_at": [500, 100, 25],
+        "printed_fit": [-100.0, 60.0],
+    }
+    [chart] = figures.charts(outcome(tmp_path, spec, law, *cells), "f")
+    drawn = lines(chart)
+    assert drawn["ours"].x.tolist() == [25, 100, 400]
+    assert drawn["ours"].y == pytest.approx([30, 50, 60])
+    assert drawn["ours, fitted"].y == pytest.approx(70 - 200 / np.sqrt(drawn["ours, fitted"].x))
+    assert drawn["printed"].x.tolist() == [25, 100, 500]
+    assert (drawn["the paper's fit"].y[0], drawn["the paper's fit"].y[-1]) == pytest.approx((40, 60 - 100 / 500**0.5))
+
+
+def trades(lr: float, seed: int) -> dict[str, Any]:
+    return {"clients": [0, 1], "money": [[0, 2.0 + 2 * seed], [0, 0]], "imports": [[0, lr], [0, 0]]}
+
+
+def test_lines_and_bars_of_fewer_seeds_say_so(tmp_path: Path) -> None:
+    def curves(lr: float, seed: int) -> dict[str, list[float]]:
+        return {"test/accuracy": [lr] * 3}
+
+    done = outcome(tmp_path, {"kind": "curves"}, curves, cell("a", of(0.1)), cell("b", of(0.2)))
+    gone = next(r.job.key for r in done.readings if r.cell.algorithm == "b" and r.seed == 0)
+    less = replace(done, results={key: found for key, found in done.results.items() if key != gone})
+    [chart] = figures.charts(less, "x")
+    assert set(lines(chart)) == {"a", "b (1 of 2 seeds)"}
+    [chart] = figures.charts(replace(less, table=replace(less.table, figures=({"kind": "bars"},))), "x")
+    assert isinstance(chart.marks, Bars)
+    assert chart.marks.labels == ("a", "b (1 of 2 seeds)")
+    assert "(1 of 2: 1)" in show.table_markdown(less, less.table)  # another seed than the first
+    assert [
+        score.few(2) for score in (VariantScore("", 1.0, None, 1, (0,)), VariantScore("", 1.0, 1.0, 2, (0, 1)))
+    ] == [
+        "1 of 2",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(("name", "key"), [("roles", "roles"), ("listed", "role")])
+def test_trades_are_the_mean_of_the_seeds_and_imports_stand_side_by_side(name: str, key: str) -> None:
+    roles = {"clients": {"profiles": {"name": name, key: ["buyer", "seller"]}}}
+    given = [Variant("", {**of(lr).sections, **(roles if lr == 0.5 else {})}) for lr in (0.5, 0.25)]
+    cells = [cell(name, variant) for name, variant in zip("ab", given, strict=True)]
+
+    wanted = table(*cells, figures=({"kind": "trades"}, {"kind": "imports"}))
+    jobs, readings = expand(wanted, 2, checked=False)  # roles need not be those of a valid experiment
+    results = {
+        job.key: {"key": job.key, "given": job.sections, "tested": [1, 2, 3], "curves": {"test/accuracy": [0, 0, 0.5]}}
+        | {"trades": trades(job.sections["train"]["lr"], job.sections["run"]["seed"])}
+        for job in jobs
+    }
+    done = TableOutcome(wanted, 2, tuple(jobs), tuple(readings), results, failures={}, played=0)
+    graph, heat = figures.charts(done, "f")
+    assert isinstance(graph.marks, Graph)
+    assert graph.marks.weight.tolist() == [[0, 3], [0, 0]]
+    assert (graph.marks.kinds, graph.marks.notes) == (("buyer", "seller"), ("-3.0", "+3.0"))
+    assert isinstance(heat.marks, Heat)
+    assert heat.marks.columns == ("a: 1", "a: 2", "", "b: 1", "b: 2")
+    np.testing.assert_array_equal(heat.marks.z, [[0, 0.5, np.nan, 0, 0.25], [0, 0, np.nan, 0, 0]])
+
+
+def test_a_picture_is_written_as_png_svg_and_csv_and_none_without_numbers(tmp_path: Path) -> None:
+    spec = {"kind": "bars"}
+    done = outcome(tmp_path, spec, two, *pair("a", 0.5))
+    paths = show.write_outcome(done, done.table, tmp_path)
+    assert [path.name for path in paths] == [f"table1-smoke.{end}" for end in ("json", "md", "csv", "png", "svg")]
+    assert paths[3].read_bytes()[:4] == b"\x89PNG"
+    assert "<svg" in paths[4].read_text()
+    assert figures.charts(replace(done, results={}), "f") == []
+
+
+def test_every_figure_of_the_papers_is_drawn() -> None:
+    for paper in PAPERS.values():
+        for name in paper.tables:
+            for scale in SCALES:
+                for recipe in RECIPES:
+                    drawn = paper.tables[name](scale, recipe).figures
+                    assert all(spec["kind"] in figures.KINDS for spec in drawn)
+                    assert bool(drawn) == name.startswith("figure")

@@ -1,0 +1,272 @@
+"""The runner: jobs once each, resumed, failures recorded; the frame's expansions."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from paper_cases import cell, made_up, sections, table
+from rich.console import Console
+
+from hanse.base.errors import MachineError, UserError
+from hanse.base.toml import flat
+from hanse.cli.options import resumable
+from hanse.lab import kept
+from hanse.lab.job import Job, play
+from hanse.lab.kept import KeptFile, Store
+from hanse.lab.player import Work, play_all
+from hanse_papers.compare import rows
+from hanse_papers.runner import expand, job_of, run_table
+from hanse_papers.tables import Cell, Variant
+
+
+def with_lr(lr: float) -> Variant:
+    return Variant(f"lr={lr:g}", {**sections(), "train": {"lr": lr}})
+
+
+def test_seeds_and_keys() -> None:
+    one, same = cell("a"), cell("b")
+    jobs, readings = expand(table(one, same), 3)
+    assert [(j.sections["data"]["seed"], j.sections["run"]["seed"]) for j in jobs] == [(0, 0), (1, 1), (2, 2)]
+    assert len(readings) == 6
+    assert job_of(one, one.variants[0], 1).key == jobs[1].key
+    assert job_of(one, Variant("", sections(rounds=4)), 1).key != jobs[1].key
+
+
+def test_a_round_that_is_not_tested_is_refused() -> None:
+    rare = Variant("", {**sections(), "eval": {"every": 2}})
+    with pytest.raises(UserError, match="nothing is tested after round 1"):
+        expand(table(cell("a", rare, at=1)), 1)
+    expand(table(cell("a", rare, at=3)), 1)  # the last round always is
+
+
+def test_a_wrong_experiment_is_named() -> None:
+    with pytest.raises(UserError, match=r"digits, iid: a, seed 0: train.lr"):
+        expand(table(cell("a", Variant("", {**sections(), "train": {"lr": -1.0}}))), 1)
+
+
+def test_resumes_what_is_missing(tmp_path: Path) -> None:
+    wanted = table(cell("a", with_lr(0.1)), cell("b", with_lr(0.2)))
+    first = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up)
+    assert first.played == 4
+    whole = KeptFile(tmp_path).lines()
+    assert list(whole) == [job.key for job in first.jobs]
+    gone = first.jobs[2]
+    KeptFile(tmp_path).path.unlink()
+    for job in first.jobs:
+        if job != gone:
+            KeptFile(tmp_path).write(job, first.results[job.key])
+    asked = []
+
+    def work(job, step):  # type: ignore[no-untyped-def]
+        asked.append(job.key)
+        return made_up(job, step)
+
+    again = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=work)
+    assert asked == [gone.key]
+    assert [r.best.mean for r in rows(again)] == [r.best.mean for r in rows(first)]
+    assert run_table(wanted, seeds=3, workers=1, folder=tmp_path, work=made_up).played == 2
+
+
+def stored(tmp_path: Path, *cells: Cell, seeds: int = 1, work: Work = made_up) -> tuple[Store, list[Job]]:
+    """A sweep's folder with the finished jobs of a table."""
+    store, jobs = Store(tmp_path), expand(table(*(cells or (cell("a"),))), seeds)[0]
+    play_all(jobs, store, work, workers=1, label="test")
+    return store, jobs
+
+
+def test_a_cut_file_and_a_changed_default_are_run_again(tmp_path: Path) -> None:
+    store, (cut, changed) = stored(tmp_path, seeds=2)
+    store.path(cut).write_text(store.path(cut).read_text()[:-9])
+    held = json.loads(store.path(changed).read_text())
+    held["experiment"]["run"]["of_the_future"] = 1  # a key that we do not know changes nothing
+    store.path(changed).write_text(json.dumps(held))
+    assert store.read(cut) is None
+    assert store.read(changed) is not None
+    held["experiment"]["train"]["lr"] = 0.5
+    store.path(changed).write_text(json.dumps(held))
+    assert store.read(changed) is None
+
+
+def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path) -> None:
+    store, (ours, other) = stored(tmp_path, cell("a"), cell("b", with_lr(0.2)))
+    store.path(ours).write_text(store.path(other).read_text())  # differs in what ours leaves at its default
+    assert store.read(ours) is None
+    foreign = json.loads(store.path(other).read_text()) | {"given": {}, "experiment": {}}
+    store.path(ours).write_text(json.dumps(foreign))
+    assert store.read(ours) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"experiment": None}, {"given": []}, {"tested": None}, {"tested": [3, 2, 1]}, {"curves": None},
+        {"curves": {"test/accuracy": None}}, {"curves": {"test/accuracy": [0.1] * 9}},
+        {"curves": {"test/accuracy": ["0.1", 0.2, 0.3]}}, {"curves": {"test/accuracy": [float("nan")] * 3}},
+        {"cpu_seconds": None}, {"cpu_seconds": float("inf")}, {"cpu_seconds": 10**400}, {"cpu_seconds": -1.0},
+        {"curves": {"test/accuracy": [1e308] * 3}}, {"curves": {}}, {"tested": []},
+        {"tested": [1, 2], "curves": {"test/accuracy": [0.1, 0.2]}}, {"tested": [1, 3]}, {"tested": [1, 2, 4]},
+        {"rounds": 9}, {"rounds": "3"}, {"clients": 7}, {"audit": 7}, {"audit": {}}, {"audit": {"rounds": -1}},
+        {"audit": {"rounds": 0, "the ledger verifies": {}}},
+        {"audit": {"rounds": 0, "graph": {"holds": 1, "said": ""}}},
+        {"trades": 7}, {"trades": {"clients": [0]}}, {"trades": {"clients": [0], "money": [[0]], "imports": [[0, 1]]}},
+        {"trades": {"clients": [], "money": [], "imports": []}},
+        {"trades": {"clients": [0, 0], "money": [[0, 0]] * 2, "imports": [[0, 0]] * 2}},
+        {"clients": {"0": 57.0}}, {"clients": {"0": -0.5}},
+        *({"curves": {name: [0.1, 57.0, 0.3]}} for name in (
+            "test/accuracy", "client/test_accuracy", "client/test_accuracy_min", "client/3/test_accuracy",
+            "client/best_accuracy",
+        )),
+    ],
+)  # fmt: skip
+def test_a_damaged_result_is_run_again(tmp_path: Path, wrong: dict[str, object]) -> None:
+    store, [job] = stored(tmp_path)
+    path = store.path(job)
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    assert store.read(job) is None
+    path.write_text("[" * 100_000)
+    assert store.read(job) is None
+
+
+@pytest.mark.parametrize("name", ["test/top5_accuracy", "client/test_inaccuracy", "test/accuracy_gain", "test/mse"])
+def test_a_metric_of_the_users_own_may_have_any_value(tmp_path: Path, name: str) -> None:
+    store, [job] = stored(tmp_path)
+    found = json.loads(store.path(job).read_text())
+    store.path(job).write_text(json.dumps(found | {"curves": found["curves"] | {name: [57.0, -3.0, 99.0]}}))
+    assert store.read(job) is not None
+
+
+def test_a_run_that_is_only_compared_with_has_a_name_of_its_own() -> None:
+    given = sections()
+    tried = Variant("lr=0.1", {**given, "train": {"lr": 0.1}}, against=given)
+    jobs, _ = expand(table(cell("GTFedAvg", tried)), 1)
+    assert [job.label for job in jobs] == [
+        "digits, iid: GTFedAvg lr=0.1, seed 0",
+        "digits, iid: GTFedAvg (what it is compared with), seed 0",
+    ]
+    assert expand(table(cell("FedAvg", Variant("", given)), cell("GTFedAvg", tried)), 1)[0][0].label == (
+        "digits, iid: FedAvg, seed 0"
+    )
+
+
+def test_a_result_is_kept_in_few_bytes_and_an_old_one_is_still_read(tmp_path: Path) -> None:
+    store, [job] = stored(tmp_path, work=play)
+    text = store.path(job).read_text()
+    small = json.loads(text)
+    assert text == json.dumps(small, separators=(",", ":")) + "\n"
+    whole, said = (dict(flat(part)) for part in (job.experiment.sections(), job.sections))
+    missing = [name for name in whole if name not in dict(flat(small["experiment"]))]
+    assert missing
+    assert all(said[name] == whole[name] for name in missing)
+    old = {**small, "experiment": job.experiment.sections()}
+    store.path(job).write_text(json.dumps(old, indent=1))
+    found = store.read(job)
+    assert found is not None
+    assert found["curves"] == small["curves"]
+
+
+def test_a_run_that_ended_at_a_limit_has_fewer_tests(tmp_path: Path) -> None:
+    store, [job] = stored(tmp_path)
+    found = json.loads(store.path(job).read_text())
+    ended = {"rounds": 2, "tested": [1, 2], "curves": {"test/accuracy": [0.1, 0.2]}}
+    audit = {"rounds": 1, "the ledger verifies": {"holds": True, "said": ""}}
+    trades = {"clients": [0, 1], "money": [[0.0, 1.0], [0, 0]], "imports": [[0, 1], [1, 0]]}
+    store.path(job).write_text(json.dumps(found | ended | {"audit": audit, "trades": trades}))
+    assert store.read(job) is not None
+    # nor has one whose data have no test set
+    store.path(job).write_text(json.dumps(found | {"tested": [], "curves": {}}))
+    assert store.read(job) is not None
+
+
+def test_a_result_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(kept, "write_whole", full)
+    with pytest.raises(MachineError, match=r"jobs/.*json: cannot be written: No space left on device; the results"):
+        stored(tmp_path / "jobs")
+
+
+def test_a_chosen_engine_is_no_reason_to_run_again(tmp_path: Path) -> None:
+    chosen = Variant("", {**sections(), "engine": {"train": "auto", "device": "cpu"}})
+    assert run_table(table(cell("a", chosen)), seeds=1, workers=1, folder=tmp_path).played == 1
+    assert run_table(table(cell("a", chosen)), seeds=1, workers=1, folder=tmp_path).played == 0
+
+
+def test_one_failure_stops_nothing(tmp_path: Path) -> None:
+    wanted = table(cell("bad", with_lr(66.0)), cell("good", with_lr(0.1)))
+    outcome = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up)
+    assert dict(outcome.failures) == {
+        f"digits, iid: bad lr=66, seed {s}": "ValueError: as ordered" for s in (0, 1)
+    }  # fmt: skip
+    bad, good = rows(outcome)
+    assert (bad.best.mean, bad.best.n) == (None, 0)
+    assert good.best.mean == pytest.approx(65.0)
+    assert KeptFile(tmp_path).lines()[outcome.jobs[0].key][0]["error"] == "ValueError: as ordered"
+    assert run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up).played == 2  # tried again
+
+
+@pytest.mark.slow
+def test_processes_and_a_worker_that_dies(tmp_path: Path) -> None:
+    wanted = table(cell("dies", with_lr(99.0)), cell("good", with_lr(0.1)), cell("well", with_lr(0.2)))
+    outcome = run_table(wanted, seeds=1, workers=2, folder=tmp_path, work=made_up)
+    assert dict(outcome.failures) == {"digits, iid: dies lr=99, seed 0": "its worker process ended with code 7"}
+    assert [r.best.n for r in rows(outcome)] == [0, 1, 1]
+
+
+def test_a_real_run_and_a_real_failure(tmp_path: Path) -> None:
+    steps: list[int] = []
+    job = job_of(cell("a"), cell("a").variants[0], 0)
+    found = play(job, steps.append)
+    assert found["status"] == "done"
+    assert found["tested"] == [1, 2, 3]
+    assert sum(steps) == 3
+    assert len(found["curves"]["test/accuracy"]) == 3
+    Store(tmp_path).write(job, found)
+    again = Store(tmp_path).read(job)
+    assert again is not None
+    assert {**again, "experiment": {}} == json.loads(json.dumps({**found, "experiment": {}}))
+    crowd = Variant("", sections(clients_per_round=9))
+    failed = play(job_of(cell("a"), crowd, 0), steps.append)
+    assert failed["status"] == "failed"
+    assert failed["error"].startswith("UserError: mechanism.clients_per_round: 9: more than the 4")
+
+
+def test_an_interrupted_run_is_not_kept(tmp_path: Path) -> None:
+    def work(job, step):  # type: ignore[no-untyped-def]
+        return {"status": "interrupted"}
+
+    with pytest.raises(KeyboardInterrupt):
+        run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=work)
+    assert not KeptFile(tmp_path).path.exists()
+
+
+@pytest.mark.parametrize(("seeds", "workers", "said"), [(0, 1, "--seeds 0"), (1, 0, "--workers 0")])
+def test_bad_numbers(tmp_path: Path, seeds: int, workers: int, said: str) -> None:
+    with pytest.raises(UserError, match=f"{said}: must be at least 1"):
+        run_table(table(cell("a")), seeds=seeds, workers=workers, folder=tmp_path, work=made_up)
+
+
+def test_missing_data_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, folder: Path) -> None:
+        raise OSError("no network")
+
+    monkeypatch.delenv("HANSE_DATA", raising=False)
+    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)
+    monkeypatch.setattr("hanse.data.sources.fetch", refuse)
+    mnist = replace(cell("a"), variants=(Variant("", {**sections(), "data": {"source": "mnist", "clients": 4}}),))
+    with pytest.raises(UserError, match=r"set HANSE_DATA to a folder that holds mnist\.npz") as wrong:
+        run_table(table(mnist), seeds=2, workers=1, folder=tmp_path, work=made_up)
+    assert len(wrong.value.lines) == 1
+
+
+def test_a_stopped_command_says_how_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, resumable(Console()):
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 1
+    assert "the same command goes on with the runs that are left" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,72 @@
+"""What the papers prove, tried: iPFL's theorems on random markets, GTFLAT's final state, PI-FL's bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hanse.games import market
+from hanse_papers.catalogue import find_table
+from hanse_papers.claims.claim import load_claims
+from hanse_papers.claims.judge import Runs, judge
+from hanse_papers.theorems import counterexamples, random_market
+
+
+def words(paper: str) -> dict[str, str]:
+    claims = [claim for claim in load_claims(paper) if claim.arms and claim.arms[0][0].variant is None]
+    return {v.claim.name: v.judged.word for v in judge(claims, Runs(Path("nowhere")))}
+
+
+def test_ipfls_theorems_have_no_counterexample_and_its_prose_has() -> None:
+    found = words("ipfl")
+    assert [word for name, word in found.items() if name.startswith(("Theorem", "Lemma"))] == ["confirmed"] * 4
+    assert [word for name, word in found.items() if name.startswith("truthful")] == ["contradicted"] * 3
+
+
+def test_a_mechanism_that_breaks_a_theorem_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who pays a half more than eq. (10) says loses in some markets."""
+    counterexamples.cache_clear()
+    true = market.payments
+    monkeypatch.setattr("hanse_papers.theorems.payments", lambda *given: 1.5 * true(*given))
+    assert counterexamples(40)["Theorem 1"] > 0
+    counterexamples.cache_clear()
+
+
+def test_doubling_a_size_pays_in_a_market_by_hand() -> None:
+    """Two clients, equal models: the buyer pays its whole gain by what is said, so that twice the size brings more."""
+    zero = np.zeros((2, 2))
+    eager, cost = np.array([4e4, 0.0]), np.array([0.0, 0.1])
+    earned = []
+    for said in (100.0, 200.0):
+        sizes = np.array([100.0, said])
+        graph = market.learn_graph(zero, sizes, cost, eager, 0.0)
+        paid = market.payments(graph, zero, sizes, cost, eager, 0.0)
+        earned.append(market.utilities_of(graph, paid, np.array([100.0, 100.0]), cost, eager)[1])
+    assert earned[1] > earned[0] > 0
+
+
+def test_random_markets_are_within_the_theorems_conditions() -> None:
+    rng = np.random.default_rng(1)
+    for given in (random_market(rng) for _ in range(50)):
+        assert given.lam > 0
+        assert (given.distance[~np.eye(given.size, dtype=bool)] > 0).all()
+        assert (given.distance == given.distance.T).all()
+
+
+def test_example_1_ends_short_of_an_equilibrium_by_individuals_and_reaches_it_by_shares() -> None:
+    gaps = {(c.algorithm, c.column): c.computed for c in find_table("gtflat", "equilibrium", "paper").cells}
+    assert gaps["50 generations", "individuals"] == pytest.approx(0.0072, abs=1e-6)
+    assert gaps["5000 generations", "shares"] == pytest.approx(0, abs=1e-9)
+    assert words("gtflat") == {
+        "Example 1": "confirmed",
+        "self-enforcement": "contradicted",
+        "self-enforcement, no rounding": "confirmed",
+    }
+
+
+def test_the_printed_bound_of_eq_57_is_not_the_exact_one() -> None:
+    assert words("pifl") == {"when joining pays": "contradicted"}
+    (cell,) = find_table("pifl", "joining", "paper").cells
+    assert cell.computed == pytest.approx(0.1)

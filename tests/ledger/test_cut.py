@@ -1,0 +1,95 @@
+"""Books that were cut at a head: a run with all its rounds needs its last settlement, whatever else is gone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import hanse
+from hanse.cli import app
+from hanse.core.entry import LOG
+from hanse.ledger.log import heads_of
+from hanse.runs.replay import wrong_books
+
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "pifl": {"name": "pifl", "tiers": 2, "by_contribution": 2, "at_random": 1, "invited": "earn"},
+    "ipfl": {"name": "ipfl"},
+    "by value": {"name": "fedavg", "value": "group_path", "settle": "by_value"},
+}
+NOTE = re.compile(rb"hanse/[^\n]+\n(\d+)\n\S+\nround \d+\n\n(?:\xe2\x80\x94 [^\n]+\n)*")
+
+
+@pytest.fixture(scope="module", params=MECHANISMS)
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cut") / "run"
+    secure = {"federation": {"secure": {"group": 3}}} if request.param == "by value" else {}
+    experiment = hanse.Experiment(
+        data={"clients": 6, "client_test": 0.2, "client_validation": 0.2, "seed": 2},
+        model={"name": "logistic"},
+        mechanism=MECHANISMS[request.param],
+        train={"steps": 2, "batch_size": 8, "lr": 0.1},
+        clients={"profiles": {"name": "uniform", "cost": 0.2, "eagerness": 1e5}, "grant": 50.0},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": 2, "seed": 3},
+        **secure,
+    )
+    hanse.run(experiment, out=folder)
+    return folder
+
+
+def cut(folder: Path, notes: int) -> None:
+    """Leave the first heads of a book, and the transactions that they are of."""
+    heads, log = heads_of(folder / LOG), folder / LOG
+    kept = list(NOTE.finditer(heads.read_bytes()))[:notes]
+    heads.write_bytes(heads.read_bytes()[: kept[-1].end() if kept else 0])
+    count = int(kept[-1][1]) if kept else 0
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:count]))
+
+
+def cut_anywhere(played: Path, copy: Path, draw: st.DataObject) -> str:
+    """Cut a copy at some head, take some checkpoints and the index away; return what is gone."""
+    shutil.copytree(played, copy)
+    whole = len(NOTE.findall(heads_of(copy / LOG).read_bytes()))
+    left = draw.draw(st.integers(1, whole - 1), "heads that are left")
+    cut(copy, left)
+    checkpoints = sorted((copy / "checkpoints").glob("*.safetensors"))
+    for path in draw.draw(st.sampled_from([checkpoints, checkpoints[-1:], []]), "checkpoints that are gone"):
+        path.unlink()
+    if draw.draw(st.booleans(), "the index is gone"):
+        (copy / "ledger.db").unlink(missing_ok=True)
+    return f"{left} of {whole}"
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(draw=st.data())
+def test_a_cut_is_found_at_any_head(
+    played: Path, draw: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    copy = tmp_path_factory.mktemp("cut") / "copy"
+    where = cut_anywhere(played, copy, draw)
+    assert wrong_books(copy), where
+
+
+def test_both_commands_say_so_in_their_first_line(played: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(played, copy)
+    assert wrong_books(copy) is None
+    cut(copy, len(NOTE.findall(heads_of(copy / LOG).read_bytes())) - 1)
+    for index in (True, False):
+        if not index:
+            (copy / "ledger.db").unlink(missing_ok=True)
+        told = CliRunner().invoke(app, ["ledger", "verify", str(copy)])
+        assert told.exit_code == 1
+        assert "hold" not in told.stdout
+        assert "lacks the last settlement" in told.stderr.splitlines()[0]
+    told = CliRunner().invoke(app, ["audit", "run", str(copy)])
+    assert told.exit_code == 1
+    hanse.resume(copy)  # what it was told to do
+    assert wrong_books(copy) is None
