@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, from_arrays, from_frame
+from hanse.data.own import as_dataset
 
 draws = pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mark.nightly)])
 
@@ -105,6 +107,60 @@ def test_counts_and_classes_that_may_be_taken_for_one_another(y: Any, classes: i
     assert found.num_classes == classes
     assert len(found.notes) == bool(said)
     assert all(said in note for note in found.notes)
+
+
+@pytest.mark.parametrize("gap", ["nan", "None", "<NA>", " n/a "])
+def test_clients_and_classes_that_may_be_gaps_made_text_are_noted(gap: str) -> None:
+    x, y, who = federation(0, 3, 2)
+    names, labels = np.array(["a", "b", "c"], object)[who], np.where(y == 1, "sick", "well").astype(object)
+    assert not from_arrays(x, labels, names).notes
+    for called, data in (("client", (x, labels, np.where(who == 1, gap, names))),
+                          ("class", (x, np.where(np.arange(len(y)) % 5 == 0, gap, labels), names))):  # fmt: skip
+        (note,) = from_arrays(*data).notes
+        assert f"a {called} is called {gap.strip()!r}" in note or f"a {called} is called {gap!r}" in note
+
+
+@pytest.mark.parametrize(
+    ("column", "columns", "said"),
+    [
+        (["<20", "20-40", ">40"], 3, "as a word"),
+        (["<20 ", "20 to 40", ">40"], 3, "as a word"),
+        (pd.cut(np.arange(90), 3), 3, ""),
+        (pd.Categorical(pd.date_range("2024-01-01", periods=3).repeat(30)), 3, ""),
+        (["36.5 C", "37 C", "38,2 C"], 3, "unit"),
+        (["1k", "2k", "10k"], 3, "unit"),
+        (["3 mg", "4 ml", "5 mg"], 3, ""),
+        (["A1", "B2", "C3"], 3, ""),
+        (["0-10", "10-20", "20+"], 3, ""),
+    ],
+)
+def test_bands_and_intervals_are_words_and_units_are_noted(column: Any, columns: int, said: str) -> None:
+    column = (
+        column if len(column) == 90 else pd.Series(column).repeat(30).sample(frac=1, random_state=0).reset_index()[0]
+    )
+    frame = pd.DataFrame({"z": column, "who": ["a", "b"] * 45, "ill": np.arange(90) % 7 < 3})
+    found = from_frame(frame, "ill", "who", prepare="auto")
+    assert found.input_shape == (columns,)
+    assert len(found.notes) == bool(said)
+    assert all(said in note and "'z'" in note for note in found.notes)
+
+
+def test_masked_items_of_a_data_set_are_refused() -> None:
+    items = [(np.ma.masked_array(np.ones(3, np.float32), mask=[i == 20] * 3), i % 2) for i in range(60)]
+    with pytest.raises(UserError, match=r"client 'a'.*masked"):
+        as_dataset({"a": Items(items), "b": Items(items)})
+    assert len(as_dataset({"a": Items(items[21:]), "b": Items(items[:20])}).train)
+
+
+class Items(torch.utils.data.Dataset[Any]):
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, at: int) -> Any:
+        return self.items[at]
 
 
 def test_notes_are_told_once_by_a_run_and_by_who_gains() -> None:

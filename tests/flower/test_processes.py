@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deployed import until
 
 pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
@@ -150,5 +151,10 @@ def test_what_a_process_started_in_a_group_of_its_own_ends_with_it_too(tmp_path:
     assert list(processes.below()) == [child]
     assert processes.stop("superlink") == []
     end(below)
-    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True, check=False).stdout
-    assert shown.strip()[:1] in ("", "Z")
+    until("the end of the group", lambda: stat(child)[:1] in ("", "Z"), 30.0)
+
+
+def stat(pid: int) -> str:
+    """Return the state of a process as ``ps`` shows it; nothing if it is gone."""
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()

@@ -434,7 +434,7 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
             "method: 'path'",
         ),
         ({"payment": "tokens"}, "payment: Tokens"),
-        ({"payment": "ipfl"}, "payment: IPFL"),
+        ({"payment": "ipfl"}, "payment: 'ipfl'"),
         ({"payment": "nobody:Wages"}, "payment: 'nobody:Wages'"),
         ({"grant": -1.0}, "grant"),
         ({"clients": 0}, "clients: 0: must be a whole number from 1"),
@@ -633,7 +633,7 @@ def test_what_is_advised_can_be_done_in_an_app(tmp_path: Path) -> None:
 
     watched(FedAvg(), tmp_path / "run")
     told = {statement(tmp_path / "run", client).short["What next"] for client in range(4)}
-    assert "training alone" in told
+    assert any("training alone" in one for one in told)
     assert not [one for one in told if "hanse.load" in one]
     config = (tmp_path / "run" / "config.toml").read_text()
     (tmp_path / "run" / "config.toml").write_text(config.replace(f"rounds = {ROUNDS}", "rounds = 9"))

@@ -33,7 +33,7 @@ BAD_DATA = {
     "range_": "train labels span 0..2; allowed: 0..1 (the first other one is in row 7)",
     "nan": "features must be finite numbers: row 13, column 2 of the train samples is nan, held by client 1 (B)",
     "inf": "features must be finite numbers: row 11, column 0 of the test samples is inf",
-    "huge": "features must be finite numbers: row 13, column 2 of the train samples is inf, held by client 1 (B)",
+    "huge": "train inputs (column 2): numbers up to 1e+300 are too large for float32",
     "target": "targets must be finite numbers: row 3 of the train samples is nan, held by client 0 (A)",
     "tokens": "; these are whole numbers (tokens), features must be float32",
     "three": "gives outputs of shape [4, 2] for 4 samples; one for each of the 3 classes is needed, [4, 3]",

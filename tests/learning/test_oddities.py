@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch import nn
 
 import hanse
 from hanse.base.errors import MachineError, UserError
@@ -28,6 +29,32 @@ def blobs(n: int = 96) -> Dataset:
     x, y = torch.randn(n, FEATURES, generator=draw), torch.arange(n) % CLASSES
     cut = n - 24
     return Dataset("blobs", Samples(x[:cut], y[:cut]), Samples(x[cut:], y[cut:]), CLASSES, (FEATURES,))
+
+
+class Hides(nn.Module):
+    """A layer, or a tensor, where PyTorch does not see it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.seen = nn.Linear(FEATURES, CLASSES)
+        layer = nn.Linear(FEATURES, FEATURES)
+        kept = {"list": [layer], "dictionary": {"a": layer}, "tensor": torch.ones(FEATURES, requires_grad=True)}
+        kept |= {"frozen": [layer.requires_grad_(False)] if how == "frozen" else None, "known": [self.seen]}
+        self.kept, self.how = kept[how], how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how in ("list", "frozen"):
+            x = self.kept[0](x)
+        elif self.how != "known":
+            x = self.kept["a"](x) if self.how == "dictionary" else x * self.kept
+        return self.seen(x)
+
+
+@pytest.mark.parametrize("how", ["list", "dictionary", "tensor", "frozen", "known"])
+def test_weights_that_nothing_would_train_are_refused_by_the_attribute_that_keeps_them(how: str) -> None:
+    experiment = hanse.Experiment(mechanism="fedavg", data={"clients": 3}, run={"rounds": 1})
+    _, lines = lines_of(lambda: hanse.run(experiment, data=blobs(), model=Hides(how)))
+    assert ["'kept'" in line and "nn.Parameter" in line for line in lines] == [True] * (how not in ("frozen", "known"))
 
 
 def lines_of(play: Any) -> tuple[Any, list[str]]:

@@ -230,7 +230,7 @@ CLIENTS = frozenset({"clients"})
             [
                 Unmet(
                     "train",
-                    "TowardsCentres",
+                    "'towards_centres'",
                     "rows 'centre' that are made anew (mechanism.weigh = 'fedamp' or 'heur_fedamp' or 'pfedgraph' or "
                     "'ipfl')",
                 )
@@ -239,17 +239,17 @@ CLIENTS = frozenset({"clients"})
         (
             {"name": "fedavg", "weigh": "fedsoft"},
             [
-                Unmet("weigh", "FedSoft", "rows 'cluster' (mechanism.train = 'ifca' or 'fedsoft')"),
+                Unmet("weigh", "'fedsoft'", "rows 'cluster' (mechanism.train = 'ifca' or 'fedsoft')"),
                 Unmet(
                     "weigh",
-                    "FedSoft",
+                    "'fedsoft'",
                     "rows 'model' (mechanism.train = 'towards_centres' or 'fedfomo' or 'fedsoft' or 'ipfl')",
                 ),
             ],
         ),
         (
             {"name": "fedavg", "deploy": "own"},
-            [Unmet("deploy", "OwnModel", "rows 'own' (mechanism.train = 'own' or 'ditto' or 'from_centres')")],
+            [Unmet("deploy", "'own'", "rows 'own' (mechanism.train = 'own' or 'ditto' or 'from_centres')")],
         ),
     ],
 )
@@ -258,7 +258,7 @@ def test_rows_that_nobody_lays_out_or_makes_are_named(table: dict[str, Any], lac
 
 
 def test_what_is_unmet_is_one_line() -> None:
-    assert Unmet("weigh", "FedSoft", "rows 'cluster'").line == "mechanism.weigh: FedSoft needs rows 'cluster'"
+    assert Unmet("weigh", "'fedsoft'", "rows 'cluster'").line == "mechanism.weigh: 'fedsoft' needs rows 'cluster'"
 
 
 @pytest.mark.parametrize(

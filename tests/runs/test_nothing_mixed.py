@@ -108,6 +108,26 @@ def test_a_loop_that_makes_no_step_has_no_weight() -> None:
     assert all(seat["weight"] == 0.5 for seat in others)
 
 
+def _no_backward(model: Any, data: Any, round: Any) -> None:
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def _one_moves(model: Any, data: Any, round: Any) -> dict[str, float]:
+    with torch.no_grad():
+        next(model.parameters()).add_(0.1 * (round.client == 0))
+    return {"steps": 1}
+
+
+@pytest.mark.parametrize(("loop", "result"), [(_no_backward, False), (_one_moves, True)])
+def test_a_loop_that_steps_and_leaves_every_model_as_it_was_is_no_success(loop: Any, result: bool) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        run = hanse.run(hanse.Experiment(mechanism="fedavg", train={"loop": loop}, run={"rounds": 2}), data=own())
+    assert all(seat["steps"] and seat["weight"] for seat in run.clients)
+    assert (run.nothing is None) == result
+    assert any("train.loop" in str(one.message) for one in warned) != result
+
+
 def test_targets_in_a_column_are_classes_and_one_hot_ones_are_refused() -> None:
     experiment = hanse.Experiment(mechanism="fedavg", model="logistic", run={"rounds": 1})
     rows = [hanse.run(experiment, data=own(how)).table.rows for how in (None, lambda y: y[:, None])]

@@ -228,7 +228,8 @@ def _finish(result: object) -> None:
     if result.over is not None:
         out.print(result.over, highlight=False)
     record = load_run(result.path) if result.metrics and result.path is not None else None
-    warn(record.doubts if record is not None else ())
+    doubts = record.doubts if record is not None else ()
+    warn((*([result.nothing] if result.nothing and result.nothing not in doubts else []), *doubts))
     last = result.metrics[-1] if result.metrics else {}
     main = [reading.key for reading in readings_of(result.experiment.eval.metrics)]
     tested = []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.data.kinds import FEW, LISTED, Held
+from hanse.data.kinds import FEW, GAPS, LISTED, Held
 
 _ID = re.compile(r"(^|[\W_])(id|key|uid|uuid|no|nr)s?'$|ID'$|Id'$")
 SWAPPED = 5.0
@@ -103,6 +103,23 @@ def of_targets(values: NDArray[Any], classes: int | None, where: str) -> list[st
             f"classes{without}: for numbers to be predicted, such as counts, make them floats, as with .astype(float)"
         ]
     return []
+
+
+def of_gaps(names: Sequence[str], labels: Sequence[Any], where: str) -> list[str]:
+    """Return notes on clients and classes called "nan" or the like: gaps that were made text, as .astype(str) does.
+
+    Args:
+        names: the clients' names.
+        labels: what each class was called.
+        where: what each note begins with.
+    """
+    called = [("client", names, "rows of no known client"), ("class", labels, "rows without an answer")]
+    return [
+        f"{where}: a {what} is called {one!r}: if these are {rows}, drop them"
+        for what, some, rows in called
+        for one in some
+        if isinstance(one, str) and one.strip().casefold() in GAPS
+    ]
 
 
 def of_clients(

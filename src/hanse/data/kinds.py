@@ -32,6 +32,12 @@ ALIKE = "make them one, as with .str.strip().str.lower(), or give them names tha
 FEW = 20
 """Different whole numbers that may still be classes, and rows from which on a column may be an id."""
 
+GAPS = frozenset(
+    ["", "na", "n/a", "n.a.", "nan", "nat", "none", "null", "<na>", "?", "-", "--", ".", "missing", "inf", "-inf",
+     "infinity"]
+)  # fmt: skip
+"""Words, in lower case, that may say that there is no value."""
+
 Column = str | int
 """The name of a column; pandas also has columns called 2."""
 Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
@@ -39,11 +45,9 @@ Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5", "12 %"
 _LIKE = re.compile(r"[<>≤≥~≈]?\s*[+\-−–(]?\s*[$€£¥]?\s*\d([\d.,'’_\s]*\d)?[.,]?([eE][+\-−]?\d+)?\s*[%$€£¥‰)]*")
+_BAND = re.compile(r"\d[\d.,]*\s*([-–]|to)\s*\d[\d.,]*\s*[%$€£¥]?")
+_UNIT = re.compile(r"[+\-−]?\d[\d.,]*\s*([^\W\d_]+|°[CF]?)")
 _DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
-_GAPS = {
-    "", "na", "n/a", "n.a.", "nan", "nat", "none", "null", "<na>", "?", "-", "--", ".", "missing", "inf", "-inf",
-    "infinity",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,9 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
         return Held("dates", values, gaps)
     types = Counter(type(one) for one in values[~gaps].tolist())
     kinds = {_kind(one) for one in types}
+    if category and kinds.isdisjoint(("truth", "whole", "numbers", "words")):  # such as the intervals of pandas.cut
+        values[~gaps] = [str(one) for one in values[~gaps]]
+        return Held("words", values, gaps, category=True)
     if kinds == {"words"}:
         return Held("words", values, gaps, category=True) if category else _of_text(values, gaps, where, owner)
     if kinds == {"truth"}:
@@ -289,7 +296,7 @@ def _mixed(
 def _as_numbers(texts: Iterable[str]) -> str:
     """Return how text among numbers becomes numbers: no remedy drops a value that somebody may have meant."""
     gaps = "pandas.to_numeric(..., errors='coerce')"
-    if all(one.casefold() in _GAPS for one in texts):
+    if all(one.casefold() in GAPS for one in texts):
         return f"make these gaps, as {gaps} does"
     if all(_LIKE.fullmatch(one) for one in texts):
         return _READ
@@ -334,7 +341,8 @@ def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: N
             return f"{where}: holds text of digits that begins with 0, {at(coded)}: pandas.to_numeric drops it; {asked}"
         said = f"{where}: holds numbers as text, which are read as numbers; {asked}"
         return Held("numbers", _floats(values, gaps), gaps, text=True, notes=(said,))
-    if many(strict | likes):
+    bands = bool(words) and not strict and all(_BAND.fullmatch(one) for one in words)  # "<20", "20-40", ">40"
+    if many(strict | likes) and not bands:
         if likes and not words and not dates:
             return f"{where}: holds text that may be a number, such as {at(likes)}: {_READ}; {asked}"
         odd = words | dates or likes
@@ -342,8 +350,13 @@ def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: N
     if many(dates):
         return f"{where}: holds text of dates, such as {at(dates)}: {_from_text(dates)}; {asked}"
     notes = [f"{where}: holds words and, as a word, {at(strict | likes)}"] if strict | likes else []
-    if empty := {one for one in words if one.casefold() in _GAPS}:
+    if empty := {one for one in words if one.casefold() in GAPS}:
         notes.append(f"{where}: {at(empty)} is a word of its own: make it a gap (None) if no value is meant")
     if both := alike(Counter(values[~gaps].tolist()).items()):
         notes.append(f"{where}: {both} are different words")
+    units = {found[1] if (found := _UNIT.fullmatch(one)) else "" for one in counts}
+    if len(counts) > 1 and len(units) == 1 and "" not in units:
+        notes.append(
+            f"{where}: holds numbers with a unit, such as {at(words)}, taken as words: cut the unit off to make numbers"
+        )
     return Held("words", values, gaps, notes=tuple(notes))

@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
 
 from hanse.base.errors import RAISED, UserError, first_line, gated
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.doubts import of_clients, of_targets
+from hanse.data.doubts import of_clients, of_gaps, of_targets
 from hanse.data.frames import Features, Rows, is_frame, names_of, of_frame, target_column
 from hanse.data.hugging_face import is_hugging_face, of_hugging_face
 from hanse.data.kinds import ALIKE, LISTED, Column, alike, rows_of
@@ -365,8 +365,10 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> _Encoded:
     labels = np.unique(values)
     if both_alike := alike(zip(labels.tolist(), np.unique(values, return_counts=True)[1].tolist(), strict=True)):
         raise UserError(f"{where}: the labels {both_alike} cannot be told apart reliably: {ALIKE}")
-    # more labels than half of the rows: numbers that were stored as text or as integers, not classes
-    if given[0].ndim == 1 and len(labels) > max(2, len(values) // 2):
+    # more labels than half of the rows: numbers that were stored as text or as integers, not classes; a few rows of a
+    # few classes, each there, are classes
+    few = values.dtype.kind in "iu" and len(labels) <= 10 and np.array_equal(labels, np.arange(len(labels)))
+    if given[0].ndim == 1 and not few and len(labels) > max(2, len(values) // 2):
         raise UserError(
             f"{where}: {len(labels)} different labels in {len(values)} rows; numbers to be predicted must be floats"
         )
@@ -431,7 +433,7 @@ def _of_torch(dataset: Any, target: Column | None, name: str) -> Rows:
     found: list[tuple[Any, Tensor]] = []
     try:
         # a generator of its own: PyTorch's would be moved on
-        for batch in DataLoader(dataset, batch_size=1024, generator=torch.Generator()):
+        for batch in DataLoader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together):
             if isinstance(batch, Mapping):
                 rest = dict(batch)
                 y = rest.pop(_needed(target, name), None)
@@ -462,6 +464,15 @@ def _of_torch(dataset: Any, target: Column | None, name: str) -> Rows:
             with gated(f"data: {name}: item {item}", "mend it, or leave it out"):
                 dataset[item]
         raise UserError(f"data: {name}: its items cannot be put together: {first_line(wrong)}") from wrong
+
+
+def _together(items: list[Any]) -> Any:
+    """Return items as one batch, as PyTorch does, which drops the mask of a masked array in silence."""
+    for item in items:
+        parts = item.values() if isinstance(item, Mapping) else item if isinstance(item, list | tuple) else ()
+        if any(np.ma.is_masked(part) for part in parts):
+            raise ValueError("an item has masked entries; fill them")
+    return default_collate(items)
 
 
 def _of_clients(
@@ -596,7 +607,7 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     if names == tuple(map(str, range(len(names)))):
         called = ()  # numbers are no names
     y = samples.y.numpy()
-    notes = [*rows.notes, *of_targets(y, classes, where)]
+    notes = [*rows.notes, *of_targets(y, classes, where), *of_gaps(names, encoded.labels or (), where)]
     if classes is not None and ids is not None and y.ndim == 1:
         x = samples.x.numpy() if samples.x.is_floating_point() and not samples.inputs else None
         notes += of_clients(x, y, ids, names, encoded.labels, where)

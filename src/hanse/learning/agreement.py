@@ -193,18 +193,47 @@ def why_unfit(
             row, before = problem.layout.flatten(plain.module), _beside(plain.module)
             plain.module.train()
             gradients_of(plain.loss(few), [p for p in plain.module.parameters() if p.requires_grad])
+            hidden = _hidden(plain.module)
+            reached = torch.autograd.grad(plain.loss(few), list(hidden.values()), allow_unused=True) if hidden else ()
             changed = [name for name, kept in _beside(plain.module).items() if before.get(name) != kept]
             problem.layout.load(plain.module.eval(), row)
             with torch.no_grad():
                 after = plain.outputs(few.x)
         except RAISED as error:
             return f"takes samples of shape {shape}, but cannot train on them ({first_line(error)})"
+    if untrained := [name for name, gradient in zip(hidden, reached, strict=True) if gradient is not None]:
+        return (
+            f"keeps weights in {', '.join(map(repr, dict.fromkeys(untrained)))} that are no parameters of it, so "
+            "nothing trains or sends them: nn.ModuleList, nn.ModuleDict or nn.Parameter makes them some"
+        )
     if changed and bool(torch.isfinite(output).all()) and not torch.allclose(after, output, rtol=1e-4, atol=1e-6):
         return (
             f"keeps {', '.join(map(repr, changed[:3]))} beside its parameters: training changes it, and its outputs "
             "depend on it; only parameters and float buffers are sent: register_buffer makes a tensor one"
         )
     return None
+
+
+def _hidden(module: nn.Module) -> dict[str, Tensor]:
+    """Return tensors that could be trained and are not among a module's parameters, by the attribute that keeps them.
+
+    PyTorch does not see modules and tensors in a plain list or dictionary, nor a tensor that is no nn.Parameter.
+    """
+    known = {id(p) for p in module.parameters()}
+    hidden: dict[str, Tensor] = {}
+    for place, part in module.named_modules():
+        for name, value in vars(part).items():
+            if name.startswith("_") and name in vars(nn.Module()):
+                continue
+            several = (
+                value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
+            )
+            for one in several:
+                leaves = list(one.parameters()) if isinstance(one, nn.Module) else [one]
+                for leaf in leaves:
+                    if isinstance(leaf, Tensor) and leaf.is_leaf and leaf.requires_grad and id(leaf) not in known:
+                        hidden.setdefault(f"{place}.{name}" if place else name, leaf)
+    return hidden
 
 
 def _beside(module: nn.Module) -> dict[str, str]:

@@ -90,7 +90,10 @@ def check_own(model: Any, copied: Callable[[], Any], where: str, what: str) -> N
     """
     ask = next((name for name in ("decision_function", "predict_proba", "predict") if hasattr(model, name)), None)
     width = getattr(model, "n_features_in_", None)
-    if ask is None or not isinstance(width, int):
+    if not isinstance(width, int):  # an estimator of one's own may not count its columns
+        weights = getattr(model, "coefs_", None) or [np.transpose(getattr(model, "coef_", ()))]
+        width = len(np.atleast_1d(weights[0]))
+    if ask is None:
         return
     kind = type(model).__name__
     try:

@@ -139,6 +139,8 @@ def parts_of(update: Any, where: str) -> dict[Any, Tensor]:
     parts = {}
     for name, part in named.items():
         at = where if name is None else f"{where}, {name!r}"
+        if np.ma.is_masked(part):
+            raise UserError(f"{at}: has masked entries: fill them, or leave this update out")
         if isinstance(part, np.ndarray) and part.dtype.kind in "fiub":
             parts[name] = torch.from_numpy(np.ascontiguousarray(part).reshape(part.shape))  # which would make [1] of []
         elif isinstance(part, Tensor) and not part.is_complex() and part.layout is torch.strided:

@@ -544,7 +544,8 @@ def _unsteady(asked: Evaluations, memo: games.Memo, others: Callable[[Floats], F
     for coalition in [everybody, *list(worths)[:: max(1, len(worths) // _LOOKS)][:_LOOKS]]:
         answer = asked.again(coalition)
         apart += [] if answer is None else [float(np.mean(answer)) - worths[coalition]]
-        if apart and not any(apart):
+        # averages of several coalitions at once are rounded otherwise than one alone, which is no second opinion
+        if apart and abs(apart[0]) <= _ROUNDED * abs(worths[everybody]):
             return np.zeros(len(everybody))  # the first one, of all together, is the same
     size = math.sqrt(sum(one**2 for one in apart) / (2 * len(apart)))
     probes = np.random.default_rng(0).normal(size=(len(worths), max(8, min(64, (1 << 22) // len(worths)))))
@@ -552,6 +553,7 @@ def _unsteady(asked: Evaluations, memo: games.Memo, others: Callable[[Floats], F
 
 
 _LOOKS = 4
+_ROUNDED = 1e-12  # the part of a worth that float64's rounding may change
 _TWICE = (
     "Your function does not say the same of the same model twice; the intervals contain that. Fix its random draws, or "
     "return the mean of several."

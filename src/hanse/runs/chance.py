@@ -78,6 +78,13 @@ class Guess:
         return accuracy > self.bar or explains
 
 
+UNMOVED = (
+    "The model never changed: train.loop left every client's as it was. Does it train a copy, or take steps without a "
+    "backward pass, or at a learning rate of 0?"
+)
+"""Why a run of a training loop of one's own has no result, although its updates were mixed."""
+
+
 def nothing_mixed(metrics: Sequence[Mapping[str, Any]], seats: Iterable[tuple[str | None, float | None]]) -> str | None:
     """Return why a run has no result: no update was mixed in any of its rounds. None: it has one, or no round yet.
 

@@ -34,7 +34,7 @@ from hanse.learning.threads import intra_op
 from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
 from hanse.runs.background import LONG_S, BackgroundWriter
 from hanse.runs.budget import Budget
-from hanse.runs.chance import nothing_mixed
+from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.privacy import same_accounting, warn_of_sitting_out
@@ -508,6 +508,7 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
     is on the disk and observers hear of it.
     """
     experiment, setup, said = ready.experiment, ready.setup, ready.said
+    first = state.table.rows if experiment.train.loop is not None and state.round == 0 else None
     result = Run(
         experiment, setup.problem, table=state.table, home=state.home, names=setup.data.names, about=setup.about
     )
@@ -566,5 +567,7 @@ def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequ
     result.table, result.home, result.held = state.table, state.home, state.held
     result.personal, result.book = state.personal, state.book
     result.nothing = nothing_mixed(result.metrics, ((s.get("refused"), s.get("weight")) for s in result.clients))
+    if result.nothing is None and result.metrics and first is not None and first.equal(result.table.rows):
+        result.nothing = UNMOVED
     _tell(observers, "on_end", result)
     return result
