@@ -127,7 +127,7 @@ EXACT = "mechanism.value=exact"
     ("args", "said"),
     [
         (["attack", "ipfl", "--markets", "1", "--client", "9"], "--client: not here: --markets goes with"),
-        (["attack", "found.json", "--replay", "--set", "x=1"], "--set: not here: a .json goes with --replay only"),
+        (["attack", "ipfl", "--markets", "1", "--out", "x"], "--out: not here: --markets goes with"),
         (["attack", "attack.toml", "--replay", "--tries", "3"], "--tries: not here: --replay takes who deviates"),
         (["statement", "run", "--client", "3", "--check-receipts", "--out", "a.html"], "--check-receipts: goes with"),
         (["statement", "run", "--client", "3", "--json", "--out", "a.html"], "--out: not with --json"),

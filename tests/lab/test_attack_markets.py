@@ -1,11 +1,9 @@
-"""Lies on random markets: each gain by hand or by the market's own functions, counts, bounds, and files that replay."""
+"""Lies on random markets: each gain by hand or by the market's own functions, counts, and bounds."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +20,9 @@ from hanse.lab.attack_markets import (
     Rule,
     lies,
     random_market,
-    replay_counterexample,
     rule_of,
     search_markets,
     search_these,
-    write_counterexample,
 )
 
 POSTED = Rule("posted", leaves=60)
@@ -114,37 +110,8 @@ def test_the_bound_of_nothing_found() -> None:
     assert 0.9 < found.welfare <= 1.01
 
 
-def test_a_counterexample_replays_to_its_gain(tmp_path: Path) -> None:
-    found = search_markets(Rule(), "wide", 1)
-    file = tmp_path / "market.json"
-    write_counterexample(file, Rule(), found.worst)
-    lie, honest, gain = replay_counterexample(file)
-    assert (lie, gain) == (found.worst[0], found.worst[2])
-    assert honest == pytest.approx(Rule().worth(found.worst[1], found.worst[1])[lie.who])
-    shown = CliRunner().invoke(app, ["attack", str(file), "--replay"])
-    assert f"{gain:+.6f} tokens a round" in " ".join(shown.output.split())
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"gain": 1.0}, "gain: 1"),
-        ({"lie": {"what": "size up", "who": 12, "factor": 2.0}}, "lie.who: 12"),
-        ({"lie": {"what": "charm", "who": 0, "factor": 2.0}}, "is no counterexample"),
-        ({"market": None}, "is no counterexample"),
-    ],
-)
-def test_files_that_are_no_counterexample(change: dict[str, Any], line: str, tmp_path: Path) -> None:
-    found, file = search_markets(Rule(), "paper", 1).worst, tmp_path / "market.json"
-    assert found is not None
-    write_counterexample(file, Rule(), found)
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(hanse.UserError, match=line):
-        replay_counterexample(file)
-
-
-def test_the_command(tmp_path: Path) -> None:
-    words = ["attack", "ipfl_posted", "--set", "sizes.proved=true", "--out", str(tmp_path)]
+def test_the_command() -> None:
+    words = ["attack", "ipfl_posted", "--set", "sizes.proved=true"]
     shown = CliRunner().invoke(app, [*words, "--markets", "1", "--json"])
     assert shown.exit_code == 0, shown.output
     assert [one["kind"] for one in json.loads(shown.stdout)] == ["paper", "wide"]

@@ -45,7 +45,7 @@ def attack(
     client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
     pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
     second_key: SecondKey = False,
-    replay: Annotated[bool, typer.Option("--replay", help="Measure an attack.toml or .json again.")] = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Measure an attack.toml again.")] = False,
     markets: Markets = None,
     table: Annotated[bool, typer.Option("--table", help="Play known cheats under several mechanisms.")] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="With --table: a small one, in a minute or two.")] = False,
@@ -83,23 +83,19 @@ def attack(
     """
     from hanse.lab.player import cores
 
-    _check_options(ctx, what or "", markets=markets is not None, replay=replay, table=table)
+    _check_options(ctx, what, markets=markets is not None, replay=replay, table=table)
     many = cores() if workers is None else workers
     if table:
         _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
         return
     if what is None:
         raise UserError("EXP.toml|MECHANISM: is missing: give an experiment's file, a mechanism's name, or --table")
-    if replay and what.endswith(".json"):
-        _replayed(Path(what))
-        return
     sections, name = _asked(what, set_ or [])
-    folder = out_dir or Path("runs") / f"attack-{name}"
     if markets is not None:
-        _on_markets(sections, markets, seed, folder, as_json)
+        _on_markets(sections, markets, seed, as_json)
         return
     clients = [client, client + 1] if pair or second_key else [client]
-    folder = Path(what).parent if replay and out_dir is None else folder
+    folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
     how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
     found = _searched(
         sections, folder, how, None if replay else {"clients": clients, "tries": tries, "minutes": minutes}
@@ -127,7 +123,7 @@ def _searched(sections: dict[str, Any], folder: Path, how: dict[str, Any], new: 
         return search(sections, new.pop("clients"), folder, told=told, **new, **how)
 
 
-def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool, table: bool) -> None:
+def _check_options(ctx: typer.Context, what: str | None, *, markets: bool, replay: bool, table: bool) -> None:
     """Raise UserError for an option that was given and that the command would not use."""
     how = {"what", "seed", "set_", "out_dir", "as_json"}
     if table:
@@ -137,10 +133,8 @@ def _check_options(ctx: typer.Context, what: str, *, markets: bool, replay: bool
             raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
     elif ctx.params["smoke"] or ctx.params["seeds_from"] is not None:
         raise UserError(f"{'--smoke' if ctx.params['smoke'] else '--seeds-from'}: not here: goes with --table only")
-    elif replay and what.endswith(".json"):
-        allowed, why = {"what", "replay"}, "a .json goes with --replay only"
     elif markets:
-        allowed, why = {"markets", *how}, "--markets goes with --seed, --set, --out and --json only"
+        allowed, why = {"markets", *how} - {"out_dir"}, "--markets goes with --seed, --set and --json only"
         for change in ctx.params["set_"] or []:
             if not change.startswith(("mechanism.", "sizes.", "mechanism=", "sizes=")):
                 raise UserError(f"--set {change}: not here: of an experiment --markets reads mechanism and sizes only")
@@ -226,9 +220,9 @@ def _changed(sections: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     return changed
 
 
-def _on_markets(sections: dict[str, Any], markets: int, seed: int, folder: Path, as_json: bool) -> None:
-    """Search random markets, print what was found, and write the worst lie of each kind of market."""
-    from hanse.lab.attack_markets import KINDS, rule_of, search_markets, write_counterexample
+def _on_markets(sections: dict[str, Any], markets: int, seed: int, as_json: bool) -> None:
+    """Search random markets, and print what was found."""
+    from hanse.lab.attack_markets import KINDS, rule_of, search_markets
     from hanse.runs.config import Experiment
     from hanse.runs.observers import counting
 
@@ -236,20 +230,15 @@ def _on_markets(sections: dict[str, Any], markets: int, seed: int, folder: Path,
         raise UserError(f"--markets {markets}: must be at least 1")
     if seed < 0:
         raise UserError(f"--seed {seed}: must be at least 0")
-    rule, found, files = rule_of(Experiment(**sections)), [], []
+    rule, found = rule_of(Experiment(**sections)), []
     for kind in KINDS:
         with counting(f"{kind} markets", err) as told:
             found.append(search_markets(rule, kind, markets, seed=seed, told=told))
-        if found[-1].worst is not None:
-            files.append(folder / f"market-{kind}.json")
-            write_counterexample(files[-1], rule, found[-1].worst)
     if as_json:
         print(json.dumps([one.as_json() for one in found], indent=1))
         return
     for one in found:
         out.print(_market_table(one))
-    for file in files:
-        say(f"hanse attack {file} --replay computes its gain again")
 
 
 def _market_table(found: Found) -> RichTable:
@@ -271,15 +260,6 @@ def _market_table(found: Found) -> RichTable:
         share = f"{100 * found.touched[lie] / found.markets:.1f} % ({100 * found.at_most(lie):.1f} %)"
         table.add_row(lie, f"{100 * pays / clients:.2f} %", share, gained, others)
     return table
-
-
-def _replayed(file: Path) -> None:
-    """Compute a counterexample's gain again and print it."""
-    from hanse.lab.attack_markets import replay_counterexample
-
-    lie, honest, gain = replay_counterexample(file)
-    does = f"splits in {lie.factor:g}" if lie.what == "split" else f"{lie.what} times {lie.factor:g}"
-    say(f"client {lie.who}, {does}: {gain:+.6f} tokens a round; when honest, it ends with {honest:.6f}")
 
 
 def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:

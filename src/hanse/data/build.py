@@ -345,11 +345,6 @@ def _dealt(
     return _partition(dataset, *dealt) if isinstance(dealt, tuple) else _partition(dataset, dealt)
 
 
-def _dirichlet(partition: Dirichlet, dataset: Dataset, spec: DataSpec) -> Partition:
-    """Return the Dirichlet partition, which uses all samples or keeps every mix as drawn."""
-    return _dealt(dirichlet if partition.use_all else scaled_dirichlet, partition, dataset, spec)
-
-
 def _pooled(partition: Pooled, dataset: Dataset, spec: DataSpec) -> Partition:
     """Return one client with all samples, or with those that another partition would hand out."""
     if partition.whole is None:
@@ -400,7 +395,8 @@ def _read_ids(path: Path) -> NDArray[np.int64]:
 # how each partition is made
 _SPLITS: Mapping[type[Split], Callable[[Any, Dataset, DataSpec], Partition]] = {
     Iid: partial(_dealt, iid),
-    Dirichlet: _dirichlet,
+    # all samples are used, or every mix is kept as drawn
+    Dirichlet: lambda one, *rest: _dealt(dirichlet if one.use_all else scaled_dirichlet, one, *rest),
     Niid: partial(_dealt, niid),
     Mixture: _mixture,
     Cluster: partial(_dealt, cluster),

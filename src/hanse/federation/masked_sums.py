@@ -309,9 +309,11 @@ class _Round:
     def _step(self, name: str, values: Mapping[int, Mapping[str, Any]]) -> dict[int, Masked]:
         """Ask for a step, and return what came of it, by client; note why the others drop out."""
         summing = name == "sum"
-        requests = [
-            self._request(c, Mask(name, said, self._train(c) if summing else None)) for c, said in values.items()
-        ]
+        requests = []
+        for c, said in values.items():
+            rest = [one for one in self.asked[c].tasks if summing and not isinstance(one, Train)]
+            mask = Mask(name, said, self._train(c) if summing else None)
+            requests.append(replace(self.asked[c], tasks=(mask, *rest)))
         if summing:
             requests += self.others
         if not requests:
@@ -338,9 +340,3 @@ class _Round:
         for client in values.keys() - found.keys():
             self._of(client).refused.setdefault(client, f"no reply in the step '{name}' of masking")
         return found
-
-    def _request(self, client: int, task: Mask) -> Request:
-        """Return a step as a client's request; with "sum" go its other tasks."""
-        request = self.asked[client]
-        others = tuple(one for one in request.tasks if not isinstance(one, Train)) if task.name == "sum" else ()
-        return replace(request, tasks=(task, *others))

@@ -588,7 +588,11 @@ class Believed:
                 result = replace(result, row=start + shorter * (result.row - start))
             noise = max(least, min(shorter * noise, self._room(shorter * length)))
         within = {WITHIN: said[WITHIN]} if WITHIN in said else {}
-        return replace(result, metrics={**within, **_claims(said), NOISE: noise})
+        # what it claims of its account counts only if some account can be like that
+        epsilon, budget, delta = (said.get(name, math.nan) for name in (EPSILON, BUDGET, DELTA))
+        if 0 <= epsilon <= budget and 0 < budget <= MOST_EPSILON and 0 < delta < 1:
+            within |= {EPSILON: epsilon, BUDGET: budget, DELTA: delta}
+        return replace(result, metrics={**within, NOISE: noise})
 
     def _without_terms(self, task: port.Train, result: port.Trained) -> port.Trained:
         """Return an update whose noise is its client's own affair, as it is believed."""
@@ -636,13 +640,6 @@ def _saying(task: port.Task, result: port.Result, account: Account) -> port.Resu
         return result
     said = {EPSILON: account.spent, BUDGET: account.epsilon, DELTA: account.delta}
     return replace(result, metrics={**result.metrics, **said})
-
-
-def _claims(said: Mapping[str, float]) -> dict[str, float]:
-    """Return what a client claims of its account: nothing unless some account can be like that."""
-    epsilon, budget, delta = (said.get(name, math.nan) for name in (EPSILON, BUDGET, DELTA))
-    sound = 0 <= epsilon <= budget and 0 < budget <= MOST_EPSILON and 0 < delta < 1
-    return {EPSILON: epsilon, BUDGET: budget, DELTA: delta} if sound else {}
 
 
 def _digest(round: int, client: int, results: Sequence[port.Result]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -98,22 +99,15 @@ def amount(value: object, *, infinite: bool = False) -> float | None:
     return float(value) if 0 <= value <= MOST else None
 
 
-def _amount(value: float) -> float:
-    """Check an option that is an amount."""
-    if amount(value) is None:
-        raise ValueError(f"must be a number from 0 to {MOST:g}")
-    return float(value)
-
-
-def _cost(value: float) -> float:
-    """Check an option that is a cost, which may be infinite: its owner does not sell."""
-    if amount(value, infinite=True) is None:
-        raise ValueError(f"must be a number from 0 to {MOST:g}, or inf")
+def _amount(value: float, infinite: bool = False) -> float:
+    """Check an option that is an amount; a cost may be infinite: its owner does not sell."""
+    if amount(value, infinite=infinite) is None:
+        raise ValueError(f"must be a number from 0 to {MOST:g}{', or inf' * infinite}")
     return float(value)
 
 
 Amount = Annotated[float, AfterValidator(_amount)]
-Cost = Annotated[float, AfterValidator(_cost)]
+Cost = Annotated[float, AfterValidator(partial(_amount, infinite=True))]
 Range = Annotated[Sequence[Amount], Field(min_length=2, max_length=2)]  # the least and the most
 
 

@@ -363,25 +363,19 @@ def counted(tasks: Sequence[Task]) -> Counted:
     """
     found: dict[str, tuple[int, int]] = {}
     for task in tasks:
-        models = 0
-        if isinstance(task, Train) or (isinstance(task, Mask) and task.train is not None):
-            models = 1
-        elif isinstance(task, OnModels | Ask) and task.models is not None:
+        models = int(isinstance(task, Train) or (isinstance(task, Mask) and task.train is not None))
+        if isinstance(task, OnModels | Ask) and task.models is not None:
             models = len(task.models)
         elif isinstance(task, Test):
-            mixed = 0 if task.mixture is None else len(task.mixture.models)
-            models = 1 + (task.beside is not None) + mixed
+            models = 1 + (task.beside is not None) + (0 if task.mixture is None else len(task.mixture.models))
         found = _added(found, {type(task).__name__: (1, models)})
     return found
 
 
 def _added(one: Counted, other: Counted) -> dict[str, tuple[int, int]]:
     """Return the sum of two counts."""
-    none = (0, 0)
-    return {
-        kind: (one.get(kind, none)[0] + other.get(kind, none)[0], one.get(kind, none)[1] + other.get(kind, none)[1])
-        for kind in [*one, *(kind for kind in other if kind not in one)]
-    }
+    both = {kind: (one.get(kind, (0, 0)), other.get(kind, (0, 0))) for kind in {**one, **other}}
+    return {kind: (a + c, b + d) for kind, ((a, b), (c, d)) in both.items()}
 
 
 def canonical(experiment: Experiment) -> dict[str, Any]:

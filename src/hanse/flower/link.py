@@ -329,7 +329,7 @@ class FlowerFederation:
         old = {} if closing is None else self._open
         begun, sound, asked = time.monotonic(), 0, len(waiting)
         unsure: list[Open] = []
-        found = [] if closing is None else self._given_up()
+        found, self._lost = ([], self._lost) if closing is None else (self._lost, [])
         while not _closed(closing, waiting, old, sound, alone=not asked and not found):
             for name, answer in pulled(self.grid, [*waiting, *old]):
                 group = waiting if name in waiting else old
@@ -360,11 +360,6 @@ class FlowerFederation:
         if closing is not None:
             self._open |= waiting
             found += [one.still() for one in waiting.values()]
-        return found
-
-    def _given_up(self) -> list[Reply]:
-        """Return, once, the refusals of training that was open and that nothing can come of any more."""
-        found, self._lost = self._lost, []
         return found
 
     def _heard(self, one: Open, answer: FlowerMessage | Exception) -> Reply | None:

@@ -173,16 +173,13 @@ def learn_graph(
     return best_imports(Market.of(distance, sizes, costs, eagerness, lam), stop)
 
 
-def best_imports(market: Market, stop: Stop = "skip", buyers: slice | None = None) -> Graph:
-    """Return the graph ``[m, m]`` of a market that has been checked (see :func:`learn_graph`), or some of its rows.
+def best_imports(market: Market, stop: Stop = "skip") -> Graph:
+    """Return the graph ``[m, m]`` of a market that has been checked (see :func:`learn_graph`).
 
     Args:
         market: the market.
         stop: what happens at a seller that does not pay off.
-        buyers: the rows that are wanted, as a slice without a step. None: all rows.
     """
-    if buyers is not None:
-        return _imports(market, buyers, stop)
     graph = np.zeros((market.size, market.size), np.int8)
     for rows in _blocks(market.size):
         graph[rows] = _imports(market, rows, stop)

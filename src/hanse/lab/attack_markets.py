@@ -8,24 +8,17 @@ the loss by distant models of eq. (8).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
-from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
-from hanse.base.factories import Weight
-from hanse.base.files import read_text, write_whole
-from hanse.core.declared import Declared, UnsoundError
 from hanse.games.market import Floats, Market, best_imports, utilities_of
-from hanse.games.market_posted import By, Tariff, posted_imports
+from hanse.games.market_posted import Tariff, posted_imports
 from hanse.games.market_prices import Pricing, due
 from hanse.lab.attack import LEAST
 from hanse.mechanisms.ipfl import IPFL
@@ -55,41 +48,6 @@ def random_market(kind: Kind, draw: np.random.Generator) -> Market:
     )
     eagerness = np.where(draw.random(CLIENTS) < 0.8, draw.uniform(3e5, 6e5, CLIENTS), 0.0)
     return Market.of(distance + distance.T, sizes.round(), draw.uniform(0.5, 1, CLIENTS), eagerness, 2.0)
-
-
-class _Told(TypedDict):
-    distance: list[list[float]]
-    sizes: list[float]
-    costs: list[float]
-    eagerness: list[float]
-    lam: float
-
-
-class _Rule(TypedDict):
-    pricing: Pricing
-    flat: Weight
-    per_thousand: Weight
-    by: NotRequired[By]
-    leaves: Annotated[int, Field(ge=0, le=10_000)]
-    bond: Weight
-
-
-class _Lie(TypedDict):
-    what: Literal["size up", "size down", "cost", "eagerness", "split"]
-    who: int
-    factor: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-
-
-class _Counterexample(TypedDict):
-    """The contents of a counterexample's file."""
-
-    market: _Told
-    rule: _Rule
-    lie: _Lie
-    gain: float
-
-
-_COUNTEREXAMPLE = Declared[_Counterexample](_Counterexample)
 
 
 @dataclass(frozen=True)
@@ -344,48 +302,3 @@ def _paying(rule: Rule, truth: Market, honest: Floats) -> Iterator[tuple[Lie, fl
             if gain > LEAST * abs(float(honest[who])) + 1e-9 and gain > best.get(lie.what, (lie, 0.0))[1]:
                 best[lie.what] = lie, gain
         yield from best.values()
-
-
-def write_counterexample(file: Path, rule: Rule, found: tuple[Lie, Market, float]) -> None:
-    """Write a market, a lie and its gain, which :func:`replay_counterexample` computes again."""
-    lie, truth, gain = found
-    market = {name: getattr(truth, name).tolist() for name in ("distance", "sizes", "costs", "eagerness")}
-    kept = {
-        "market": {**market, "lam": truth.lam},
-        "rule": {"pricing": rule.pricing, "flat": rule.tariff.flat, "per_thousand": rule.tariff.per_thousand,
-                 "by": rule.tariff.by, "leaves": rule.leaves, "bond": rule.bond},
-        "lie": {"what": lie.what, "who": lie.who, "factor": lie.factor},
-        "gain": gain,
-    }  # fmt: skip
-    write_whole(file, (json.dumps(kept) + "\n").encode())
-
-
-def replay_counterexample(file: Path) -> tuple[Lie, float, float]:
-    """Return a counterexample's lie, the honest client's outcome, and the lie's gain, all recomputed.
-
-    Raises:
-        UserError: the file is no counterexample, or its gain is not the recomputed one.
-    """
-    kept = _kept(file)
-    told = kept["rule"]
-    tariff = Tariff(told["flat"], told["per_thousand"], told.get("by", "size"))
-    rule = Rule(told["pricing"], tariff, told["leaves"], told["bond"])
-    lie = Lie(kept["lie"]["what"], kept["lie"]["who"], kept["lie"]["factor"])
-    try:
-        truth = Market.of(**kept["market"])
-    except ValueError as wrong:
-        raise UserError(f"{file}: market: {wrong}") from None
-    if not 0 <= lie.who < truth.size:
-        raise UserError(f"{file}: lie.who: {lie.who}: must be from 0 to {truth.size - 1}")
-    honest = float(rule.worth(truth, truth)[lie.who])
-    gain = lie.gain(rule, truth, honest)
-    if not math.isclose(gain, kept["gain"], rel_tol=1e-9, abs_tol=1e-12):
-        raise UserError(f"{file}: gain: {kept['gain']:g}: this lie gains {gain:g}")
-    return lie, honest, gain
-
-
-def _kept(file: Path) -> _Counterexample:
-    try:
-        return _COUNTEREXAMPLE.read(read_text(file, 1 << 22))
-    except UnsoundError as wrong:
-        raise UserError(f"{file}: is no counterexample of 'hanse attack --markets': {wrong}") from None

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.base.streams import torch_seed
-from hanse.core.payload import Term
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.client_payloads import half_of
@@ -281,7 +280,8 @@ class Trainer:
         parameters: list[Tensor] = [p for p in module.parameters() if p.requires_grad]
         pull = self._parts(job.centre) if job.centre is not None and job.mu else None
         tilt = self._parts(job.tilt) if job.tilt is not None else None
-        term = self._term(job)
+        sent = job.payload
+        term = None if sent is None else half_of(sent.name).term(sent, job.key, self.module, self.layout)
         # AdamW decays weights in its step, the others in the gradient
         take, decay = stepper(recipe), recipe.weight_decay if recipe.optimizer != "adamw" else 0.0
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -308,12 +308,6 @@ class Trainer:
                 if step >= reported:
                     total += loss.detach() * len(taken)
         return total
-
-    def _term(self, job: SeatJob) -> Term | None:
-        """Return the term that the job's payload adds to the loss; None without a payload or if it adds none."""
-        if job.payload is None:
-            return None
-        return half_of(job.payload.name).term(job.payload, job.key, self.module, self.layout)
 
     def load(self, row: Tensor) -> nn.Module:
         """Load a row ``[P]`` into the module and return it in evaluation mode."""

@@ -327,7 +327,7 @@ class Scorer:
             reduce: a function that transforms a chunk's losses and right answers, for example into weighted sums,
                 inside the threads.
         """
-        reduce, pool = reduce or _as_they_are, self._pool.of(pool)
+        reduce, pool = reduce or (lambda chunk: (chunk.loss, chunk.right)), self._pool.of(pool)
         if isinstance(models, Tensor):
             models = self._as_models(models)
         with gated("the model: fails on held-out samples"), torch.no_grad():
@@ -551,10 +551,6 @@ class Scorer:
 def _some(pool: Samples, cut: slice, taken: Tensor | None) -> Samples:
     """Return a chunk of the pool's samples, or of those ``taken`` from it."""
     return Samples(pool.x[cut], pool.y[cut]) if taken is None else pool.take(taken[cut].to(pool.x.device))
-
-
-def _as_they_are(chunk: Chunk) -> tuple[Tensor, Tensor]:
-    return chunk.loss, chunk.right
 
 
 def _parts(count: int, together: int) -> list[slice]:

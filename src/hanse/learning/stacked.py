@@ -21,7 +21,7 @@ from torch import Tensor
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, FlatPool, SeatPlan, Segment, deal_seats, group_seats, plan_seats
-from hanse.learning.graphs import Graphs, Steps
+from hanse.learning.graphs import Graphs
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit, smallest_batch
 from hanse.learning.program import ActiveProgram, Program
 from hanse.learning.scoring import Scorer, ScoringEngine
@@ -133,7 +133,8 @@ class StackedEngine(ScoringEngine):
     ) -> NDArray[np.float64]:
         """Train one group of seats, sorted by steps, the longest first; return the losses that they report, ``[S]``."""
         program.start(jobs, recipe)
-        batches, steps = Batches.of(plans, self.device, self.dtype), self._steps_of(program)
+        batches = Batches.of(plans, self.device, self.dtype)
+        steps = _steps if self._graphs is None else self._graphs.setdefault(program, Graphs(_steps))
         for begin, end, active, width in batches.segments:
             bound = program.bind(active, width)
             taken = batches.samples[begin:end, :active, :width].reshape(end - begin, -1)
@@ -144,10 +145,6 @@ class StackedEngine(ScoringEngine):
             segment = Segment(taken, targets.contiguous(), weights, tally, batches.reports[begin:end])
             steps(bound, x, segment, recipe.momentum, lr)
         return program.total.view(-1).double().cpu().numpy().copy()
-
-    def _steps_of(self, program: Program) -> Steps:
-        """Return what takes a program's steps: the function itself, or the graphs that replay it."""
-        return _steps if self._graphs is None else self._graphs.setdefault(program, Graphs(_steps))
 
 
 def _steps(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> None:

@@ -357,7 +357,8 @@ class Ledger:
             if walk.tally.count > walk.count:
                 continue  # its head is not reached yet
             for one in batch:
-                if one.number > after and round in (None, one.round) and _touches(one, account):
+                named = account is None or account in dict(one.transaction.postings)
+                if named and one.number > after and round in (None, one.round):
                     yield one
             batch = []
         self._walk = walk
@@ -382,8 +383,3 @@ class Ledger:
             'receipt of client 0, round 0: saw 2 transactions, the book has 0: its tail is cut'
         """
         return verify(self.file, self.book, self.floor, receipts, public=self.public)
-
-
-def _touches(record: Record, account: str | None) -> bool:
-    """Say whether a transaction has a posting to the account; None stands for any."""
-    return account is None or any(name == account for name, _ in record.transaction.postings)

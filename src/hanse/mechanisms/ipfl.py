@@ -1258,21 +1258,7 @@ def ipfl(
         related: how much two clients' changes must have in common for them to trade. "none", as in the paper: nothing.
         start: whether a client with imports trains from its "own" model or from its "centre".
     """
-    part = IPFL(
-        lam,
-        eta,
-        cost,
-        eagerness,
-        distance,
-        of,
-        bounded=bounded,
-        pricing=pricing,
-        keep_best=keep_best,
-        adapters=adapters,
-        related=related,
-        start=start,
-    )
-    return market_of("ipfl", part)
+    return market_of("ipfl", IPFL(**locals()))  # its options are the part's
 
 
 def ipfl_posted(
@@ -1319,22 +1305,4 @@ def ipfl_posted(
         by: which samples ``per_thousand`` counts: all samples of the model's owner ("size"), or only as many as the
             buyer's weight for the model stands for ("weight").
     """
-    part = IPFL(
-        lam,
-        eta,
-        cost,
-        eagerness,
-        distance,
-        of,
-        bounded=bounded,
-        pricing="posted",
-        keep_best=keep_best,
-        adapters=adapters,
-        flat=flat,
-        per_thousand=per_thousand,
-        related=related,
-        evidence=evidence,
-        start=start,
-        by=by,
-    )
-    return market_of("ipfl_posted", part)
+    return market_of("ipfl_posted", IPFL(pricing="posted", **locals()))

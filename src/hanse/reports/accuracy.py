@@ -95,7 +95,8 @@ def _main_curves(groups: Sequence[SeedGroup]) -> tuple[list[tuple[str, str, str,
     curves, meaning = list[tuple[str, str, str, float]](), dict[str, str]()
     usual = {ACCURACY, LOSS}
     for reading in dict.fromkeys(run.main for group in groups for run in group.runs if run.main not in usual):
-        title, better = _capital(reading.title), "lower" if reading.less_is_better else "higher"
+        title, better = reading.title, "lower" if reading.less_is_better else "higher"
+        title = title[:1].upper() + title[1:]  # "AUC" stays "AUC"
         server, own = f"test/{reading.key}", f"client/test_{reading.key}"
         curves.append(
             (server, f"Test {reading.title}", f"{reading.title} on the test set{_unit(reading)}", reading.factor)
@@ -109,11 +110,6 @@ def _main_curves(groups: Sequence[SeedGroup]) -> tuple[list[tuple[str, str, str,
             f"value, without those that the experiment makes cheat; {better} is better."
         )
     return curves, meaning
-
-
-def _capital(text: str) -> str:
-    """Return a text with a capital letter at its start, the rest as it is ("AUC" stays "AUC")."""
-    return text[:1].upper() + text[1:]
 
 
 def _unit(reading: Reading) -> str:

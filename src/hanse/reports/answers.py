@@ -183,7 +183,9 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
     told = []
     if not missing:
         seeds = sum(any(answer != "unknown" for answer in answers) for answers in by_seed)
-        told.append(_counted(counts, seeds, len(fits), *_honest_of(group)))
+        honest = honest_of(first)
+        left_out = 0 if honest is None else first.num_clients - len(honest)
+        told.append(_counted(counts, seeds, len(fits), "honest " if left_out else "", left_out))
     differences = [_differences(list(one.values())) for one in fits]
     if any(len(one) for one in differences):
         told.append(_by_how_much(differences, first.main))
@@ -228,13 +230,6 @@ def _beside(worth: Floats, by: str) -> str:
     """
     gained = int((np.round(worth, 6) > 0).sum())
     return f"{by} {f'all {gained}' if gained == len(worth) else f'{gained} of {len(worth)}'} clients gained."
-
-
-def _honest_of(group: SeedGroup) -> tuple[str, int]:
-    """Return how to call the clients of whom joining is counted, "honest " if others are left out, and how many are."""
-    honest = honest_of(group.runs[0])
-    left_out = 0 if honest is None else group.runs[0].num_clients - len(honest)
-    return ("honest " if left_out else ""), left_out
 
 
 def _counted(counts: Sequence[Answer], seeds: int, of: int, kind: str = "", left_out: int = 0) -> str:

@@ -1010,8 +1010,7 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     whole = Series("the whole budget", found.totals[kept], SURE * found.last.sampling[kept])
     said = [
         f"With {less.budget} models a round, {less.same} of the {less.of} best clients are the same, and "
-        + (f"the sums of {_plural(len(less.flips))} surely have" if less.flips else "no sum surely has")
-        + " the other sign."
+        f"the sums of {len(less.flips) or 'no'} client{'s' * (len(less.flips) != 1)} surely have the other sign."
         for less in smaller
     ]
     caption = (
@@ -1023,10 +1022,6 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     title = f"Values by budget: {group.label}"
     marks = Bars(tuple(f"client {found.labels[i]}" for i in kept), (*series, whole))
     return [Chart(f"value-budgets-{name}", _SECTION, title, caption, marks, x="total value")]
-
-
-def _plural(count: int) -> str:
-    return f"{count} client{'s' if count > 1 else ''}"
 
 
 def _scores(group: SeedGroup, name: str) -> list[Chart]:
@@ -1049,24 +1044,20 @@ def _scores(group: SeedGroup, name: str) -> list[Chart]:
         y = np.append(seats.score[mine], seats.score[mine][-1])
         kept = even(len(x), MOST_COLUMNS)
         lines.append(Line(f"client {run.client_label(ranked[i])}", x[kept], y[kept]))
+    recorded = np.isfinite(seats.error).any() or np.isfinite(seats.drawn).any()
+    sure = "How sure the values behind it are" + (
+        ", the bars of total contributions show." if recorded else " is not known."
+    )
     caption = (
         "The score by which the mechanism decides whom to select: an average over the client's rounds, not a sum. It "
         "changes only when the client takes part. Shown are the highest and the lowest at the end of "
-        f"{run.name}. {_score_error(run)}"
+        f"{run.name}. {sure}"
     )
     title = f"The score it selects by: {group.label}, {run.label.rpartition(', ')[2]}"
     marks = Lines(tuple(lines), steps=True, zero=True)
     return [
         Chart(f"contribution-score-{name}", _SECTION, title, caption, marks, x="rounds played", y="cumulative value")
     ]
-
-
-def _score_error(run: RunRecord) -> str:
-    """Return a sentence on how sure the values are that the scores are made of."""
-    seats = run.seats
-    if not np.isfinite(seats.error).any() and not np.isfinite(seats.drawn).any():
-        return "How sure the values behind it are is not known."
-    return "How sure the values behind it are, the bars of total contributions show."
 
 
 def ends(count: int, first: int, last: int) -> list[int]:

@@ -308,7 +308,10 @@ def who_gains(
     )
     results: list[list[Gain]] = []
     notes = list[str]()
-    settings = [_of_split(read, test, rounds, seed + split) for split in range(splits)]
+    settings: list[dict[str, Any]] = [
+        {"data": {"source": read.table(), "client_test": test, "seed": own}, "run": {"rounds": rounds, "seed": own}}
+        for own in range(seed, seed + splits)
+    ]
     plan.check(settings[0])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
@@ -321,14 +324,6 @@ def who_gains(
     return Joining(
         tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told, (*dict.fromkeys(notes),)
     )
-
-
-def _of_split(read: _Source, test: float, rounds: int, seed: int) -> dict[str, Any]:
-    """Return the sections of all experiments on one split of the data."""
-    return {
-        "data": {"source": read.table(), "client_test": test, "seed": seed},
-        "run": {"rounds": rounds, "seed": seed},
-    }
 
 
 def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:

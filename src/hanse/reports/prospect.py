@@ -96,7 +96,9 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
     """
     mechanism = experiment.mechanism.built
     data, why = _data(experiment)
-    clients = _number_of_clients(experiment, data)
+    # natural clients may be fewer than the file says
+    pooled = experiment.data.partition.name == "pooled"
+    clients = data.num_clients if data is not None else 1 if pooled else experiment.data.clients
     if isinstance(client, str):
         if data is None or not data.names:
             raise UserError(f"--client {client}: must be a number, since the clients have no names before the run")
@@ -177,13 +179,6 @@ def _data(experiment: Experiment) -> tuple[FederatedData | None, str]:
         return build_data(experiment.data.model_copy(update={"download": False})), ""
     except UserError as wrong:
         return None, wrong.lines[0] if wrong.lines else "the data cannot be loaded"
-
-
-def _number_of_clients(experiment: Experiment, data: FederatedData | None) -> int:
-    """Return how many clients there are, by the data if they are here (natural clients may be fewer), or the file."""
-    if data is not None:
-        return data.num_clients
-    return 1 if experiment.data.partition.name == "pooled" else experiment.data.clients
 
 
 def _agreed(experiment: Experiment, client: int, clients: int, profile: Mapping[str, Any]) -> int | None:

@@ -28,7 +28,7 @@ from hanse.core.entry import Transaction
 from hanse.core.history import History
 from hanse.core.part import State
 from hanse.core.table import Block, Seats, Table, Updates
-from hanse.federation.account import Account, account_from
+from hanse.federation.account import account_from
 from hanse.runs.arrivals import Flight, Underway
 from hanse.runs.round import LoopState
 
@@ -281,13 +281,14 @@ def load(path: Path, device: torch.device) -> Snapshot:
     book = Book(**known["book"] | {"peaks": tuple(map(bytes.fromhex, known["book"]["peaks"]))})
     home = tensors["table/home"].numpy()
     moved = tensors["table/moved"].numpy()
+    kept = known.get("accounts")
     underway = Underway(known.get("clock", 0.0), _flights(tensors, known.get("flights", ()), device))
     state = LoopState(
         known["round"], table, home, states, book,
         personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
         held=tensors["table/held"].numpy() if "table/held" in tensors else None,
         on_server=tensors["on_server"].numpy() if "on_server" in tensors else None,
-        accounts=_accounts(known.get("accounts")),
+        accounts=None if kept is None else {int(client): account_from(one) for client, one in kept.items()},
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
@@ -303,8 +304,3 @@ def played_settings(folder: Path) -> str:
         with suppress(*wrong), safe_open(path, "pt") as file:
             return str(json.loads((file.metadata() or {})["notes"]).get("settings", ""))
     return ""
-
-
-def _accounts(kept: Mapping[str, Any] | None) -> dict[int, Account] | None:
-    """Return the privacy accounts of a snapshot by client; None: it has none."""
-    return None if kept is None else {int(client): account_from(one) for client, one in kept.items()}

@@ -43,7 +43,8 @@ def apply(sections: Sections, overrides: Sequence[str]) -> tuple[Sections, list[
     Raises:
         UserError: an override is malformed, or removes a key that does not exist.
     """
-    written_for, given = name_of(sections), _mechanism_keys(overrides)
+    written_for, paths = name_of(sections), [_split(one)[0] for one in overrides]
+    given = {keys[1] for keys in paths if keys[0] == "mechanism" and len(keys) > 1}
     changed = changed_by(sections, overrides)
     kept, gone = fitting(changed, [written_for] if written_for else [], but=given)
     name = name_of(kept)
@@ -117,11 +118,6 @@ def _has(name: str, key: str, value: Any) -> bool:
         return own is not None and set(value) <= set(inspect.signature(type(own)).parameters)
     except (UserError, TypeError, ValueError):  # no such mechanism, or one that cannot be asked: the check says so
         return True
-
-
-def _mechanism_keys(overrides: Sequence[str]) -> set[str]:
-    """Return the mechanism's options that overrides give by key."""
-    return {keys[1] for keys in (_split(one)[0] for one in overrides) if keys[0] == "mechanism" and len(keys) > 1}
 
 
 def _split(override: str) -> tuple[list[str], str]:

@@ -196,7 +196,9 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
     config = read_toml(folder / "config.toml")
     if not table(config, "mechanism"):
         return f"{folder / 'config.toml'}: names no mechanism, so nobody can say what its rule posts"
-    units, clients, kinds = _grant(config), _registered(folder, config), _kinds(folder, config)
+    asked = table(config, "clients").get("grant")
+    units = round((float(asked) if is_number(asked) else ClientsSection().grant) * TOKEN)
+    clients, kinds = _registered(folder, config), _kinds(folder, config)
     bonds = Bonds.of(config)
     parts, given = _parts(config), dict[str, int]()
     opened, last = set[str](), 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
@@ -224,12 +226,6 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
             return f"{where}: is of the kind '{transaction.kind}', which the run's payment rule does not post ({named})"
         opened |= {name for name, _ in transaction.postings}
     return ""
-
-
-def _grant(config: Mapping[str, Any]) -> int:
-    """Return the units that a new client gets."""
-    given = table(config, "clients").get("grant")
-    return round((float(given) if is_number(given) else ClientsSection().grant) * TOKEN)
 
 
 def _parts(config: Mapping[str, Any]) -> int:

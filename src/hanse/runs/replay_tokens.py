@@ -22,7 +22,7 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, read_arrays, read_toml
 from hanse.core.entry import Transaction, pool
-from hanse.games.tokens import Movement, settle_tier, share_out
+from hanse.games.tokens import settle_tier, share_out
 from hanse.mechanisms.pifl import TokenManager, moved_bids, tier_transactions
 from hanse.mechanisms.registry import built_in_parts
 from hanse.runs.replay_bonds import BONDS
@@ -78,7 +78,8 @@ class _Replay:
             else:
                 moved = share_out(**given, returned=self._said(k, given, steps.get(f"reimburse/{k}")))
             moved = self.rule.shared(moved, seats)
-            self.pools[k] = self.pools.get(k, 0) + _into_pool(moved)
+            grown = sum(units if equation == "6" else -units for equation, _, _, units in moved)
+            self.pools[k] = self.pools.get(k, 0) + grown
             found += tier_transactions(k, moved)
         return found
 
@@ -102,11 +103,6 @@ class _Replay:
         self.seats = seats
 
 
-def _into_pool(moved: Sequence[Movement]) -> int:
-    """Return by how many units a tier's pool has grown."""
-    return sum(units if equation == "6" else -units for equation, _, _, units in moved)
-
-
 def replay_tokens(
     folder: Path, history: Iterable[tuple[int, Transaction]], through: int | None = None, settled: bool = False
 ) -> tuple[int | None, str]:
@@ -128,7 +124,8 @@ def replay_tokens(
     rule = built_in_parts(read_toml(folder / "config.toml")).get("settle")
     if not isinstance(rule, TokenManager):
         return None, ""
-    groups = ((round, [t for _, t in same]) for round, same in groupby(_but_grants(history), key=lambda one: one[0]))
+    own = (one for one in history if one[1].kind != "grant" and one[1].kind not in BONDS)  # what the manager posts
+    groups = ((round, [t for _, t in same]) for round, same in groupby(own, key=lambda one: one[0]))
     replay, count, last, ahead = _Replay(rule), 0, -1, next(groups, None)
     for line in json_lines(folder / METRICS, ("round",)):
         last, there = int(line["round"]), list[Transaction]()
@@ -154,11 +151,6 @@ def replay_tokens(
         if differs := unlike(dated, replay.settled({}, there) if dated == last + 1 else [], there):
             return count, differs
     return count, ""
-
-
-def _but_grants(history: Iterable[tuple[int, Transaction]]) -> Iterator[tuple[int, Transaction]]:
-    """Yield the transactions that the token manager posts."""
-    return (one for one in history if one[1].kind != "grant" and one[1].kind not in BONDS)
 
 
 def _due(replay: _Replay, record: Arrays, line: Mapping[str, Any], posted: Sequence[Transaction]) -> list[Transaction]:

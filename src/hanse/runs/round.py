@@ -281,7 +281,9 @@ def play_round(setup: Setup, state: LoopState) -> Played:
     if setup.accounts is not None:
         setup.accounts.accounts = state.accounts or {}
     now = _begin(setup, state, "open")
-    now = _ask_at_the_start(setup, now)
+    # grants come first: a bid that is asked for below may already be paid from one
+    now = _proved(setup, _without_leavers(setup, _granted(setup, now)))
+    now = _without_leavers(setup, _ask(setup, now, "open"))  # and those who say now that they leave
     now = _settled(setup, now)
 
     now = _select(setup, now)
@@ -419,14 +421,6 @@ def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
         setup.context, state.round, stage, present, state.table, state.home, setup.judge, book=state.book, refusals=lost
     )
     return _Now(view, state.states, port, state.history, underway)
-
-
-def _ask_at_the_start(setup: Setup, now: _Now) -> _Now:
-    """Give newcomers their grant, leave out who has left, and ask what parts want to know before SELECT."""
-    # grants come first: a bid that is asked for below may already be paid from one
-    now = _granted(setup, now)
-    now = _proved(setup, _without_leavers(setup, now))
-    return _without_leavers(setup, _ask(setup, now, "open"))  # and those who say now that they leave
 
 
 def _proved(setup: Setup, now: _Now) -> _Now:

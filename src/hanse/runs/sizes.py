@@ -111,7 +111,8 @@ class ProvedSizes(Part):
             elif not view.book.can_pay(account_of(c), self.bond):
                 refused.append((c, f"cannot pay the bond of {say(self.bond)} tokens for its size"))
             else:
-                posted.append(_bond(c, self.bond, f"{answer.size} samples, root {answer.root}"))
+                paid = (account_of(c), -self.bond), (escrow(c), self.bond)
+                posted.append(Transaction(f"{BOND}/{c}", BOND, paid, f"{answer.size} samples, root {answer.root}"))
                 after["root"][c] = np.frombuffer(bytes.fromhex(answer.root), np.uint8)
                 after["size"][c], after["asked"][c], after["standing"][c] = answer.size, 0, COMMITTED
         return Heard(posted, refused, after)
@@ -207,11 +208,6 @@ def _commitment(state: State, client: int) -> Commitment:
 def _copied(state: State) -> dict[str, NDArray[np.int64]]:
     """Return a copy whose arrays may be written into."""
     return {name: array.copy() for name, array in state.items()}
-
-
-def _bond(client: int, units: int, memo: str) -> Transaction:
-    """Return the transaction that puts a client's bond into escrow."""
-    return Transaction(f"{BOND}/{client}", BOND, ((account_of(client), -units), (escrow(client), units)), memo)
 
 
 def _released(client: int, units: int, to: str, kind: str, memo: str) -> Transaction:

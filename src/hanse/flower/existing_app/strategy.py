@@ -43,7 +43,7 @@ from hanse.flower.existing_app.result import EvaluateFn, ServerTest, Told, aggre
 from hanse.flower.members import Hello, Members
 from hanse.flower.nodes import gathered
 from hanse.learning.by_function import FunctionEngine, FunctionJudge
-from hanse.learning.figures import Figures, as_figures
+from hanse.learning.figures import as_figures
 from hanse.learning.job import Problem
 from hanse.mechanisms.demands import demands_of
 from hanse.mechanisms.registry import REASONS, unmet_needs
@@ -242,10 +242,6 @@ class MechanismStrategy:
 
     # ---- before round 0
 
-    def _asks(self) -> list[str]:
-        """Return what the mechanism asks beside training, a line for each part that does."""
-        return [line for demand in demands_of(self.experiment.mechanism.built) if (line := demand.question) is not None]
-
     def _hellos(self, grid: Grid, nodes: Mapping[str, Any], timeout: float) -> list[tuple[str, Hello]]:
         """Return what is known of each node, by key, in the order of their client ids.
 
@@ -253,7 +249,8 @@ class MechanismStrategy:
             UserError: the mechanism asks questions, and some apps do not answer them or have not said so in time.
         """
         said: dict[str, Hello] = {}
-        if questions := self._asks():
+        demands = demands_of(self.experiment.mechanism.built)
+        if questions := [line for demand in demands if (line := demand.question) is not None]:
             said, silent = introduced(grid, nodes, min(timeout, ASK_S))
             if len(said) + len(silent) < len(nodes):
                 late = len(nodes) - len(said) - len(silent)
@@ -301,7 +298,10 @@ class MechanismStrategy:
             return first.clone() if k == 0 or self.another is None else form.row(self.another(k))
 
         context = Context(clients, rounds, seed, experiment.train.recipe, form.layout, initial, mechanism.slots())
-        judge = FunctionJudge(None if self.evaluate is None else self._judged(form))
+        evaluate = self.evaluate
+        judge = FunctionJudge(
+            None if evaluate is None else lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")
+        )
         samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
         data = RemoteData.of([1] * clients, (1,), None, None, samples if server.evaluate_fn is not None else None)
         return Setup(
@@ -319,12 +319,6 @@ class MechanismStrategy:
             floor=round(experiment.ledger.floor * TOKEN),
             about=describe(mechanism.slots(), {}, Loyal(), [], clients, seed),
         )
-
-    def _judged(self, form: Form) -> Callable[[Tensor], Figures]:
-        """Return a function that judges a row ``[P]`` by the user's ``evaluate``."""
-        evaluate = self.evaluate
-        assert evaluate is not None
-        return lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")
 
     # ---- after the last round
 
