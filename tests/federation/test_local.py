@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.core.port import (
     Ask,
     Confused,
@@ -148,20 +149,18 @@ def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
     assert second.refused == "has 1 samples to train on; 2 are needed"
 
 
-def test_a_diverging_client_is_refused_and_the_round_goes_on() -> None:
-    run = hanse.run(
-        hanse.Experiment(
-            data={"clients": 4},
-            model={"name": "mlp", "hidden": [8]},
-            mechanism={"name": "fedavg", "clients_per_round": 4},
-            train={"lr": 1e30, "epochs": 3},
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": 2},
+def test_a_first_round_in_which_every_client_diverges_ends_the_run() -> None:
+    with pytest.raises(UserError, match="NaN or infinite"):
+        hanse.run(
+            hanse.Experiment(
+                data={"clients": 4},
+                model={"name": "mlp", "hidden": [8]},
+                mechanism={"name": "fedavg", "clients_per_round": 4},
+                train={"lr": 1e30, "epochs": 3},
+                engine={"train": "stacked", "threads": 1},
+                run={"rounds": 2},
+            )
         )
-    )
-    assert [m["answered"] for m in run.metrics] == [0, 0]
-    assert [m["refused"] for m in run.metrics] == [4, 4]
-    assert all("nan" in s["refused"] or "NaN" in s["refused"] for s in run.clients)
 
 
 def test_stragglers_of_a_recipe_in_steps_take_fewer_steps() -> None:

@@ -697,7 +697,7 @@ def test_what_is_missing_is_named() -> None:
         ({"mechanism": "pifl"}, "asks clients"),
         ({"mechanism": "ipfl", "data": {"client_validation": 0.1}}, "asks clients"),
         ({"mechanism": "fedgen"}, "label counts"),
-        ({"mechanism": "oort"}, "Oort"),
+        ({"mechanism": "oort"}, "'oort'"),
         ({"behaviour": {"noisy": {}}}, "behaviour.noisy"),
         ({"sizes": {"proved": True}}, "not with sizes.proved"),
         (

@@ -173,9 +173,9 @@ def test_rows_and_targets_of_another_size_are_not_read() -> None:
     job = replace(jobs_of(row, [40])[0], start=row[:-1])
     with pytest.raises(IndexError, match=rf"seat 0: a row \[{len(row) - 1}\] for {len(row)} parameters"):
         engine.train(pool, [job], RECIPES["epochs"], 0.1)
-    with pytest.raises(IndexError, match=r"11 numbers.*12 inputs"):
+    with pytest.raises(UserError, match=r"11 numbers.*12 inputs"):
         engine.score(row[None], Samples(pool.x[:, :11], pool.y))
-    with pytest.raises(IndexError, match=f"rows of {len(row) - 1} numbers for {len(row)} parameters"):
+    with pytest.raises(UserError, match=f"rows of {len(row) - 1} numbers for {len(row)} parameters"):
         engine.score(row[None, :-1], pool)
     problem, row = build_problem("mlp", (12,), None, 1, hidden=[8])
     pool = made((12,), None)
