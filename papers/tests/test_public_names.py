@@ -16,10 +16,12 @@ import hanse_papers
 ROOT = Path(__file__).parents[2]
 
 UNDOCUMENTED = {
+    "hanse.base": "toml",
     "hanse.base.errors": "MachineError nearest",
     "hanse.base.factories": "Positive Rate Weight named_choice",
     "hanse.base.files": "write_whole",
     "hanse.base.lock": "Hold",
+    "hanse.base.terminal": "Terminal",
     "hanse.base.toml": "flat",
     "hanse.base.wings": "Command Wing",
     "hanse.cli.options": "Workers err out resumable say",

@@ -43,5 +43,7 @@ class _Plain:
 @contextmanager
 def plainly() -> Iterator[None]:
     """Within this context, clean what is printed to standard output and standard error."""
-    with redirect_stdout(_Plain(sys.stdout)), redirect_stderr(_Plain(sys.stderr)):
+    # a stream that the caller closed is None, and stays so
+    out, err = (stream and _Plain(stream) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(out), redirect_stderr(err):
         yield
