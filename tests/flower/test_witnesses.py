@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deployed import experiment, network, plan
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import KEY
@@ -195,10 +196,11 @@ def test_join_shows_the_witness_key_and_refuses_a_file_without_it(
     key = (tmp_path / "home" / "witness.pub").read_text().strip()
     assert key in capsys.readouterr().out
     file = tmp_path / "witnesses.txt"
-    file.write_text(f"other {'0' * 64}\n")
+    other = Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex()
+    file.write_text(f"other {other}\n")
     with pytest.raises(UserError, match="own key"):
         _witness(tmp_path / "home", file)
-    file.write_text(f"mine {key}\nother {'0' * 64}\n")
+    file.write_text(f"mine {key}\nother {other}\n")
     _witness(tmp_path / "home", file)
     assert "2 witnesses" in capsys.readouterr().out
     assert os.environ[WITNESSES] == str(file)

@@ -164,7 +164,7 @@ class Agreement:
         >>> experiment = hanse.Experiment(data={"clients": 4}, mechanism="power_of_choice", run={"rounds": 3})
         >>> agreed = Agreement.of(experiment, run="mine", network="town", operator=bytes(32), day="2026-11-28")
         >>> agreed.expires, agreed.questions["Test"].in_all - agreed.questions["Test"].a_round * agreed.replays
-        ('2027-11-28', 3)
+        ('2027-11-28', 6)
         >>> job = {**agreed.job, "run": "mine", "client": 0}
         >>> agreed.allows(Asked(0, "2026-11-28", job, {"Train": (1, 1)}), Tally())
         >>> agreed.allows(Asked(0, "2026-11-28", job, {"Gradient": (1, 1)}), Tally())

@@ -148,7 +148,7 @@ class FlowerFederation:
         (array([0, 1, 2, 3]), 4)
         >>> replies = federation.exchange(0, [Request(2, (Ask("stay", {}),))], None, None)
         >>> [(reply.client, reply.refused) for reply in replies]
-        [(2, None)]
+        [(2, 'beyond the agreement ...: asks for Ask, which was not agreed')]
     """
 
     grid: Grid

@@ -25,7 +25,6 @@ from hanse.games.coalitions import (
     players,
     whole_number,
 )
-from hanse.games.jackknife import t_factor
 
 _BATCH = 4096  # permutations that walk together
 
@@ -36,8 +35,7 @@ class Estimate:
 
     Attributes:
         values: ``[n]``, float64.
-        standard_errors: ``[n]``, the standard errors of ``values``, multiplied by Student's factor, so that 1.96 of
-            them to either side are a 95 % interval. NaN: fewer than two independent samples were taken.
+        standard_errors: ``[n]``, the standard errors of ``values``. NaN: fewer than two independent samples were taken.
         evaluations: how many worths the algorithm requested, including ``v({})``, ``v(N)`` and repetitions:
             ``1 + n * permutations`` if no permutation was cut short.
         distinct: how many different coalitions were really evaluated.
@@ -135,9 +133,7 @@ def monte_carlo_result(
     marginals = np.concatenate([estimate for estimate, _, _ in walked])
     # permutations are drawn independently, so that the errors are those of a plain mean
     m = len(rows)
-    errors = np.full(n, np.nan)
-    if m > 1:
-        errors = t_factor(m - 1) * marginals.std(axis=0, ddof=1) / math.sqrt(m)
+    errors = marginals.std(axis=0, ddof=1) / math.sqrt(m) if m > 1 else np.full(n, np.nan)
     walks = Walks(rows, np.concatenate([places for _, _, places in walked]))
     return Estimate(marginals.mean(axis=0), errors, 1 + m * n, memo.distinct, m, walks)
 

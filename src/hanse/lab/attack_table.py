@@ -364,7 +364,7 @@ def judged(cells: Sequence[Cell], seeds: int, margin: float) -> list[Cell]:
     Examples:
         >>> cells = [Cell("m", "good", [0.9, 1.0, 1.1, 1.0]), Cell("m", "bad", [-0.9, -1.0, -1.1, -1.0])]
         >>> [(cell.word, round(cell.low, 3), round(cell.high, 3)) for cell in judged(cells, 4, 0.05)]
-        [('pays', 0.829, 1.171), ('does not pay', -1.13, -0.87)]
+        [('pays', 0.87, 1.13), ('does not pay', -1.171, -0.829)]
     """
     from scipy.special import stdtrit  # late: it takes longer to import than a short run
 

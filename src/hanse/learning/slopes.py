@@ -34,19 +34,18 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class Slopes:
     """The mean loss gradient of a model on each of B blocks of samples, in evaluation mode.
 
-        Attributes:
-            problem: the model and its loss.
-            samples: the samples. If all blocks are processed at once, a copy in the blocks' order is kept.
-            blocks: the positions of each block's samples, none of them empty.
+    Attributes:
+        problem: the model and its loss.
+        samples: the samples. If all blocks are processed at once, a copy in the blocks' order is kept.
+        blocks: the positions of each block's samples, none of them empty.
 
-        Examples:
-            >>> from hanse.base.errors import gated
-    from hanse.core.table import Layout
-            >>> module = nn.Linear(1, 1, bias=False)
-            >>> samples = Samples(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]))
-            >>> slopes = Slopes(Problem(module, Layout.of(module), "mse"), samples, torch.arange(2).split(1))
-            >>> slopes(torch.zeros(1)).flatten().tolist()  # of (w - 3)^2 and (2 w - 4)^2 at w = 0
-            [-6.0, -16.0]
+    Examples:
+        >>> from hanse.core.table import Layout
+        >>> module = nn.Linear(1, 1, bias=False)
+        >>> samples = Samples(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]))
+        >>> slopes = Slopes(Problem(module, Layout.of(module), "mse"), samples, torch.arange(2).split(1))
+        >>> slopes(torch.zeros(1)).flatten().tolist()  # of (w - 3)^2 and (2 w - 4)^2 at w = 0
+        [-6.0, -16.0]
     """
 
     problem: Problem
