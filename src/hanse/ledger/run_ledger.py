@@ -221,12 +221,12 @@ def verify_run(
     played = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
     planned = table(read_toml(folder / "config.toml"), "run").get("rounds")
     over = claim.finished or (isinstance(planned, int) and 0 < planned <= played)
-    # a run that pays settles once more after its last round; one whose book only closes rounds does not
+    # a run that pays settles once more after its last round; a book without payments needs no more
     if (
         verdict.ok
         and over
         and played not in closes.seen
-        and any(record.transaction.kind != CLOSE for record in ledger.history())
+        and any(record.transaction.postings for record in ledger.history())
     ):
         lacks = f"all {played} rounds were played, and the book lacks the last settlement; if the run was interrupted, "
         return replace(verdict, wrong=f"{lacks}'{going_on(folder)}' writes it")

@@ -102,7 +102,8 @@ def strategy(
         'greedyfed'
         >>> strategy("greedyfed", clients_per_round=3)
         Traceback (most recent call last):
-        hanse.base.errors.UserError: mechanism.value: 'gtg' needs evaluate=..., a function that says what a model is worth
+        hanse.base.errors.UserError: mechanism.value: 'gtg' needs evaluate=..., a function that says what a model is
+        worth
     """
     table = mechanism
     if isinstance(mechanism, str):
