@@ -45,7 +45,7 @@ def test_it_imports_nothing_of_hanse() -> None:
     imported = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {a.name for n in imported if isinstance(n, ast.Import) for a in n.names}
     names |= {str(n.module) for n in imported if isinstance(n, ast.ImportFrom)}
-    assert names == {"gzip", "json", "tomllib", "pathlib", "numpy", "scipy.stats"}
+    assert names == {"gzip", "itertools", "json", "tomllib", "pathlib", "numpy", "scipy.stats"}
 
 
 def test_its_tables_are_whole_and_their_margins_are_the_claims() -> None:
