@@ -10,7 +10,8 @@ demo: $(READY)  ## set up, then train a federation on real digits and write a re
 
 # one worker more than there are cores: many of the long tests wait for other processes
 WORKERS = $$(($$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1))
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
+# compiled files are kept: the tests start hundreds of processes that import hanse
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
 test: $(READY)  ## set up, then run the tests that every change must pass
 	$(PYTEST) -n auto

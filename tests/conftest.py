@@ -6,14 +6,23 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 import pytest
-import rotation  # noqa: F401  before any worker process starts
 import torch
 from hypothesis import settings
+from rotation import is_its_turn  # before any worker process starts
 
 settings.register_profile("hanse", deadline=None)
 settings.load_profile("hanse")
 
 needs_papers = pytest.mark.skipif(find_spec("hanse_papers") is None, reason="needs hanse-papers: pip install -e papers")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to nightly runs what takes turns, unless it is its own; all tests of a commit have the same turn."""
+    for item in items:
+        mark = item.get_closest_marker("by_turns")
+        if mark is not None and not is_its_turn(item.nodeid, *mark.args):
+            item.add_marker(pytest.mark.nightly)
 
 
 def pytest_runtest_setup() -> None:

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
+from zlib import crc32
 
 import pytest
 
@@ -24,6 +25,11 @@ HEAD = int(os.environ.setdefault("HANSE_TEST_HEAD", str(_head())))
 def in_turn(cases: Sequence[Case], of: int, head: int = HEAD) -> list[Case]:
     """Return the cases whose number modulo ``of`` is the commit's: the same ones at the same commit."""
     return [case for number, case in enumerate(cases) if number % of == head % of]
+
+
+def is_its_turn(name: str, of: int, turn: int | None = None, head: int = HEAD) -> bool:
+    """Return whether the commit plays this test: the turn that it is given, else one that its name stands for."""
+    return ((crc32(name.encode()) if turn is None else turn) - head) % of == 0
 
 
 def rotating(cases: Sequence[Case], of: int, mark: Callable[..., object] | None = None) -> list[object]:

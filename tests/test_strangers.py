@@ -95,7 +95,7 @@ def untouched(folder: Path) -> bool:
 DRAWN = [name for name, (_, refused_by) in DAMAGES.items() if "report" not in refused_by]
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", rotating(list(DAMAGES), 4))
 def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
     folder: Path, run_hanse: Hanse, damage: str
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
         assert untouched(folder), name
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", rotating(list(DAMAGES), 4))
 def test_a_damaged_directory_is_loaded_or_refused_in_a_line(folder: Path, damage: str) -> None:
     DAMAGES[damage][0](folder)
     with contextlib.suppress(UserError):
@@ -134,7 +134,7 @@ def test_a_report_of_what_is_left_is_drawn(
     assert untouched(folder)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", rotating(list(DAMAGES), 4))
 def test_the_live_page_shows_what_is_left_of_a_damaged_directory(folder: Path, damage: str) -> None:
     DAMAGES[damage][0](folder)
     (folder.parent / "victim" / "file.txt").write_text('{"round": 77}\n')

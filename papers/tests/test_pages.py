@@ -153,6 +153,7 @@ def test_pages_that_are_not_what_the_results_give_are_found(
     assert not (folder / "figures" / "old.svg").exists()
 
 
+@pytest.mark.slow
 def test_the_pages_are_what_the_kept_results_give(
     pages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

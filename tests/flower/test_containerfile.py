@@ -122,6 +122,7 @@ def test_the_containerfile_installs_nothing_without_a_hash() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(3, 1)
 def test_the_containerfile_builds_and_its_node_joins(wheel: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     folder, given = wheel
     net = network(tmp_path / "net", 1)

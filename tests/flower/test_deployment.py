@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import MECHANISMS, PAYMENTS, clients, experiment, final, kinds, network, plan
+from rotation import rotating
 
 import hanse
 from hanse.ledger.index import difference
@@ -18,9 +19,10 @@ from hanse.ledger.run_ledger import open_ledger
 pytestmark = pytest.mark.slow
 
 
-def test_engines_agree_local_and_deployment(subtests: pytest.Subtests, tmp_path: Path) -> None:
-    """One after another on one deployment: bringing one up takes longer than a run. Others play FedAvg on a network."""
-    played = [name for name in MECHANISMS if name != "fedavg"]
+# fedavg is what other tests play on a network
+@pytest.mark.parametrize("played", rotating([["greedyfed", "pifl"], ["gtfedavg", "ipfl"]], 2), ids="-".join)
+def test_engines_agree_local_and_deployment(played: list[str], subtests: pytest.Subtests, tmp_path: Path) -> None:
+    """One after another on one deployment: bringing one up takes longer than a run."""
     net = network(tmp_path / "net", 5)
     try:
         net.up()

@@ -32,6 +32,8 @@ from hanse.flower.valued.reaggregate import Again, Child, NotAgain, pickled
 from hanse.flower.valued.states import Kept, states
 from hanse.runs.run_record import load_run
 
+pytestmark = pytest.mark.by_turns(5)  # each starts a process of its own for each aggregate that it makes again
+
 QUIET = logging.getLogger("bystander")
 
 

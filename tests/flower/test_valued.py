@@ -37,6 +37,8 @@ from hanse.reports.statement_page import render
 from hanse.runs.run_record import load_run
 from hanse.wings.operate.page.live_run import progress_of
 
+pytestmark = pytest.mark.by_turns(5)  # each starts a process of its own for each aggregate that it makes again
+
 ROUNDS = 3
 
 

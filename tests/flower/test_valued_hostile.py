@@ -39,6 +39,8 @@ from test_valued import ROUNDS, evaluate, gaps, plain, watched
 from hanse.base.errors import UserError
 from hanse.runs.run_record import load_run
 
+pytestmark = pytest.mark.by_turns(5)  # each starts a process of its own for each aggregate that it makes again
+
 REMEMBERS = "it has state that a copy does not carry"
 SHARING: dict[type[Strategy], str] = {
     Helped: REMEMBERS,

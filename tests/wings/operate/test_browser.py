@@ -18,6 +18,8 @@ from hanse.runs.config import Experiment
 from hanse.runs.experiment import run as play
 from hanse.wings.operate.page.keys import make_key, write_keys
 
+pytestmark = pytest.mark.by_turns(3)
+
 EVIL = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>\'"&{{7*7}}'
 SIZES = {"wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 
