@@ -151,7 +151,7 @@ def test_a_mistake_in_a_claim_is_one_line_with_field_value_and_what_is_allowed(f
 def test_all_mistakes_of_a_file_are_told_together() -> None:
     with pytest.raises(UserError) as wrong:
         read_claims("gtflat", MORE.replace('"GTFedAvg"', '"x"') + MORE.replace('name = "a"', "") + MORE + MORE)
-    assert [line.split(": ")[1] for line in wrong.value.lines] == ["a", "claim 2", "a", "a"]
+    assert [line.split(": ")[1] for line in wrong.value.lines] == ["a", "claim 2", "a"]
     assert "name a: is there twice" in wrong.value.lines[2]
     wrong_files = {"[[claims]": "cannot be read", "claims = 3": "claims are written as", "x = 1": "x: there is"}
     for text, said in wrong_files.items():
@@ -587,6 +587,8 @@ def test_the_plan_of_all_papers_says_how_each_claim_is_decided(tmp_path: Path, m
         assert row["reading"]
         assert set(row["drawn_anew"]) <= {"split", "start", "order"}
         assert {"condition", "seen", "first", "cannot", "margin"} <= row.keys()
+        assert len(row["rows"]) >= (2 if row["role"] in ("twin", "control") else 1)
+    assert all(step["worth_an_hour"] == pytest.approx(3600 * step["worth"] / step["seconds"]) for step in found["plan"])
     split = {row["name"]: "split" in row["drawn_anew"] for row in found["claims"]}
     assert (split["the game, baseline"], split["the game, split anew, baseline"]) == (False, True)
     assert {row["paper"] for row in found["claims"]} == set(PAPERS)
