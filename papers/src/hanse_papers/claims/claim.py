@@ -337,7 +337,7 @@ def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
             raise UserError(f"margin: is missing, and the printed effect is {told}; must be a number above 0")
         margin = printed / 2
     return Claim(
-        **{key: entry[key] for key in ("name", "says", "where", "kind")},
+        **{k: entry[k] for k in ("name", "says", "where", "kind", "seen", "first", "cannot") if k in entry},
         paper=tables[0].paper,
         table=tables[0].name,
         over=entry.get("over", "pooled"),
@@ -348,10 +348,7 @@ def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
         arms=arms,
         role=role,
         why=entry.get("why", "") if role == "claim" else "",
-        seen=entry.get("seen", 0),
-        first=entry.get("first", 0),
         condition=trader if trader >= 0 else condition,
-        cannot=entry.get("cannot", ""),
     )
 
 
