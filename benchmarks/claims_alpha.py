@@ -1,6 +1,7 @@
 """How often claims are decided wrongly when seeds are added until they are decided, and how many seeds that takes.
 
     python benchmarks/claims_alpha.py [--tables 2000] [--later]
+    python benchmarks/claims_alpha.py --plans
 
 A simulated table has eight claims: one arm against four others in two settings, so that claims share an arm. Without an
 effect every arm has the same mean; otherwise means and deviations are those that GreedyFed prints (Tables I and II).
@@ -10,18 +11,31 @@ plan of 20 seeds with the same Holm correction and plain t tests.
 With ``--later`` every claim that is open after 5 seeds gets a second reading, whose noise is ``CALMER`` times that of
 the first one. It is decided by later seeds only, after 5, 10 and 20 of them, and shares the claim's alpha as
 :mod:`hanse_papers.claims.claim` has it. A claim is decided if one of its readings is.
+
+``--plans`` prints how often each claim of the papers would be decided with the 20 seeds of its plan (and 20 later ones
+for a second reading), in tables of its own claims with normal differences. Their deviations are those of the kept seeds
+(at least 3), their means those of the kept seeds or, behind it, the paper's. *Before*: one reading, the spread counted
+twice, without the claims that were registered later. *After*: as it is judged now, with one kind of machine. For a
+claim about several differences the weakest is drawn; shares are drawn and tested as numbers; claims of kind "equal" and
+those without kept seeds take part in Holm's correction as claims without any effect.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
-from hanse.lab.statistics import ALPHA, LOOKS, Effect, effect, holm
+from hanse.lab.statistics import ALPHA, LOOKS, holm, look
+from hanse_papers.catalogue import PAPERS
+from hanse_papers.claims.claim import Claim, load_claims
+from hanse_papers.claims.judge import Runs, values
+from hanse_papers.claims.judge import _differences as differences
+from hanse_papers.claims.judge import _pooled as pooled
 
 Floats = NDArray[np.float64]
 # GreedyFed minus UCB, S-FedAvg, FedAvg, Power-of-Choice: mean and deviation of each arm as printed
@@ -51,50 +65,66 @@ def table(rng: np.random.Generator, *, printed: bool, heavy: bool = False) -> Fl
     return np.concatenate(blocks, axis=1)
 
 
+def holm_rows(p: Floats, weights: Floats) -> Floats:
+    """Return :func:`hanse.lab.statistics.holm`'s adjusted p-values of each row, ``[tables, claims]``."""
+    weights = np.broadcast_to(weights, p.shape)
+    order = np.argsort(p / weights, axis=1, kind="stable")
+    q, w = np.take_along_axis(p, order, 1), np.take_along_axis(weights, order, 1)
+    left = np.cumsum(w[:, ::-1], axis=1)[:, ::-1]
+    found = np.empty(p.shape)
+    np.put_along_axis(found, order, np.maximum.accumulate(np.minimum(1.0, left * q / w), axis=1), 1)
+    return found
+
+
+def evidence(d: Floats, margins: Floats, floor: float | None, at: tuple[int, float]) -> Floats:
+    """Return :func:`hanse.lab.statistics.effect`'s p-values up, down and small, ``[3, tables, claims]``, at a look."""
+    n, share = at
+    mean, sd = d[:, :n].mean(axis=1), d[:, :n].std(axis=1, ddof=1)
+    error = (2 * sd if floor is None else np.maximum(sd, floor)) / np.sqrt(n)
+    sides = special.stdtr(n - 1, np.stack([-mean, mean, mean - margins]) / error)
+    return np.asarray(np.minimum(1.0, 2 * sides / share))
+
+
 def decide(
-    differences: Floats, margins: Floats, floor: float | None, second: Floats | None = None
-) -> tuple[list[str], list[int], set[str]]:
-    """Return the words of a table's claims, how many seeds each took, and the words of all readings.
+    differences: Floats, margins: Floats, floor: float | None, second: Floats | None = None, again: Floats | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """Return the words of tables' claims and of all readings (1 confirmed, -1 contradicted, 0.5 no such effect, 0
+    open), and how many seeds each claim took.
 
-    With ``second``, the differences of later seeds by second readings, the word of a claim is that of the reading that
-    decides it.
+    Args:
+        differences: ``[tables, seeds, claims]``.
+        margins: the smallest effect of each claim.
+        floor: as in :func:`hanse.lab.statistics.effect`.
+        second: the differences of later seeds by second readings. The word of a claim is that of the reading that
+            decides it.
+        again: which claims have a second reading; if left out, those that are open after the first look.
     """
-    claims = len(margins)
-    stopped, found = [0] * claims, ["open"] * claims
-    effects: list[Effect | None] = [None] * claims
-    weights, least = [1.0] * claims, [float(margin) for margin in margins]
+    tables, _, claims = differences.shape
+    both, p = np.concatenate([margins, margins]), np.ones((3, tables, 2 * claims))
+    weights, had = np.ones((tables, 2 * claims)), np.zeros((tables, 2 * claims), bool)
+    weights[:, claims:] = 1e-12  # no second reading
+    words, seeds = np.zeros((tables, 2 * claims)), np.zeros((tables, 2 * claims))
 
-    def see(data: Floats, places: list[int], seeds: int) -> None:
-        for column, place in enumerate(places):
-            if found[place] == "open":
-                effects[place] = effect(data[:seeds, column], least[place], floor)
-                stopped[place] = seeds
-        signs = holm([1.0 if e is None else min(e.up, e.down) for e in effects], weights)
-        smalls = holm([1.0 if e is None else e.small for e in effects], weights)
-        for place, (e, (sign, _), (small, _)) in enumerate(zip(effects, signs, smalls, strict=True)):
-            found[place] = "no such effect" if small <= ALPHA else "open"  # as statistics.words, without intervals
-            if e is not None and sign <= ALPHA:
-                found[place] = "confirmed" if e.up < e.down else "contradicted"
+    def see(data: Floats, places: slice, n: int) -> None:
+        open_ = (words[:, places] == 0) & had[:, places]
+        open_ &= (words[:, :claims] == 0) | (places.start == 0)  # a claim that is decided needs no second reading
+        p[:, :, places] = np.where(open_, evidence(data, both[places], floor, look(n)), p[:, :, places])  # type: ignore[arg-type]
+        seeds[:, places] = np.where(open_, n, seeds[:, places])
+        sign, small = (holm_rows(x, weights) <= ALPHA for x in (p[:2].min(axis=0), p[2]))
+        words[:] = np.where(sign, np.where(p[0] < p[1], 1, -1), np.where(small, 0.5, 0))
 
-    see(differences, list(range(claims)), LOOKS[0])
-    again = [place for place in range(claims) if found[place] == "open"] if second is not None else []
-    for place in again:
-        weights[place] = 0.5
-        weights.append((1 - LOOKS[0] / LOOKS[-1]) / 2)
-        least.append(least[place])
-        effects.append(None)
-        found.append("open")
-        stopped.append(0)
-    for seeds in LOOKS[1:]:
-        see(differences, list(range(claims)), seeds)
-    for seeds in LOOKS if second is not None else ():
-        open_ = [place for place in range(len(again)) if found[again[place]] == "open"]
-        see(second[:, [again[i] for i in open_]], [claims + i for i in open_], seeds)
-    every = set(found)
-    for place, claim in enumerate(again, claims):
-        found[claim] = found[place] if found[claim] == "open" else found[claim]
-        stopped[claim] += stopped[place]
-    return found[:claims], stopped[:claims], every
+    had[:, :claims] = True
+    see(differences, slice(0, claims), LOOKS[0])
+    if second is not None:
+        had[:, claims:] = words[:, :claims] == 0 if again is None else again
+        weights[:, :claims][had[:, claims:]] = 0.5
+        weights[:, claims:][had[:, claims:]] = (1 - LOOKS[0] / LOOKS[-1]) / 2
+    for n in LOOKS[1:]:
+        see(differences, slice(0, claims), n)
+    for n in LOOKS if second is not None else ():
+        see(second, slice(claims, 2 * claims), n)
+    first, later = words[:, :claims], words[:, claims:]
+    return np.where(first == 0, later, first), words, seeds[:, :claims] + seeds[:, claims:]
 
 
 def fixed(differences: Floats) -> list[bool]:
@@ -116,17 +146,77 @@ def tally(
     rng = np.random.default_rng(7)
     means = [np.array(block[0]) for block in (MNIST, FMNIST)]
     halves = np.concatenate([(m[0] - m[1:]) / 2 for m in means]) if printed else np.full(8, margin)
-    wrong, confirmed, seeds, plain = 0, 0, 0, 0
-    for _ in range(tables):
-        differences = table(rng, printed=printed, heavy=heavy)
-        truth = 2 * halves if printed else np.zeros(8)
-        second = truth + CALMER * (table(rng, printed=printed, heavy=heavy) - truth) if later else None
-        found, used, every = decide(differences, halves, floor, second)
-        wrong += ("contradicted" in every) or (not printed and "confirmed" in every)
-        confirmed += found.count("confirmed")
-        seeds += sum(used)
-        plain += sum(fixed(differences))
-    return Tally(wrong / tables, confirmed / tables / 8, seeds / tables / 8, plain / tables / 8)
+    truth = 2 * halves if printed else np.zeros(8)
+    drawn = [[table(rng, printed=printed, heavy=heavy) for _ in range(2 if later else 1)] for _ in range(tables)]
+    first, *rest = np.array(drawn).swapaxes(0, 1)
+    found, every, used = decide(first, halves, floor, truth + CALMER * (rest[0] - truth) if later else None)
+    wrong = (every == -1).any(axis=1) | (not printed and (every == 1).any(axis=1))
+    plain = sum(sum(fixed(differences)) for differences in first)
+    return Tally(float(wrong.mean()), float((found == 1).mean()), float(used.mean()), plain / tables / 8)
+
+
+def shown(claim: Claim, runs: Runs) -> tuple[float, float] | None:
+    """Return mean and deviation of a claim's differences over all kept seeds; None with fewer than three."""
+    found = values(replace(claim, first=0), runs)
+    if len(found) < 3 or claim.kind == "equal":
+        return None
+    if claim.kind == "share":
+        return _moments([100.0 * np.sign(found[:, :, 0] - found[:, :, 1]).mean(axis=1)])
+    above = claim.margin if claim.kind == "harmless" else 0.0
+    return _moments([d + above for d in pooled(claim, (-1 if claim.lower else 1) * differences(claim, found))])
+
+
+def _moments(parts: list[Floats]) -> tuple[float, float]:
+    return min(((float(d.mean()), float(d.std(ddof=1)) + 1e-9) for d in parts), key=lambda both: both[0] / both[1])
+
+
+def power(here: list[tuple[Claim, Claim | None]], runs: Runs, tables: int, *, new: bool, printed: bool) -> list[float]:
+    """Return how often each claim of a table (with its later reading) is decided, nan where nothing is known.
+
+    Args:
+        new: by the rule of today, and not that of before.
+        printed: how often it is confirmed if the paper's effect is true, where it prints one.
+    """
+    rng, known = np.random.default_rng(11), []
+    for claim, later in here:
+        one, two = shown(claim, runs), shown(later, runs) if later else None
+        if printed and one:
+            one = None if claim.printed is None else (claim.printed, one[1])
+            two = two and one and ((one[0], two[1]) if later and later.kind == claim.kind else two)
+        known.append((one or (0.0, 1.0), two or (0.0, 1.0), one is not None))
+    (means, sds), (later_means, later_sds) = (np.array([k[i] for k in known]).T for i in (0, 1))
+    margins = np.array([claim.margin if k[2] else 1e-9 for (claim, _), k in zip(here, known, strict=True)])
+    draws = [rng.standard_normal((tables, LOOKS[-1], len(here))) * s + m
+             for m, s in ((means, sds), (later_means, later_sds))]  # fmt: skip
+    again = np.array([later is not None for _, later in here])
+    # a second reading in another unit has its own margin
+    scale = np.array([claim.margin / later.margin if later else 1.0 for claim, later in here])
+    second = draws[1] * np.where(margins > 1e-9, scale, 1.0)
+    found, *_ = decide(draws[0], margins, 0.0, second, again) if new else decide(draws[0], margins, None)
+    share = ((found == 1) if printed else (found != 0)).mean(axis=0)
+    return [float(p) if k[2] else np.nan for p, k in zip(share, known, strict=True)]
+
+
+def plans(tables: int) -> None:
+    """Print the power of every claim, table by table: before and after by our effects, and by the printed ones."""
+    print("| paper, table | claim | decided, before | after | confirmed if the print is true, before | after |")
+    for paper in PAPERS:
+        runs, claims = Runs(Path(__file__).parent / "results" / paper), load_claims(paper)
+        laters = {c.name.removesuffix(", later reading"): c for c in claims if c.role == "later"}
+        for name in dict.fromkeys(claim.table for claim in claims):
+            here = [(c, laters.get(c.name)) for c in claims if c.table == name and c.role != "later" and c.drawn_anew]
+            old = [(c, None) for c, _ in here if not c.first]
+            rows = {c.name: ["–"] * 4 for c, _ in here}
+            for column, (what, new, printed) in enumerate(
+                [(old, False, False), (here, True, False), (old, False, True), (here, True, True)]
+            ):
+                for (c, _), p in zip(
+                    what, power(what, runs, tables, new=new, printed=printed) if what else [], strict=bool(what)
+                ):
+                    rows[c.name][column] = "–" if np.isnan(p) else f"{100 * p:.0f}"
+            for claim, cells in rows.items():
+                if any(cell != "–" for cell in cells):
+                    print(f"| {paper}, {name} | {claim} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:
@@ -134,7 +224,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=2000)
     parser.add_argument("--later", action="store_true")
+    parser.add_argument("--plans", action="store_true")
     asked = parser.parse_args()
+    if asked.plans:
+        return plans(asked.tables)
     tables, later = asked.tables, asked.later
     for heavy in (False, True):
         for margin in (0.5, 3.0):

@@ -5,6 +5,7 @@
 import gzip
 import json
 import tomllib
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -12,6 +13,13 @@ import numpy as np
 from scipy.stats import t as student
 
 HERE = Path(__file__).parent
+@cache
+def kept(paper, folder):  # the finished lines of each seed of the data
+    lines = {}
+    for line in gzip.decompress((folder / "results" / paper / "kept.jsonl.gz").read_bytes()).splitlines():
+        if (d := json.loads(line))["status"] == "done":
+            lines.setdefault(d["given"]["data"].get("seed"), []).append(d)
+    return lines
 def found(lines, arm, data):  # the run that counts, then its repeats
     s = [d for d in lines if all(d["given"].get(k) == arm.get(k) for k in ("mechanism", "clients", "behaviour"))]
     return [d for d in s if all((d["given"] | d["given"]["data"]).get(p, {}).get(k, "absent") == v for p, k, v in data)]
@@ -67,15 +75,13 @@ def repeated(claim, claims, spec, lines):  # repeat less run, of all runs behind
     arms = {arm for c in claims for arm in product(c["data"], c["metric"], c.get("at", [0]), c["arms"])}
     for data, metric, at, arm in sorted(arms):
         for seed in range(20):
-            here = [d for d in lines if d["given"]["data"].get("seed") == seed]
-            runs = found(here, spec["arm"][arm], spec["data"][data])
+            runs = found(lines.get(seed, []), spec["arm"][arm], spec["data"][data])
             yield from (number(again, metric, claim, at) - number(runs[0], metric, claim, at) for again in runs[1:])
 def readings(claim, claims, spec, lines):  # [seeds, settings, arms] while every run is there; the floor; whether any is
     settings = [(spec["data"][d], m, at) for d in claim["data"] for m in claim["metric"] for at in claim.get("at", [0])]
     values, begun, whole, first, alike = [], False, True, claim.get("first", 0), True
     for seed in range(first, first + 20):
-        here = [d for d in lines if d["given"]["data"].get("seed") == seed]
-        rows = [[found(here, spec["arm"][arm], data) for arm in claim["arms"]] for data, *_ in settings]
+        rows = [[found(lines.get(seed, []), spec["arm"][arm], data) for arm in claim["arms"]] for data, *_ in settings]
         begun = begun or any(map(any, rows))
         if whole := whole and all(map(all, rows)):
             pairs = [pair(row) for row in rows]
@@ -87,8 +93,7 @@ def readings(claim, claims, spec, lines):  # [seeds, settings, arms] while every
 def main():
     spec, words = tomllib.loads((HERE / "recompute.toml").read_text()), {}
     for paper, table in dict.fromkeys((c["paper"], c["table"]) for c in spec["claims"]):
-        text = gzip.decompress((HERE / "results" / paper / "kept.jsonl.gz").read_bytes()).decode()
-        lines = [d for d in map(json.loads, text.splitlines()) if d["status"] == "done"]
+        lines = kept(paper, HERE)
         claims = [c for c in spec["claims"] if (c["paper"], c["table"]) == (paper, table)]
         known = [readings(claim, claims, spec, lines) for claim in claims]
         w = [claim.get("weight", 1.0) for claim in claims]

@@ -112,7 +112,25 @@ def playing(accuracy: Callable[[Job, int], float], asked: list[Job] | None = Non
         ("variants = 3", "variants 3: must be a table of names"),
         (f'why = "{"a " * 41}"', f"why {'a ' * 41!r}: must be a text of at most 40 words"),
         ("lower = 1", "lower 1: must be true or false"),
-        ("seen = -1", "seen -1: must be a whole number, 0 or more"),
+        ("seen = -1", "seen -1: must be a whole number, 0 to 1000"),
+        ("first = 100000000000000000000", "first 100000000000000000000: must be a whole number, 0 to 1000"),
+        ("margin = -1", "margin -1: must be a number above 0"),
+        ("margin = nan", "margin nan: must be a number above 0"),
+        ('where = "a\\nb"', "where 'a\\nb': must be a text"),
+        ('says = " "', "says ' ': must be a text"),
+        ('against = ["FedAvg", "FedAvg"]', "against ['FedAvg', 'FedAvg']: must be a list of names, each once"),
+        ('against = ["GTFedAvg"]', "arm 'GTFedAvg': is also what it is compared with"),
+        ('twin = "GTFedAvg"', "arm 'GTFedAvg': is also what it is compared with"),
+        ("condition = { trades = 99 }", "condition {'trades': 99}: there are 6 clients, from 0 on"),
+        (
+            "later = { first = 20, seen = 1000 }",
+            "later: first 20, seen 1000: seen must be below 20 and not above first",
+        ),
+        ("later = { first = 4, seen = 5 }", "later: first 4, seen 5: seen must be below 20 and not above first"),
+        (
+            'later = { first = 20, seen = 5, name = "b" }',
+            "later {'first': 20, 'seen': 5, 'name': 'b'}: must be a table",
+        ),
         ('condition = "alive"', "condition 'alive': must be market or { trades = CLIENT }"),
         ("condition = { trades = true }", "condition {'trades': True}: must be market or"),
         ("later = { first = 20 }", "later {'first': 20}: must be a table with first, seen and other fields"),
@@ -133,7 +151,7 @@ def test_a_mistake_in_a_claim_is_one_line_with_field_value_and_what_is_allowed(f
 def test_all_mistakes_of_a_file_are_told_together() -> None:
     with pytest.raises(UserError) as wrong:
         read_claims("gtflat", MORE.replace('"GTFedAvg"', '"x"') + MORE.replace('name = "a"', "") + MORE + MORE)
-    assert [line.split(": ")[1] for line in wrong.value.lines] == ["a", "claim 2", "a", "a"]
+    assert [line.split(": ")[1] for line in wrong.value.lines] == ["a", "claim 2", "a"]
     assert "name a: is there twice" in wrong.value.lines[2]
     wrong_files = {"[[claims]": "cannot be read", "claims = 3": "claims are written as", "x = 1": "x: there is"}
     for text, said in wrong_files.items():
@@ -569,6 +587,8 @@ def test_the_plan_of_all_papers_says_how_each_claim_is_decided(tmp_path: Path, m
         assert row["reading"]
         assert set(row["drawn_anew"]) <= {"split", "start", "order"}
         assert {"condition", "seen", "first", "cannot", "margin"} <= row.keys()
+        assert len(row["rows"]) >= (2 if row["role"] in ("twin", "control") else 1)
+    assert all(step["worth_an_hour"] == pytest.approx(3600 * step["worth"] / step["seconds"]) for step in found["plan"])
     split = {row["name"]: "split" in row["drawn_anew"] for row in found["claims"]}
     assert (split["the game, baseline"], split["the game, split anew, baseline"]) == (False, True)
     assert {row["paper"] for row in found["claims"]} == set(PAPERS)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import hanse_papers
 from hanse.base.errors import UserError
 from hanse.cli import main
 
@@ -118,3 +120,34 @@ def test_reproduce_of_what_is_counted_on_data_that_are_not_here_writes_no_empty_
     code, said = hanse_says(["reproduce", "ipfl", "figure6", "--scale", "paper"], capsys, monkeypatch)
     assert (code, said) == (2, "hanse: source 'cifar10' could not be downloaded\n")
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [
+        ("paper.toml", b"citation", b"[[", "gtflat/paper.toml"),
+        ("paper.toml", b"citation", b"\xff", "gtflat/paper.toml"),
+        ("paper.toml", b"citation", b"cite", "gtflat/paper.toml"),
+        ("claims.toml", b"[defaults]", b"\xff", "gtflat/claims.toml"),
+        ("anew.toml", b"title", b"heading", "gtflat/anew.toml"),
+        ("anew.toml", b'like = "twins"', b'like = "anew"', "gtflat/anew.toml"),
+        ("anew.toml", b'like = "twins"', b'like = "nowhere"', "gtflat/nowhere.toml"),
+        ("anew.toml", b"rows = [", b'rows = ["nobody",', "gtflat/anew.toml"),
+        ("anew.toml", b"rows = [", b"rows = [3,", "gtflat/anew.toml"),
+    ],
+)
+def test_whatever_a_papers_file_has_wrong_is_one_line_with_its_name(
+    file: str, old: bytes, new: bytes, named: str, tmp_path: Path
+) -> None:
+    shutil.copytree(Path(hanse_papers.__file__).parent, tmp_path / "hanse_papers")
+    damaged = tmp_path / "hanse_papers" / "gtflat" / file
+    assert old in damaged.read_bytes()
+    damaged.write_bytes(damaged.read_bytes().replace(old, new, 1))
+    words = [sys.executable, "-m", "hanse", "reproduce", "gtflat", "--plan", "--out", str(tmp_path / "none")]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"hanse: {named}: ")
+    assert done.stderr.count("\n") == 1, done.stderr

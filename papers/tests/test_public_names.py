@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 UNDOCUMENTED = {
     "hanse.base": "toml",
-    "hanse.base.errors": "MachineError nearest",
+    "hanse.base.errors": "MachineError gated nearest",
     "hanse.base.factories": "Positive Rate Weight named_choice",
     "hanse.base.files": "write_whole",
     "hanse.base.lock": "Hold",

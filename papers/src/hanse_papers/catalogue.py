@@ -12,10 +12,10 @@ from typing import Any
 
 from rich.table import Table as RichTable
 
-from hanse.base.errors import UserError, nearest
+from hanse.base.errors import UserError, gated, nearest
 from hanse.data.sources import cache_dir, is_here
 from hanse_papers.computed import COMPUTED
-from hanse_papers.tables import RECIPES, SCALES, Paper, PaperTable, load_paper, read_table, sources_of
+from hanse_papers.tables import AMISS, RECIPES, SCALES, Paper, PaperTable, load_paper, read_table, sources_of
 
 PAPERS: Mapping[str, Paper] = {name: load_paper(name, COMPUTED) for name in ("greedyfed", "gtflat", "ipfl", "pifl")}
 """The papers by the names that the command line knows. Only their own file is read here, not those of their tables."""
@@ -52,7 +52,8 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: 
         lines.append(f"--recipe {recipe}: no such recipe{nearest(recipe, RECIPES)}")
     if lines or chosen is None or by is None:
         raise UserError(*lines)
-    return PAPERS[paper].tables[table](chosen, by, kept)
+    with gated(f"{paper}/{table}.toml", AMISS):
+        return PAPERS[paper].tables[table](chosen, by, kept)
 
 
 SHIPPED = ("digits", "fedsoft_linear", "instructions")  # sources that come with hanse or are drawn by it
@@ -98,18 +99,15 @@ def _one(paper: Paper, known: dict[str, bool]) -> dict[str, Any]:
     """Return one paper's entry. ``known`` collects which sources are here, so each is looked for once."""
     tables = []
     for name in sorted(paper.tables):
-        needed = {
-            scale: list(dict.fromkeys(s for recipe in RECIPES for s in sources_of(paper.name, name, scale, recipe)))
-            for scale in SCALES
-        }
-        known |= {source: available(source) for sources in needed.values() for source in sources if source not in known}
-        tables.append(
-            {
-                "table": name,
-                "title": read_table(paper.name, name, "paper")["title"],
-                "data": {scale: {source: known[source] for source in sources} for scale, sources in needed.items()},
+        with gated(f"{paper.name}/{name}.toml", AMISS):
+            title = read_table(paper.name, name, "paper")["title"]
+            needed = {
+                scale: list(dict.fromkeys(s for recipe in RECIPES for s in sources_of(paper.name, name, scale, recipe)))
+                for scale in SCALES
             }
-        )
+        known |= {source: available(source) for sources in needed.values() for source in sources if source not in known}
+        data = {scale: {source: known[source] for source in sources} for scale, sources in needed.items()}
+        tables.append({"table": name, "title": title, "data": data})
     return {"paper": paper.name, "citation": paper.citation, "tables": tables}
 
 

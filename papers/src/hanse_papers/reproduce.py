@@ -22,22 +22,16 @@ if TYPE_CHECKING:
 Table = Annotated[
     str | None,
     typer.Argument(
-        metavar="TABLE",
-        help="A table or figure of the paper, such as table1 or figure2.",
-        show_default=False,
+        metavar="TABLE", help="A table or figure of the paper, such as table1 or figure2.", show_default=False
     ),
 ]
 Scale = Annotated[
     str,
-    typer.Option(
-        "--scale", help="smoke (a minute), small (a stated part of the paper's settings) or paper (all of them)."
-    ),
+    typer.Option("--scale", help="smoke (a minute), small (a stated part of the paper's settings) or paper (all)."),
 ]
 Recipe = Annotated[
     str,
-    typer.Option(
-        "--recipe", help="paper (what the text says) or authors (what their public code does: docs/papers.md)."
-    ),
+    typer.Option("--recipe", help="paper (what the text says) or authors (what their code does: docs/papers.md)."),
 ]
 Folder = Annotated[
     Path | None,

@@ -55,7 +55,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from hanse.base import toml
-from hanse.base.errors import UserError, nearest
+from hanse.base.errors import UserError, gated, nearest
 from hanse.base.factories import named_choice
 from hanse.data.sources import is_here
 
@@ -282,6 +282,8 @@ FILE = {
     "factor", "measure", "at", "authors", "differences",
 }  # fmt: skip
 Document = dict[str, Any]
+AMISS = "a key or an entry that is needed is missing, or a value is of another kind"
+"""What can be wrong with a file that cannot be built, said with the reason."""
 Computed = Callable[[Sequence[Cell], Mapping[str, Any]], Sequence[float]]
 """Takes a table's cells and its file's ``values``; returns a number for each cell, or an empty list without data."""
 
@@ -293,16 +295,18 @@ def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
         name: the folder's name.
         computed: the functions that tables may name as ``computed``.
     """
-    shared = _file(name, "paper")
-    tables = {table: partial(build_table, name, table, computed=computed) for table in shared["tables"]}
-    return Paper(name, shared["citation"], tables)
+    with gated(f"{name}/paper.toml", AMISS):
+        shared = _file(name, "paper")
+        tables = {table: partial(build_table, name, table, computed=computed) for table in shared["tables"]}
+        return Paper(name, shared["citation"], tables)
 
 
 @cache
 def _file(paper: str, name: str) -> Document:
     """Return a TOML file of a paper's folder. It is shared by all callers and must not be changed."""
-    text = (files(__package__) / paper / f"{name}.toml").read_text()
-    document = toml.loads(text)
+    with gated(f"{paper}/{name}.toml", "must be TOML"):
+        text = (files(__package__) / paper / f"{name}.toml").read_text()
+        document = toml.loads(text)
     if "published" in document:
         document["published"] = toml.loads(text, parse_float=_Written)["published"]
     return document

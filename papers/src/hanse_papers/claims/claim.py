@@ -53,7 +53,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from hanse.base import toml
-from hanse.base.errors import UserError, nearest
+from hanse.base.errors import UserError, gated, nearest
 from hanse.lab.statistics import LOOKS, look
 from hanse_papers.catalogue import find_table
 from hanse_papers.tables import RECIPES, SCALES, Cell, PaperTable, Variant, names_of
@@ -145,6 +145,11 @@ class Claim:
         return range(self.first, self.first + LOOKS[-1])
 
     @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of the rows that are compared, the claim's own first; none where data are missing."""
+        return tuple(arm.cell.algorithm for arm in self.arms[0]) if self.arms else ()
+
+    @property
     def drawn_anew(self) -> tuple[str, ...]:
         """What each seed draws: the "split" into clients unless the table fixes it, and "start" and "order" of the
         training. None for a computed claim.
@@ -154,33 +159,34 @@ class Claim:
         return (*split, "start", "order") if runs else ()
 
 
-Check = tuple[str, Callable[[Any], bool]]
+OWN = ("name", "says", "where", "later", "twin", "control", "cannot", "why")
+"""What a later reading has from its claim."""
 Find = Callable[[str, str, str], PaperTable]
 """Returns a table of the claims' paper by its name, scale and recipe."""
 
 
 def _names(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+    return isinstance(value, list) and bool(value) and all(map(_text, value)) and len(set(value)) == len(value)
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+    return isinstance(value, str) and value.isprintable() and bool(value.strip())
 
 
 def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-FIELDS: Mapping[str, Check] = {
+FIELDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("name", "says", "where", "arm", "twin", "control", "cannot"), ("a text", _text)),
-    **dict.fromkeys(("seen", "first"), ("a whole number, 0 or more", lambda value: type(value) is int and value >= 0)),
-    "later": ("a table with first, seen and other fields", lambda value: (
-        isinstance(value, dict) and value.keys() >= {"first", "seen"} and "later" not in value
+    **dict.fromkeys(("seen", "first"), ("a whole number, 0 to 1000", lambda v: type(v) is int and v in range(1001))),
+    "later": (f"a table with first, seen and other fields, without {', '.join(OWN)}", lambda value: (
+        isinstance(value, dict) and value.keys() >= {"first", "seen"} and not value.keys() & set(OWN)
     )),
     "condition": ("market or { trades = CLIENT }", lambda value: value == "market" or (
         isinstance(value, dict) and value.keys() == {"trades"} and type(value["trades"]) is int and value["trades"] >= 0
     )),
-    **dict.fromkeys(("against", "groups", "columns"), ("a list of names", _names)),
+    **dict.fromkeys(("against", "groups", "columns"), ("a list of names, each once", _names)),
     "why": ("a text of at most 40 words", lambda value: _text(value) and len(value.split()) <= 40),
     "table": ("a name or a list of names", lambda value: _text(value) or _names(value)),
     "recipe": (" or ".join(RECIPES), lambda value: value in RECIPES),
@@ -212,7 +218,8 @@ def load_claims(paper: str) -> tuple[Claim, ...]:
         UserError: the file is invalid. There is a line for each mistake, with the field, the value and what is allowed.
     """
     file = files("hanse_papers") / paper / "claims.toml"
-    return read_claims(paper, file.read_text()) if file.is_file() else ()
+    with gated(f"{paper}/claims.toml"):
+        return read_claims(paper, file.read_text()) if file.is_file() else ()
 
 
 def read_claims(paper: str, text: str) -> tuple[Claim, ...]:
@@ -228,7 +235,6 @@ def read_claims(paper: str, text: str) -> tuple[Claim, ...]:
     if not isinstance(shared, dict) or not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise UserError(*lines, f"{where}: claims are written as [[claims]], what they share as [defaults]")
     found: list[Claim] = []
-    names: set[str] = set()
     find = cache(partial(find_table, paper))
     for place, own in enumerate(entries, 1):
         entry = {**shared, **own}
@@ -236,22 +242,18 @@ def read_claims(paper: str, text: str) -> tuple[Claim, ...]:
             entry["variants"] = {**shared.get("variants", {}), **own.get("variants", {})}
         at = f"{where}: {entry['name'] if _text(entry.get('name')) else f'claim {place}'}"
         misfits = _misfits(entry)
-        if not misfits and entry["name"] in names:
-            misfits = [f"name {entry['name']}: is there twice; each claim has its own"]
-        if not misfits:
-            names.add(entry["name"])
-            try:
-                found += _rows(entry, find)
-            except UserError as mistake:
-                misfits = list(mistake.lines)
-        lines += [f"{at}: {line}" for line in misfits]
+        try:
+            rows = () if misfits else tuple(_rows(entry, find))
+        except UserError as mistake:
+            rows, misfits = (), list(mistake.lines)
+        taken = [*(earlier.get("name") for earlier in entries[: place - 1]), *(row.name for row in found)]
+        misfits += [f"name {row.name}: is there twice; each claim has its own" for row in rows if row.name in taken]
+        found += rows
+        # what a table's file has wrong is told once, by that file's name
+        lines += [line if line.startswith(f"{paper}/") else f"{at}: {line}" for line in misfits]
     if lines:
-        raise UserError(*lines)
+        raise UserError(*dict.fromkeys(lines))
     return tuple(found)
-
-
-def _told(printed: float | None) -> str:
-    return "not known" if printed is None else f"{printed:.4g}"
 
 
 def _misfits(entry: Mapping[str, Any]) -> list[str]:
@@ -265,6 +267,8 @@ def _misfits(entry: Mapping[str, Any]) -> list[str]:
     kind, against = entry["kind"], entry.get("against", [])
     if kind not in ("change", "equal", "contrast") and not against:
         lines.append(f"against: is missing; a claim of kind {kind} needs at least one arm")
+    if same := {entry["arm"]} & {*against, entry.get("twin"), entry.get("control")}:
+        lines.append(f"arm {same.pop()!r}: is also what it is compared with; name another row")
     if kind == "share" and len(against) > 1:
         lines.append(f"against {against}: must be one arm for kind share")
     if kind == "equal" and (against or "margin" not in entry):
@@ -300,12 +304,12 @@ def _readings(entry: Mapping[str, Any], claim: Claim, find: Find) -> Iterator[Cl
     if own is None:
         yield claim
         return
-    later = {
-        **{k: v for k, v in entry.items() if k not in ("later", "printed", "cannot")},
-        "margin": claim.margin,
-        **own,
-    }
-    if wrong := _misfits(later):
+    kept = {k: v for k, v in entry.items() if k not in ("later", "printed", "cannot")}
+    later = {**kept, "margin": claim.margin, **own}
+    wrong = _misfits(later)
+    if own["seen"] >= LOOKS[-1] or own["first"] < own["seen"]:
+        wrong.append(f"first {own['first']}, seen {own['seen']}: seen must be below {LOOKS[-1]} and not above first")
+    if wrong:
         raise UserError(*(f"later: {line}" for line in wrong))
     at = look(later["seen"])
     weight = (1 - (at[0] / LOOKS[-1] if at else 0)) / 2
@@ -315,24 +319,27 @@ def _readings(entry: Mapping[str, Any], claim: Claim, find: Find) -> Iterator[Cl
 
 
 def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
-    tables = _tables(entry, find)
+    names = [entry["table"]] if isinstance(entry["table"], str) else entry["table"]
+    tables = [find(name, entry.get("scale", "paper"), entry.get("recipe", "paper")) for name in names]
     reading, arms = _reading(entry.get("reading", "last")), _arms(tables, entry)
     _check_reading(reading, entry.get("reading"), arms)
     lower, condition = entry.get("lower", False) or reading.kind == "rounds", entry.get("condition")
+    trader = condition["trades"] if isinstance(condition, dict) else -1
+    runs = [arm.variant.sections["data"] for setting in arms for arm in setting if arm.variant is not None]
+    if few := [data["clients"] for data in runs if data.get("clients", math.inf) <= trader]:
+        raise UserError(f"condition {condition}: there are {few[0]} clients, from 0 on")
     printed, margin = entry.get("printed"), entry.get("margin")
     if printed is None and role == "claim":
         printed = _printed(entry, arms, -1 if lower else 1)
     if margin is None and arms:
         if printed is None or printed <= 0:
-            raise UserError(f"margin: is missing, and the printed effect is {_told(printed)}; must be a number above 0")
+            told = "not known" if printed is None else f"{printed:.4g}"
+            raise UserError(f"margin: is missing, and the printed effect is {told}; must be a number above 0")
         margin = printed / 2
     return Claim(
-        name=entry["name"],
-        says=entry["says"],
-        where=entry["where"],
+        **{k: entry[k] for k in ("name", "says", "where", "kind", "seen", "first", "cannot") if k in entry},
         paper=tables[0].paper,
         table=tables[0].name,
-        kind=entry["kind"],
         over=entry.get("over", "pooled"),
         reading=reading,
         lower=lower,
@@ -341,16 +348,8 @@ def _claim(entry: Mapping[str, Any], role: Role, find: Find) -> Claim:
         arms=arms,
         role=role,
         why=entry.get("why", "") if role == "claim" else "",
-        seen=entry.get("seen", 0),
-        first=entry.get("first", 0),
-        condition=condition["trades"] if isinstance(condition, dict) else condition,
-        cannot=entry.get("cannot", ""),
+        condition=trader if trader >= 0 else condition,
     )
-
-
-def _tables(entry: Mapping[str, Any], find: Find) -> list[PaperTable]:
-    names = [entry["table"]] if isinstance(entry["table"], str) else entry["table"]
-    return [find(name, entry.get("scale", "paper"), entry.get("recipe", "paper")) for name in names]
 
 
 def _reading(given: Any) -> Reading:

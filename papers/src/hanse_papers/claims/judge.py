@@ -364,7 +364,12 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
         claim, judged = verdict.claim, verdict.judged
         row = {name: getattr(claim, name) for name in ("paper", "name", "where", "says", "table", "role", "printed")}
         row |= {"margin": claim.margin if math.isfinite(claim.margin) else None, "word": judged.word}
-        row |= {"kind": claim.kind, "reading": claim.reading.said, "condition": condition_of(claim)}
+        row |= {
+            "kind": claim.kind,
+            "reading": claim.reading.said,
+            "condition": condition_of(claim),
+            "rows": list(claim.rows),
+        }
         row |= {"drawn_anew": list(claim.drawn_anew), "seen": claim.seen, "first": claim.first, "cannot": claim.cannot}
         row |= {"lesser": judged.lesser, "needed": judged.needed, "seeds": verdict.seeds, "floor": verdict.floor}
         if judged.effect is not None:
@@ -390,14 +395,16 @@ def printed_registration(verdicts: Sequence[Verdict]) -> RichTable:
         reasons.setdefault(claim.cannot, []).append(claim.name)
     said = "\n".join(f"Cannot be decided here: {'; '.join(names)}: {why}" for why, names in reasons.items())
     table = RichTable(title="How they are decided", title_justify="left", caption=said, caption_justify="left")
-    for name in ("claim", "reading", "condition", "drawn anew", "smallest effect", "registered"):
+    for name in ("claim", "rows", "reading", "condition", "drawn anew", "smallest effect", "registered"):
         table.add_column(name, overflow="fold", min_width=12 if name == "claim" else None)
     for claim in (verdict.claim for verdict in verdicts):
-        registered = f"after {claim.seen} seeds" if claim.seen else "before"
-        registered += f", decided by seeds from {claim.first}" if claim.first else ""
+        after = f"after {claim.seen} seed{'s' if claim.seen > 1 else ''}" if claim.seen else "before"
+        registered = after + (f", decided by seeds from {claim.first}" if claim.first else "")
+        arm, *others = claim.rows or ("not here",)
+        rows = f"{arm} against {'; '.join(others)}" if others else arm
         shared = f", {claim.weight:g} of the alpha" if claim.weight < 1 else ""
         reading, anew = f"{claim.kind}, {claim.reading.said}{shared}", ", ".join(claim.drawn_anew) or "nothing"
-        table.add_row(claim.name, reading, condition_of(claim) or "–", anew, f"{claim.margin:g}", registered)
+        table.add_row(claim.name, rows, reading, condition_of(claim) or "–", anew, f"{claim.margin:g}", registered)
     return table
 
 

@@ -276,14 +276,8 @@ def plan_rows(steps: Sequence[Planned]) -> list[dict[str, Any]]:
         steps: the steps.
     """
     return [
-        {
-            "paper": step.paper,
-            "claims": list(step.claims),
-            "runs": [found.label for found in step.jobs],
-            "again": step.again,
-            "seconds": step.seconds,
-            "worth": step.worth,
-        }
+        {"paper": step.paper, "claims": list(step.claims), "runs": [found.label for found in step.jobs]}
+        | {"again": step.again, "seconds": step.seconds, "worth": step.worth, "worth_an_hour": 3600 / step.rank}
         for step in steps
     ]
 
@@ -296,12 +290,14 @@ def printed_plan(steps: Sequence[Planned]) -> RichTable:
     """
     hours = 0.0
     table = RichTable(title="The next runs, to the next look of each claim", title_justify="left")
-    for name in ("paper", "claims", "runs", "hours", "hours until then", "claims decided, on average"):
+    for name in ("paper", "claims", "runs", "hours", "hours until then", "claims decided, on average", "an hour"):
         table.add_column(name, overflow="fold", min_width=9 if name == "paper" else None)  # whole words
     for step in steps:
         hours += step.seconds / 3600
         again = f", {step.again} of them again" if step.again else ""
         times = (f"{step.seconds / 3600:.2f}", f"{hours:.2f}")
         names = "; ".join(step.claims)
-        table.add_row(step.paper, names, f"{len(step.jobs)}{again}", *times, f"{step.worth:.1f}")
+        table.add_row(
+            step.paper, names, f"{len(step.jobs)}{again}", *times, f"{step.worth:.1f}", f"{3600 / step.rank:.2f}"
+        )
     return table
