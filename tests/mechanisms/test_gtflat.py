@@ -10,15 +10,13 @@ import pytest
 import torch
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import View
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.gtflat import GTFLAT, GTFLATSelect, sketched
+from hanse.mechanisms.gtflat import GTFLATSelect, sketched
 from hanse.mechanisms.registry import build_mechanism
-from hanse.mechanisms.weigh import InverseDistance
 from hanse.runs.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
@@ -195,31 +193,13 @@ def test_a_model_that_is_not_finite_never_reaches_the_game(monkeypatch: pytest.M
     assert played.view.mixed.W[0].sum() == pytest.approx(1)
 
 
-def test_mechanisms_are_compositions() -> None:
-    plain = build_mechanism({"name": "fedavg", "clients_per_round": 3, "weigh": {"name": "gtflat", "strength": 2.0}})
-    named = build_mechanism({"name": "gtfedavg", "clients_per_round": 3, "strength": 2.0})
-    assert replace(named, name="fedavg") == plain
-    prox = build_mechanism({"name": "gtfedprox", "mu": 0.7, "scale": "mean", "population": 100})
-    assert prox.weigh == GTFLAT(population=100, scale="mean")
-    assert replace(prox, weigh=build_mechanism({"name": "fedprox", "mu": 0.7}).weigh, name="fedprox") == (
-        build_mechanism({"name": "fedprox", "mu": 0.7})
-    )
-
-
 @pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"strength": -1.0}, "mechanism.weigh.strength: -1.0: input should be greater than or equal to 0"),
-        ({"strength": float("nan")}, "mechanism.weigh.strength: nan"),
-        ({"population": 0}, "mechanism.weigh.population: 0"),
-        ({"scale": "median"}, "mechanism.weigh.scale: 'median': input should be 'paper' or 'mean'"),
-        ({"payof": "cosine"}, "mechanism.weigh.payof: no such key; did you mean 'payoff'"),
-    ],
-)
-def test_options_that_are_refused(options: dict[str, Any], line: str) -> None:
-    with pytest.raises(hanse.UserError, match=line.replace(".", r"\.")):
+    "options", [{"strength": -1.0}, {"strength": float("nan")}, {"population": 0}, {"scale": "median"},
+                {"payof": "cosine"}, {"start": "random"}, {"payoff": "layers", "eps": 1e-6}]
+)  # fmt: skip
+def test_options_that_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(hanse.UserError, match=list(options)[-1]):
         build_mechanism({"name": "fedavg", "weigh": {"name": "gtflat", **options}})
-    assert InverseDistance().norm == "l2"
 
 
 def numbers(run: hanse.Run) -> list[dict[str, Any]]:
@@ -237,13 +217,6 @@ def test_one_line_of_toml_and_the_record(name: str, tmp_path: Any) -> None:
     assert all(m["weigh/distance"] > 0 and 1 <= m["weigh/effective_seats"] <= 3 for m in run.metrics)
     again = hanse.run(file)
     assert numbers(again) == numbers(run)
-
-
-def test_it_learns() -> None:
-    given = experiment(weigh={"name": "gtflat", "scale": "mean"})
-    longer = given.model_copy(update={"run": given.run.model_copy(update={"rounds": 15})})
-    found = [m["test/accuracy"] for m in hanse.run(longer).metrics]
-    assert max(found) > 0.5
 
 
 def test_a_random_start_of_whole_individuals() -> None:
@@ -265,8 +238,6 @@ def test_a_random_start_of_whole_individuals() -> None:
         replicator.equilibrium(phi, 1, 0.8, 100, start=start + np.eye(3))
     with pytest.raises(ValueError, match="start: needs a population"):
         replicator.equilibrium(phi, 1, 0.8, start=start)
-    with pytest.raises(UserError, match="start: 'random'"):
-        GTFLAT(start="random")
 
 
 def test_selection_plays_the_game_among_all_clients() -> None:
@@ -311,10 +282,3 @@ def test_a_run_selects_by_the_game() -> None:
     met = {c["client"] for c in result.clients if c["round"] < 3}
     assert met == set(range(6))
     assert all(1 <= m["select/effective_clients"] < 6 for m in result.metrics[3:])
-
-
-@pytest.mark.parametrize("payoff", ["cosine", "layers"])
-def test_an_eps_that_nothing_reads_is_refused(payoff: str) -> None:
-    with pytest.raises(UserError, match=rf"eps: 1e-06.*'{payoff}'"):
-        hanse.Experiment(mechanism={"name": "fedavg", "weigh": {"name": "gtflat", "payoff": payoff, "eps": 1e-6}})
-    hanse.Experiment(mechanism={"name": "fedavg", "weigh": {"name": "gtflat", "eps": 1e-6}})

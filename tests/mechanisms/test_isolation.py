@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.core.part import Questions
 from hanse.core.port import Reply
 from hanse.core.recipe import Recipe
 from hanse.core.table import Seats, Updates
 from hanse.federation.behaviour import Behaviour, Me, with_updates
-from hanse.mechanisms.ipfl import APART, IPFL, Offers, ipfl_posted, pull_share
+from hanse.mechanisms.ipfl import APART, IPFL, Offers, pull_share
 from hanse.runs.recorded_market import MarketRound, recorded_markets
 from hanse.runs.rehearsal import rehearse
 
@@ -164,18 +163,3 @@ def test_distances_are_made_once_a_round(monkeypatch: pytest.MonkeyPatch) -> Non
     [offers] = asked.found
     assert isinstance(offers, Offers)
     assert len(asked) == 8  # four models to score, four buyers
-
-
-def test_settings_that_go_with_nothing_are_refused() -> None:
-    with pytest.raises(UserError, match=r"related: 3.*'cosine'"):
-        ipfl_posted(distance="squared_l2")
-    with pytest.raises(UserError, match=r"mechanism.weigh.of: 'own'.*train.optimizer"):
-        hanse.run(
-            hanse.Experiment(
-                data={"clients": 4},
-                model="logistic",
-                mechanism="ipfl_posted",
-                train={"optimizer": "adamw"},
-                run={"rounds": 1},
-            )
-        )

@@ -189,14 +189,6 @@ def test_nobody_bids_so_the_tiers_keep_their_models_and_no_tokens_move() -> None
     assert held == {f"client/{c}": 100 * TOKEN for c in range(20)}
 
 
-def test_all_bidders_train_if_there_are_seats_for_all() -> None:
-    run = hanse.run(experiment(mechanism={"by_contribution": 18, "at_random": 2}, run={"rounds": 3}))
-    for line in run.metrics[1:]:
-        assert line["select/all_bidders_train"] == 2
-        assert line["seats"] >= 20
-        assert line["select/tier 0/bidders"] + line["select/tier 1/bidders"] == 20
-
-
 def test_a_client_without_tokens_cannot_bid_and_a_poor_one_stops_when_it_is_broke() -> None:
     broke = hanse.run(experiment(clients={"grant": 0.5}, run={"rounds": 3}))
     assert [m["seats"] for m in broke.metrics] == [10, 0, 0]
@@ -223,16 +215,6 @@ def test_bids_are_untrusted_input() -> None:
     refused = dict(views[1].refusals)
     assert sorted(refused) == list(range(0, 20, 2))  # whose answer is no list of whole numbers
     assert "tiers" in refused[0]
-
-
-def test_a_client_may_join_several_tiers() -> None:
-    run, views = watched(clients={"policy": {"name": "best_tier", "threshold": 0.0}}, run={"rounds": 4})
-    seats = views[-1].seats
-    pairs = list(zip(seats.client.tolist(), seats.target.tolist(), strict=True))
-    assert len(set(pairs)) == len(pairs) == 10
-    assert len(set(seats.client.tolist())) < 10
-    assert run.metrics[-1]["tokens/bids"] > 30  # no bid for a tier that gets nothing right
-    assert len([c for c in run.clients if c["round"] == 3]) == 10
 
 
 def test_a_round_that_the_server_calls_off_is_refunded_but_a_silent_bidder_pays() -> None:
@@ -310,30 +292,15 @@ def test_pretraining_groups_clients_that_are_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "line"),
-    [
-        ({"tiers": 21}, "mechanism.tiers: 21: more than the 20 clients"),
-        ({"gamma": 1.5}, "mechanism.gamma: 1.5: "),
-        ({"eta": -0.1}, "mechanism.eta: -0.1: "),
-        ({"price": 0.0}, "mechanism.price: 0.0: "),
-        ({"settle": "none"}, "mechanism.select: 'tiers' needs an auction that clients bid at"),
-        ({"value": "none"}, "mechanism.select: 'tiers' needs a value part"),
-        ({"train": "shared"}, "mechanism.deploy: 'one_shot' needs rows 'tier' (mechanism.train = 'tiers')"),
-    ],
-)
-def test_what_does_not_fit_is_refused_in_one_line(mechanism: dict[str, Any], line: str) -> None:
+    ("key", "value", "part"),
+    [("tiers", 21, "tiers: 21"), ("gamma", 1.5, "gamma: 1.5"), ("eta", -0.1, "eta: -0.1"), ("price", 0.0, "price: 0.0"),
+     ("settle", "none", "select: 'tiers'"), ("value", "none", "select: 'tiers'"),
+     ("train", "shared", "deploy: 'one_shot'")],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_in_one_line(key: str, value: Any, part: str) -> None:
     with pytest.raises(hanse.UserError) as wrong:
-        hanse.run(experiment(mechanism=mechanism))
-    assert any(said.startswith(line) for said in wrong.value.lines)
-
-
-def test_other_policies_bid_in_their_own_way() -> None:
-    ends = {}
-    for policy in ("best_tier", "random_tiers", "reward_seeking", {"name": "free_rider", "fraction": 0.5}):
-        run = hanse.run(experiment(clients={"policy": policy}))
-        ends[str(policy)] = run.metrics[-1]["ledger/head"]
-        assert sum(run.book.balances.values()) == 0
-    assert len(set(ends.values())) == 4
+        hanse.run(experiment(mechanism={key: value}))
+    assert any(said.startswith(f"mechanism.{part}") for said in wrong.value.lines)
 
 
 @pytest.mark.slow
