@@ -35,34 +35,6 @@ def test_unanimity_games(carrier: set[int]) -> None:
     assert close(shapley.leave_one_out(unanimous, 5), [float(i in carrier) for i in range(5)], 1e-14)
 
 
-def test_airport_game() -> None:
-    # Everyone pays an equal part of each stretch of runway that it needs.
-    lengths = [1.0, 2.0, 2.5, 4.0, 7.0, 7.0]
-
-    def cost(c: frozenset[int]) -> float:
-        return max((lengths[i] for i in c), default=0.0)
-
-    steps = np.diff([0.0, *lengths])
-    parts = steps / np.arange(len(lengths), 0, -1)
-    assert close(shapley.exact(cost, 6), np.cumsum(parts), 1e-13)
-
-
-def test_weighted_voting_game() -> None:
-    # Shapley-Shubik index of [4; 3, 2, 1, 1], counted by hand: 12, 4, 4, 4 pivots in 24 orders.
-    votes = [3, 2, 1, 1]
-
-    def wins(c: frozenset[int]) -> float:
-        return float(sum(votes[i] for i in c) >= 4)
-
-    assert close(shapley.exact(wins, 4), [1 / 2, 1 / 6, 1 / 6, 1 / 6], 1e-14)
-    assert close(shapley.banzhaf(wins, 4), [6 / 8, 2 / 8, 2 / 8, 2 / 8], 1e-14)
-
-
-def test_worth_of_nobody_is_not_shared_out() -> None:
-    values = shapley.exact(lambda c: 10.0 + sum(i + 1.0 for i in c), 3)
-    assert close(values, [1, 2, 3], 1e-14)
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6])
 def test_exact_is_the_mean_over_all_orders(n: int) -> None:
     v = np.random.default_rng(n).normal(size=2**n).tolist()
@@ -86,11 +58,6 @@ def test_tables_against_sums_over_coalitions(n: int) -> None:
                 for c in itertools.combinations(others, size)
             )
             assert close(values[i], float(total), 1e-13)
-
-
-def test_fourteen_players() -> None:
-    # v(S) = |S|^2: all alike, so everyone gets n; the table is built in several chunks.
-    assert close(shapley.exact(lambda c: float(len(c) ** 2), 14), [14.0] * 14, 1e-12)
 
 
 def test_monte_carlo_finds_the_value_within_its_standard_errors() -> None:

@@ -11,9 +11,7 @@ import torch
 
 import hanse
 from hanse.core.port import Reply, Request, Train, Trained
-from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
-from hanse.learning.engines import choose
 from hanse.learning.job import batch_plan
 from hanse.mechanisms.fedgen import FedGen
 from hanse.runs.round import Played, Setup, first_state, play_round
@@ -152,16 +150,6 @@ def test_a_model_that_does_not_end_in_a_linear_layer_is_refused_with_one_line() 
     assert str(refused.value) == (
         "mechanism.train: 'fedgen' needs a classifier that ends in a linear layer, whose input the generator makes"
     )
-
-
-def test_the_automatic_choice_avoids_them_and_says_why() -> None:
-    world = world_of(experiment())
-    pool, _ = world.data.pool([0])
-    row, recipe = world.context.initial(0), Recipe(steps=2, batch_size=8)
-    choice = choose(world.problem, row, recipe, pool, seats=2, batch=8, payload=True)
-    assert choice.engine == "sequential"
-    assert any(line.startswith("stacked: it cannot add the loss of the payload") for line in choice.why)
-    assert choose(world.problem, row, recipe, pool, seats=2, batch=8).engine in ("native", "stacked")
 
 
 @pytest.mark.slow

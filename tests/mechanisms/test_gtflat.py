@@ -202,23 +202,6 @@ def test_options_that_are_refused(options: dict[str, Any]) -> None:
         build_mechanism({"name": "fedavg", "weigh": {"name": "gtflat", **options}})
 
 
-def numbers(run: hanse.Run) -> list[dict[str, Any]]:
-    return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/"))} for m in run.metrics]
-
-
-@pytest.mark.parametrize("name", ["greedyfed", "fedprox"])
-def test_one_line_of_toml_and_the_record(name: str, tmp_path: Any) -> None:
-    file = tmp_path / "exp.toml"
-    file.write_text(
-        f'[data]\nclients = 6\n[mechanism]\nname = "{name}"\nclients_per_round = 3\nweigh = "gtflat"\n'
-        '[engine]\ntrain = "stacked"\nthreads = 1\n[run]\nrounds = 4\n'
-    )
-    run = hanse.run(file, out=tmp_path / "out")
-    assert all(m["weigh/distance"] > 0 and 1 <= m["weigh/effective_seats"] <= 3 for m in run.metrics)
-    again = hanse.run(file)
-    assert numbers(again) == numbers(run)
-
-
 def test_a_random_start_of_whole_individuals() -> None:
     draw = np.random.default_rng(0)
     start = replicator.drawn(3, 100, draw)
@@ -266,19 +249,3 @@ def test_sketches_keep_distances() -> None:
     assert np.abs(ratio / truth - 1).max() < 4 / 16  # four times 256^-0.5
     assert sketched(vectors[:, :9], 256, 3) is not short
     assert sketched(vectors[:, :9], 256, 3).tolist() == vectors[:, :9].tolist()
-
-
-def test_a_run_selects_by_the_game() -> None:
-    result = hanse.run(
-        hanse.Experiment(
-            data={"clients": 6, "partition": {"alpha": 0.5}},
-            model={"name": "logistic"},
-            mechanism={"name": "fedavg", "clients_per_round": 2, "select": {"name": "gtflat", "generations": 300}},
-            train={"steps": 3, "lr": 0.1},
-            run={"rounds": 6},
-        )
-    )
-    assert [m["select/exploring"] for m in result.metrics] == [1, 1, 1, 0, 0, 0]
-    met = {c["client"] for c in result.clients if c["round"] < 3}
-    assert met == set(range(6))
-    assert all(1 <= m["select/effective_clients"] < 6 for m in result.metrics[3:])

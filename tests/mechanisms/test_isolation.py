@@ -15,14 +15,12 @@ from hypothesis import strategies as some
 
 import hanse
 from hanse.base.streams import stream
-from hanse.core.part import Questions
 from hanse.core.port import Reply
 from hanse.core.recipe import Recipe
 from hanse.core.table import Seats, Updates
 from hanse.federation.behaviour import Behaviour, Me, with_updates
-from hanse.mechanisms.ipfl import APART, IPFL, Offers, pull_share
+from hanse.mechanisms.ipfl import APART, IPFL, pull_share
 from hanse.runs.recorded_market import MarketRound, recorded_markets
-from hanse.runs.rehearsal import rehearse
 
 ATTACKER = 8
 
@@ -147,19 +145,3 @@ def test_the_share_of_the_pull_is_what_sgd_makes_of_it(steps: int, mu: float, mo
     both, alone = end(centre, gradients), end(start, gradients)
     share = pull_share(recipe, 0, mu, steps)
     np.testing.assert_allclose(both, alone + share * (centre - start), rtol=1e-9, atol=1e-9)
-
-
-def test_distances_are_made_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hanse.mechanisms import ipfl
-
-    counted = list[int]()
-    true = ipfl.IPFL._offers
-    monkeypatch.setattr(ipfl.IPFL, "_offers", lambda *given: counted.append(1) or true(*given))
-    rehearsed = rehearse("ipfl_posted")
-    assert len(counted) == 1
-    part, view, state = rehearsed.before("weigh")
-    asked = part.asks(replace(view, stage="close"), state)
-    assert isinstance(asked, Questions)
-    [offers] = asked.found
-    assert isinstance(offers, Offers)
-    assert len(asked) == 8  # four models to score, four buyers

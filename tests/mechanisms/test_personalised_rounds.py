@@ -28,7 +28,7 @@ from hanse.learning.models import build_problem
 from hanse.mechanisms.cfl import cfl
 from hanse.mechanisms.ditto import ditto
 from hanse.mechanisms.fedamp import fedamp
-from hanse.mechanisms.fedfomo import FedFomo, _moved, fedfomo
+from hanse.mechanisms.fedfomo import FedFomo, fedfomo
 from hanse.mechanisms.fedsoft import fedsoft
 from hanse.mechanisms.ifca import ifca
 from hanse.mechanisms.pfedgraph import pfedgraph
@@ -235,19 +235,6 @@ def test_fedfomo_sends_the_models_that_gained_most_before() -> None:
         assert {c: int(np.flatnonzero(np.delete(again.view.mixed.W[c, :N], c))[0]) for c in range(N)} == friend
         asked = [t for r in federation.asked[-1] for t in r.tasks]
         assert all(isinstance(t, Score) and len(t.models) == 3 for t in asked)
-
-
-def test_distances_of_few_pairs_are_those_of_the_gram_product() -> None:
-    draw = torch.Generator().manual_seed(1)
-    rows = torch.randn(N, P, generator=draw)
-    federation = Scripted(move=lambda c, t: t.start + rows[c])
-    view = World(fedfomo(), federation).play().view
-    everyone = _moved(view, [np.arange(N)] * N)
-    few = _moved(view, [np.array([s]) for s in range(N)])
-    np.testing.assert_allclose(np.diag(few), np.diag(everyone), rtol=1e-5)
-    width = PROBLEM.layout.num_parameters
-    np.testing.assert_allclose(np.diag(few), rows[:, :width].norm(dim=1), rtol=1e-5)
-    assert not (few - np.diag(np.diag(few))).any()
 
 
 def test_who_does_not_say_its_losses_keeps_its_own_update() -> None:

@@ -142,22 +142,6 @@ def test_a_resumed_run_has_the_same_bits(name: str, options: dict[str, Any], tmp
     assert all(one[key].numpy().tobytes() == other[key].numpy().tobytes() for key in one)  # NaN: not known
 
 
-@pytest.mark.slow
-def test_killed_while_the_table_grows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1]))
-    import test_resume
-
-    weigh = {"name": "cfl", "eps1": 9.0, "eps2": 0.1, "first_round": 2}
-
-    def growing(**run: Any) -> hanse.Experiment:
-        return experiment("cfl", mechanism={"name": "cfl", "weigh": weigh}, run={"rounds": 6, **run})
-
-    monkeypatch.setattr(test_resume, "experiment", growing)
-    reference = tmp_path / "reference"
-    hanse.run(growing(), out=reference)
-    test_resume.kill_and_resume(2, 3, reference, tmp_path)
-
-
 def test_engines_agree_on_rounds_with_pulls_tilts_and_two_seats() -> None:
     for name in ("ditto", "fedamp", "pfedgraph", "fedsoft", "scaffold"):
         rows = []

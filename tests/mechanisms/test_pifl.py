@@ -139,23 +139,6 @@ def test_every_settlement_is_the_paper_s_arithmetic() -> None:
     assert run.book.balances[MINT] == -20 * 100 * TOKEN
 
 
-def test_accuracies_are_those_of_the_tier_s_clients_on_their_own_samples() -> None:
-    _, views = watched(mechanism={"score_samples": 10_000}, run={"rounds": 3})
-    before, now = views[1], views[2]
-    from hanse.data import DataSpec, build
-
-    data = build(DataSpec(**experiment().data.model_dump()))
-    problem = hanse.run(experiment(run={"rounds": 0})).problem
-    import torch
-
-    group = before.trained.seats.client[before.trained.seats.target == 1].tolist()
-    pool, index = data.pool(group)
-    x, y = pool.x[torch.cat(index)], pool.y[torch.cat(index)]
-    problem.layout.load(problem.module, now.table.rows[1])
-    right = float((problem.module(x).argmax(1) == y).double().mean())
-    assert now.settlement.metrics["tokens/tier 1/accuracy"] == pytest.approx(right, abs=1e-9)
-
-
 def test_tokens_are_conserved_and_nothing_stays_behind() -> None:
     run, views = watched(behaviour={"dropout": {"rate": 0.3}})
     for view in views:
@@ -187,15 +170,6 @@ def test_nobody_bids_so_the_tiers_keep_their_models_and_no_tokens_move() -> None
     assert np.array_equal(views[1].table.rows, run.table.rows)
     held = {n: u for n, u in run.book.balances.items() if n != MINT and u}
     assert held == {f"client/{c}": 100 * TOKEN for c in range(20)}
-
-
-def test_a_client_without_tokens_cannot_bid_and_a_poor_one_stops_when_it_is_broke() -> None:
-    broke = hanse.run(experiment(clients={"grant": 0.5}, run={"rounds": 3}))
-    assert [m["seats"] for m in broke.metrics] == [10, 0, 0]
-    short = hanse.run(experiment(clients={"grant": 1.0}))
-    assert all(units >= 0 for name, units in short.book.balances.items() if name != MINT)
-    careful = hanse.run(experiment(clients={"policy": {"name": "budget_limited", "reserve": 100}}, run={"rounds": 3}))
-    assert careful.metrics[-1]["tokens/poorest"] == 100.0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Selectors: golden instances, and GreedyFed's two phases."""
 
 import json
-import math
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +35,6 @@ from hanse.runs.config import Experiment
 from hanse.runs.judge import by_class
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
-from tests.conftest import needs_papers
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "selection.json").read_text())["cases"]
 
@@ -303,30 +301,6 @@ def test_set_aware_leaves_out_who_sends_noise_or_nothing(behaviour: dict[str, An
             assert (seated < 5).all() if purpose == "noisy" else (seated >= 4).all()
 
 
-def test_set_aware_runs_on_regression_with_tenths_for_classes() -> None:
-    problem, _ = build_problem("mlp", (3,), None, 0, hidden=[4])
-    y = torch.tensor([5.0, 1, 4, 2, 3, 9, 8, 7, 6, 0, 10, 11])
-    parts = by_class(problem, Samples(torch.zeros(12, 3), y))
-    assert [y[part].tolist() for part in parts] == [
-        [1.0, 0.0], [2.0, 3.0], [4.0], [5.0], [6.0], [7.0], [8.0], [9.0], [10.0], [11.0]
-    ]  # fmt: skip
-
-
-def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
-    experiment = whole("set_aware", 1).experiment
-    world = settle_engine(build(experiment)).setup
-    judge, row = world.judge, world.context.initial(0)
-    counts = torch.bincount(world.data.server_validation.y).double()
-    share = counts / counts.sum()
-    losses = judge.class_losses(row)
-    assert float(share.numpy() @ losses) == pytest.approx(float(judge.score(row[None]).loss[0]), abs=1e-6)
-    gradients = judge.class_gradients(row, 10_000)
-    torch.testing.assert_close((share.float() @ gradients), judge.gradient(row[None])[0], atol=1e-6, rtol=1e-4)
-    few = judge.class_gradients(row, 1)
-    assert few.shape == gradients.shape
-    assert not torch.allclose(few, gradients)
-
-
 def test_classes_that_are_missing_make_no_part() -> None:
     problem, _ = build_problem("mlp", (3,), 5, 0, hidden=[4])
     parts = by_class(problem, Samples(torch.zeros(5, 3), torch.tensor([3, 0, 3, 0, 4])))
@@ -405,17 +379,6 @@ def test_ucb_without_a_round_robin_seats_those_who_never_sat_first_and_the_refus
     assert choose(part, FakeView([0, 1, 2], 3, 5), given) == [2, 1]
 
 
-def test_ucb_may_break_ties_at_random() -> None:
-    counts = np.array([2, 5])
-    assert ucb_scores(np.zeros(2), counts, 8, 1.0)[0] == pytest.approx(math.sqrt(math.log(8) / 2))
-    assert UCB(1, beta=1.0).select(FakeView([0, 1], 2, 7), state([0.1, 0.1]))[0].clients.tolist() == [0]  # type: ignore[arg-type]
-    seen = set()
-    for number in range(20):
-        chosen, _ = UCB(1, ties="random").select(FakeView([0, 1], 2, number), state([0.1, 0.1]))  # type: ignore[arg-type]
-        seen.add(int(chosen.clients[0]))
-    assert seen == {0, 1}
-
-
 def played(mechanism: dict[str, Any], rounds: int = 3) -> list[Any]:
     experiment = hanse.Experiment(
         data={"clients": 12, "partition": {"alpha": 0.5}},
@@ -454,12 +417,3 @@ def test_s_fedavg_may_average_the_means_so_far() -> None:
 
     assert phi("round") == pytest.approx(0.5 * (0.5 * 0.4) + 0.5 * 0.2)
     assert phi("mean") == pytest.approx(0.5 * (0.5 * 0.4) + 0.5 * (0.4 + 0.2) / 2)
-
-
-@needs_papers
-def test_power_of_choice_picked_at_random_asks_nobody() -> None:
-    for view in played(
-        {"name": "power_of_choice", "select": {"name": "hanse_papers.authors:RandomPick", "clients_per_round": 3}}
-    ):
-        assert not view.answers or all(question.startswith("seat") for _, question in view.answers)
-        assert len(set(view.choice.clients.tolist())) == 3

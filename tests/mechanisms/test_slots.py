@@ -17,7 +17,6 @@ from hanse.core.part import (
     SelectPart,
     State,
     TrainPart,
-    in_slots,
 )
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism, unmet_needs
@@ -132,14 +131,6 @@ def test_a_part_without_the_method_of_its_slot_is_refused(slot: str, name: str) 
 
 
 # ---- what a part needs of the others, by the slot that it stands in
-
-
-def test_names_by_slot_concern_a_part_where_it_stands() -> None:
-    declared = {"train": frozenset({"a"}), "weigh": frozenset({"a", "b"}), "settle": frozenset({"c"})}
-    assert in_slots(declared, ["train", "weigh"]) == {"a", "b"}
-    assert in_slots(declared, ["deploy"]) == frozenset()
-    assert in_slots(declared, []) == frozenset()
-    assert in_slots(frozenset({"d"}), []) == {"d"}
 
 
 @pytest.mark.parametrize(
