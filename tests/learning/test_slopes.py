@@ -76,20 +76,6 @@ def test_a_frozen_parameter_and_a_batch_norms_statistics_have_the_slope_of_the_l
     assert all(named[name].abs().min() > 1e-5 for name in ("1.bias", "2.running_mean", "2.running_var"))
 
 
-def test_statistics_of_other_norms_have_slope_zero_and_the_module_stays_as_it_was() -> None:
-    module = nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True), nn.Flatten(), nn.Linear(12, 2))
-    before = {name: t.clone() for name, t in module.state_dict().items()}
-    problem = Problem(module, Layout.of(module), "cross_entropy")
-    samples = Samples(torch.randn(6, 3, 4), torch.randint(2, (6,)))
-    found = problem.layout.unflatten(
-        Slopes(problem, samples, torch.arange(6).split(3))(torch.rand(problem.layout.size))
-    )
-    assert not found["0.running_mean"].any()
-    assert found["2.weight"].any()
-    assert all(torch.equal(before[name], t) for name, t in module.state_dict().items())
-    assert module.training
-
-
 def test_activations_one_after_another_are_followed_though_scorers_let_them_work_in_place() -> None:
     made = [nn.Flatten(), nn.BatchNorm1d(6), nn.Tanh(), nn.ReLU(), nn.Linear(6, 4), nn.Tanh(), nn.ReLU()]
     made.append(nn.Linear(4, 3))
