@@ -43,21 +43,10 @@ def test_axes(text: str, key: str, values: tuple[str, ...]) -> None:
     assert read_axis(text) == Axis(key, values)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("lr=1", "must be section.key=value,value"),
-        ("train.lr", "must be section.key=value,value"),
-        (".lr=1", "must be section.key=value,value"),
-        ("train.lr=", "a value is empty"),
-        ("train.lr=1,,2", "a value is empty"),
-        ("train.lr=1,2,1", "1 is given twice"),
-    ],
-)
-def test_bad_axes(text: str, why: str) -> None:
-    with pytest.raises(UserError) as wrong:
+@pytest.mark.parametrize("text", ["lr=1", "train.lr", ".lr=1", "train.lr=", "train.lr=1,,2", "train.lr=1,2,1"])
+def test_bad_axes(text: str) -> None:
+    with pytest.raises(UserError, match=f"^--grid {text}: "):
         read_axis(text)
-    assert wrong.value.lines[0].startswith(f"--grid {text}: {why}")
 
 
 def test_points_in_order(file: Path) -> None:
@@ -73,12 +62,6 @@ def test_points_in_order(file: Path) -> None:
     assert (given.train.lr, given.mechanism.name, given.data.seed, given.run.seed) == (0.2, "greedyfed", 1, 1)
     assert len({point.job.key for point in points}) == 8
     assert last.key == key_of({**last.sections})
-
-
-def test_without_seeds_the_file_s_own_stay(file: Path) -> None:
-    (point,) = grid_of(file, ["run.seed=7"], ["train.lr=0.1"], None)
-    assert (point.seed, point.job.experiment.run.seed, point.job.experiment.data.seed) == (None, 7, 0)
-    assert point.job.rounds == 60  # the default counts for the progress bar
 
 
 def test_an_option_of_a_part(file: Path) -> None:
@@ -101,23 +84,16 @@ def test_all_mistakes_at_once(file: Path) -> None:
 @pytest.mark.parametrize(
     ("grid", "seeds", "why"),
     [
-        (["train.lr=0.1", "train.lr=0.2"], None, "--grid train.lr: is given twice"),
-        (["run.seed=0,1"], 2, "--grid run.seed: --seeds sets it already"),
-        (["train.lr=0.1"], 0, "--seeds 0: must be at least 1"),
-        (["train.lr=0.1"], 100_001, "--grid: 100,001 runs; at most 100,000"),
-        (["train.lr=0.1,0.10"], None, "--grid: train.lr=0.1 and train.lr=0.10 are one and the same run"),
-        (["train.lr.more=1"], None, "train.lr.more=1: train.lr: "),
+        (["train.lr=0.1", "train.lr=0.2"], None, "--grid train.lr: "), (["run.seed=0,1"], 2, "--grid run.seed: "),
+        (["train.lr=0.1"], 0, "--seeds 0: "), (["train.lr=0.1"], 100_001, "--grid: 100,001 runs"),
+        (["train.lr=0.1,0.10"], None, "--grid: train.lr=0.1 and"), (["train.lr.more=1"], None, "train.lr.more=1: "),
+        (["mechanism.clients_per_rounds=2"], None, "mechanism.clients_per_rounds"),
     ],
-)
+)  # fmt: skip
 def test_bad_grids(file: Path, grid: list[str], seeds: int | None, why: str) -> None:
     with pytest.raises(UserError) as wrong:
         grid_of(file, [], grid, seeds)
     assert wrong.value.lines[0].startswith(why)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="such file"):
-        grid_of(tmp_path / "none.toml", [], ["train.lr=1"], None)
 
 
 @pytest.mark.parametrize("axis", ["mechanism", "mechanism.name"])
@@ -132,25 +108,12 @@ def test_mechanisms_of_one_file(file: Path, axis: str) -> None:
     assert [list(point.notes) for point in points] == [[], [gone], []]
 
 
-def test_a_whole_table_forgets_the_file_s_options(file: Path) -> None:
-    points = grid_of(file, [], ["mechanism=fedavg,{name='fedprox',mu=0.5}"], None)
-    assert [point.job.sections["mechanism"] for point in points] == [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.5}]
-    assert points[0].notes == [
-        "note: mechanism=fedavg: replaces the table, clients_per_round too; mechanism.name=fedavg keeps that"
-    ]
-
-
 def test_an_axis_that_a_mechanism_does_not_have_is_not_varied_for_it(file: Path) -> None:
     points = grid_of(file, [], ["mechanism.name=fedavg,fedprox", "mechanism.mu=0.1,0.5"], 2)
     assert [tuple(point.at.values()) for point in points if point.seed == 1] == [
         ("fedavg", "-"), ("fedprox", "0.1"), ("fedprox", "0.5"),
     ]  # fmt: skip
     assert points[0].job.label == "mechanism.name=fedavg, seed=0"
-
-
-def test_an_option_that_no_mechanism_has_is_a_mistake(file: Path) -> None:
-    with pytest.raises(UserError, match=r"mechanism\.clients_per_rounds"):
-        grid_of(file, [], ["mechanism.name=fedavg,local", "mechanism.clients_per_rounds=2,3"], None)
 
 
 def test_parts_share_out_the_runs(file: Path) -> None:
@@ -165,11 +128,3 @@ def test_parts_share_out_the_runs(file: Path) -> None:
 def test_wrong_parts(text: str) -> None:
     with pytest.raises(UserError, match=r"--part .*i/n"):
         SweepPart.read(text)
-
-
-@pytest.mark.parametrize("given", ['[data]\nsource = "object"', '[model]\nname = "object"'])
-def test_what_was_an_object_of_python_is_refused_before_the_first_run(given: str, tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text(f'{given}\n[mechanism]\nname = "fedavg"\n')
-    with pytest.raises(UserError, match=r"(data.source|model.name): 'object':"):
-        grid_of(file, [], [], 5)
