@@ -491,6 +491,7 @@ def call(*words: str) -> Any:
     return CliRunner().invoke(app, ["reproduce", *words])
 
 
+@pytest.mark.slow
 def test_the_plan_of_all_papers_says_how_each_claim_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()

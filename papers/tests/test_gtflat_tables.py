@@ -11,11 +11,9 @@ import typer
 from paper_cases import cell, made_up, sections, table
 from typer.testing import CliRunner
 
-from hanse.base.errors import UserError
 from hanse.lab.job import Job, Step
 from hanse.lab.kept import KeptFile
 from hanse.reports.compare import improvement
-from hanse.runs.config import Experiment
 from hanse_papers.catalogue import find_table
 from hanse_papers.compare import rows
 from hanse_papers.reproduce import reproduce
@@ -24,9 +22,7 @@ from hanse_papers.tables import (
     Measure,
     PaperTable,
     Printed,
-    Recipe,
     Variant,
-    filtered,
     read_table,
 )
 
@@ -92,47 +88,6 @@ def test_the_headline_is_the_mean_of_the_tables() -> None:
         ACCURACY[s, a, f"GT{b}"].mean - ACCURACY[s, a, b].mean for s in SOURCES for a in (0.05, 1.0) for b in BASES
     ]
     assert sum(gains) / len(gains) == pytest.approx(1.38, abs=0.02)
-
-
-@pytest.mark.parametrize("recipe", ["paper", "authors"])
-def test_levels_change_one_setting_a_row(recipe: Recipe) -> None:
-    made = find_table("gtflat", "levels", "paper", recipe)
-    found = {c.algorithm: Experiment(**c.variants[0].sections).sections() for c in made.cells if c.group == "MNIST"}
-    changed = {}
-    for name, settings_of in found.items():
-        base = found[name.split(",")[0]]
-        changed[name] = {
-            f"{section}.{key}"
-            for section, settings in settings_of.items()
-            for key, value in settings.items()
-            if value != base[section].get(key)
-        }
-    assert changed.pop("FedAvg") == changed.pop("GTFedAvg") == set()
-    several = {
-        "no decay": {"train.lr_decay", "train.lr_decay_by"},
-        "decay": {"train.lr_decay", "train.lr_decay_by"},
-        "own statistics": {"train.statistics", "data.client_test_from"},
-    }
-    for name, settings in changed.items():
-        wanted = several.get(name.split(", ")[1])
-        assert settings == wanted if wanted is not None else len(settings) == 1
-    assert len(changed) == (13 if recipe == "authors" else 8)
-
-
-def test_emnist_only_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
-    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)
-    line = "--only emnist: EMNIST is left out: emnist_balanced.npz is not here"
-    with pytest.raises(UserError, match=line) as wrong:
-        filtered(paper("table3"), ["emnist"])
-    assert len(wrong.value.lines) == 1
-    with pytest.raises(UserError, match="--only cifar10: is part of --scale paper only"):
-        filtered(find_table("gtflat", "table2", "small"), ["cifar10"])
-    (tmp_path / "emnist_balanced.npz").touch()
-    cells = filtered(paper("table2"), ["emnist fedgen"]).cells
-    assert {c.algorithm for c in cells} == {"FedGen", "GTFedGen", "FedGen, uniform", "FedGen, inverse distance"}
-    assert cells[0].published == ACCURACY["EMNIST", 0.05, "FedGen"]
-    assert cells[0].variants[0].sections["mechanism"]["train"] == {"generator_lr": 1e-4}
 
 
 # a run's curve by its learning rate, so that effective rounds can be worked out by hand

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from hanse.wings.language.sources import WORDS
-from hanse_papers.catalogue import find_table
 from hanse_papers.tables import read_table
 
 PUBLISHED = read_table("ipfl", "table1", "paper")["published"]
@@ -21,16 +17,3 @@ def test_printed_numbers() -> None:
     assert FINANCE["Local"][:3] == [[84.02, 6.09], [80.58, 0.83], [43.17, 4.48]]
     assert CODE["pFedGraph"][2] == [137.7, 291.6]
     assert [FINANCE[name][3] for name in FINANCE] == [[0.0, 0.0], *[[45.9, 0.0]] * 5, [96.5, 0.0]]
-
-
-def test_the_scales_below_say_what_differs() -> None:
-    small = find_table("ipfl", "table1", "small")
-    assert small.seeds == 5
-    assert small.cells[0].variants[0].sections["model"]["candidates"] == list(WORDS)  # which the file repeats
-    assert len(small.cells) == 7 * 4 - 1  # local training has no utility
-    assert {c.group for c in small.cells} == {"Finance"}
-    assert any("three published" in line for line in small.changes)
-    assert any("randomly initialised Llama" in line for line in small.changes)
-    utility = next(c for c in small.cells if c.column == "utility" and c.algorithm == "iPFL")
-    assert utility.published.mean == pytest.approx(96.5 / 50)
-    assert utility.factor == pytest.approx(1 / 10)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hanse.base.errors import UserError
 from hanse.cli import main
 
 
@@ -63,17 +62,3 @@ def test_without_the_package_a_command_says_how_to_get_it(command: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "hanse-papers" in done.stderr
-
-
-def test_reproduce_of_what_is_counted_on_data_that_are_not_here_writes_no_empty_table(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(source: str) -> None:
-        raise UserError(f"source '{source}' could not be downloaded")
-
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr("hanse_papers.computed.is_here", lambda source: False)
-    monkeypatch.setattr("hanse.data.sources.load", away)
-    code, said = hanse_says(["reproduce", "ipfl", "figure6", "--scale", "paper"], capsys, monkeypatch)
-    assert (code, said) == (2, "hanse: source 'cifar10' could not be downloaded\n")
-    assert not (folder / "runs").exists()

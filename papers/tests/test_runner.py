@@ -9,7 +9,6 @@ import pytest
 from paper_cases import cell, made_up, sections, table
 
 from hanse.base.errors import UserError
-from hanse.base.toml import flat
 from hanse.lab.job import Job, play
 from hanse.lab.kept import KeptFile, Store
 from hanse.lab.player import Work, play_all
@@ -73,19 +72,6 @@ def stored(tmp_path: Path, *cells: Cell, seeds: int = 1, work: Work = made_up) -
     return store, jobs
 
 
-def test_a_cut_file_and_a_changed_default_are_run_again(tmp_path: Path) -> None:
-    store, (cut, changed) = stored(tmp_path, seeds=2)
-    store.path(cut).write_text(store.path(cut).read_text()[:-9])
-    held = json.loads(store.path(changed).read_text())
-    held["experiment"]["run"]["of_the_future"] = 1  # a key that we do not know changes nothing
-    store.path(changed).write_text(json.dumps(held))
-    assert store.read(cut) is None
-    assert store.read(changed) is not None
-    held["experiment"]["train"]["lr"] = 0.5
-    store.path(changed).write_text(json.dumps(held))
-    assert store.read(changed) is None
-
-
 def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path) -> None:
     store, (ours, other) = stored(tmp_path, cell("a"), cell("b", with_lr(0.2)))
     store.path(ours).write_text(store.path(other).read_text())  # differs in what ours leaves at its default
@@ -124,22 +110,6 @@ def test_a_damaged_result_is_run_again(tmp_path: Path, wrong: dict[str, object])
     assert store.read(job) is None
     path.write_text("[" * 100_000)
     assert store.read(job) is None
-
-
-def test_a_result_is_kept_in_few_bytes_and_an_old_one_is_still_read(tmp_path: Path) -> None:
-    store, [job] = stored(tmp_path, work=play)
-    text = store.path(job).read_text()
-    small = json.loads(text)
-    assert text == json.dumps(small, separators=(",", ":")) + "\n"
-    whole, said = (dict(flat(part)) for part in (job.experiment.sections(), job.sections))
-    missing = [name for name in whole if name not in dict(flat(small["experiment"]))]
-    assert missing
-    assert all(said[name] == whole[name] for name in missing)
-    old = {**small, "experiment": job.experiment.sections()}
-    store.path(job).write_text(json.dumps(old, indent=1))
-    found = store.read(job)
-    assert found is not None
-    assert found["curves"] == small["curves"]
 
 
 def test_a_run_that_ended_at_a_limit_has_fewer_tests(tmp_path: Path) -> None:

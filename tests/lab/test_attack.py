@@ -114,26 +114,6 @@ def test_luck_is_not_called_a_gain(tmp_path: Path) -> None:
     assert not found.pays
 
 
-def test_what_cannot_be_played_is_counted_and_not_chosen(tmp_path: Path) -> None:
-    def work(job: Job, step: Step) -> dict[str, Any]:
-        if job.sections["behaviour"].get("deviant", {}).get("silent"):
-            return {
-                "key": job.key,
-                "label": job.label,
-                "given": job.sections,
-                "made": {},
-                "status": "failed",
-                "error": "no",
-            }
-        return earning(size_pays, [])(job, step)  # type: ignore[no-any-return]
-
-    found = search(SECTIONS, [0], tmp_path, tries=40, work=work)
-    failed = [one for one in found.tries if one.failed is not None]
-    assert failed
-    assert all(one.deviation.get("silent") for one in failed)
-    assert found.best.failed is None
-
-
 def test_the_bound_on_the_share_that_pays() -> None:
     tries = [Try({"silent": True}, {0: gain}, uniform=True) for gain in [0.0] * 59 + [9.0]]
     nothing = Attacked([0], 10.0, "utility", tries[:59], tries[0], None, [0], [1], "tries")

@@ -70,17 +70,6 @@ def test_an_option_of_a_part(file: Path) -> None:
     assert found == [{"name": "gtflat", "strength": 0.1}, {"name": "gtflat", "strength": 0.9}]
 
 
-def test_all_mistakes_at_once(file: Path) -> None:
-    with pytest.raises(UserError) as wrong:
-        grid_of(file, [], ["train.lr=0.1,-1", "mechanism.name=fedavg,fedavgg"], 3)
-    lines = wrong.value.lines
-    assert len(lines) == 4  # -1 with fedavg; both with fedavgg; -1 with fedavgg again; not once a seed
-    assert lines[1].startswith("train.lr=-1, mechanism.name=fedavg, seed=0: train.lr: ") or lines[1].startswith(
-        "train.lr=0.1, mechanism.name=fedavgg, seed=0: "
-    )
-    assert any("'fedavg'" in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("grid", "seeds", "why"),
     [
@@ -94,18 +83,6 @@ def test_bad_grids(file: Path, grid: list[str], seeds: int | None, why: str) -> 
     with pytest.raises(UserError) as wrong:
         grid_of(file, [], grid, seeds)
     assert wrong.value.lines[0].startswith(why)
-
-
-@pytest.mark.parametrize("axis", ["mechanism", "mechanism.name"])
-def test_mechanisms_of_one_file(file: Path, axis: str) -> None:
-    points = grid_of(file, ["mechanism.clients_per_round=3"], [f"{axis}=fedavg,local,greedyfed"], None)
-    assert [point.job.experiment.mechanism.table for point in points] == [
-        {"name": "fedavg", "clients_per_round": 3},
-        {"name": "local"},
-        {"name": "greedyfed", "clients_per_round": 3},
-    ]
-    gone = "note: mechanism.clients_per_round: left out of 'local', which has no such option"
-    assert [list(point.notes) for point in points] == [[], [gone], []]
 
 
 def test_an_axis_that_a_mechanism_does_not_have_is_not_varied_for_it(file: Path) -> None:

@@ -106,20 +106,6 @@ def test_a_cut_end_is_told_and_mended_and_damage_inside_is_not_touched(tmp_path:
     assert kept.path.read_bytes() == broken
 
 
-def test_whole_lines_that_are_packed_with_a_line_that_is_cut_off_are_kept(tmp_path: Path) -> None:
-    kept = KeptFile(tmp_path)
-    for seed in range(4):
-        kept.write(*done(seed))
-    text = gzip.decompress(kept.path.read_bytes())
-    packed = gzip.compress(text, mtime=0)  # one member for all, as a repository keeps them
-    kept.path.write_bytes(packed[:-30])
-    assert (kept.mend() or "").endswith("was taken away; 3 before it that were packed with it are kept")
-    assert [kept.read(done(seed)[0]) is None for seed in range(4)] == [False, False, False, True]
-    assert kept.mend() is None
-    kept.write(*done(3))
-    assert gzip.decompress(kept.path.read_bytes()) == text
-
-
 def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = KeptFile(tmp_path)
     kept.write(*done(0))

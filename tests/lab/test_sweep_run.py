@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.lab.job import Job, Step, folder_of, play, play_kept
+from hanse.lab.job import folder_of, play, play_kept
 from hanse.lab.player import PlayedJobs
 from hanse.lab.sweep import GridPoint, means, rows_of, run_sweep
 from hanse.runs.run_record import load_run
@@ -65,22 +65,6 @@ def test_a_dead_worker_costs_its_run_alone(tmp_path: Path) -> None:
     done = run_sweep(points, tmp_path / "out", workers=2, work=made_up)
     assert len(done.results) == 2
     assert list(done.failures.values()) == ["its worker process ended with code 7"]
-
-
-def test_does_what_is_left(tmp_path: Path) -> None:
-    points = points_of(tmp_path, "train.lr=0.5,66.0,0.25")
-    run_sweep(points, tmp_path / "out", workers=1, work=made_up)
-    asked = []
-
-    def work(job: Job, step: Step) -> dict[str, Any]:
-        asked.append(job.label)
-        return made_up(job, step) if "66" not in job.label else made_up(points[0].job, step) | {"key": job.key}
-
-    wider = points_of(tmp_path, "train.lr=0.5,66.0,0.25,0.125")
-    done = run_sweep(wider, tmp_path / "out", workers=1, work=work)
-    assert asked == ["train.lr=66.0", "train.lr=0.125"]
-    assert len(done.results) == 4
-    assert [r["status"] for r in table(tmp_path / "out")] == ["done"] * 4
 
 
 def played(point: GridPoint, folder: Path | None) -> dict[str, Any]:

@@ -14,10 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from rotation import rotating
 
-import hanse
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
@@ -93,22 +91,6 @@ def test_samples_and_inputs_beyond_the_blocks_that_are_cached(bias: bool) -> Non
     expected = oracle(problem, pool, jobs, recipe)
     for _ in vectors():
         agree(NativeEngine(problem).train(pool, jobs, recipe, 0.01), expected)
-
-
-@HERE
-def test_regression() -> None:
-    problem, row = build_problem("mlp", (6,), None, 1, hidden=[8])
-    pool, jobs = made((6,), None), jobs_of(row, [50, 23, 71])
-    recipe = Recipe(epochs=3, batch_size=10, lr=0.05, momentum=0.5)
-    engine, expected = NativeEngine(problem), oracle(problem, pool, jobs, recipe)
-    for _ in vectors():
-        trained = engine.train(pool, jobs, recipe, 0.05)
-        agree(trained, expected)
-        scores = engine.score(trained.rows, pool)
-        for row_, loss in zip(trained.rows, scores.loss, strict=True):
-            problem.layout.load(problem.module, row_)
-            wanted = F.mse_loss(problem.module(pool.x).squeeze(1), pool.y).detach()
-            assert loss == pytest.approx(float(wanted), rel=1e-5)
 
 
 @HERE
@@ -216,23 +198,6 @@ def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatc
     finally:
         monkeypatch.undo()
         native.library.cache_clear()
-
-
-@HERE
-def test_a_run_is_the_same_on_one_thread_and_on_two_and_keeps_its_engine(tmp_path: Path) -> None:
-    def played(name: str, workers: int) -> hanse.Run:
-        experiment = hanse.Experiment(
-            data={"source": "digits", "clients": 6},
-            model={"name": "mlp", "hidden": [12]},
-            mechanism={"name": "fedavg", "clients_per_round": 4},
-            engine={"train": "native", "workers": workers},
-            run={"rounds": 3},
-        )
-        return hanse.run(experiment, out=tmp_path / name)
-
-    one, two = played("one", 1), played("two", 2)
-    assert torch.equal(one.table.rows, two.table.rows)
-    assert 'train = "native"' in (tmp_path / "one" / "config.toml").read_text()
 
 
 @pytest.mark.slow

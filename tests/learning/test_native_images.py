@@ -14,10 +14,8 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.batches import plan_seats
-from hanse.learning.coalitions import Coalitions, mixtures
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem
-from hanse.learning.models import build_problem
 from hanse.learning.native import library as native
 from hanse.learning.native.engine import NativeEngine
 from hanse.learning.native.outputs import NativeOutputs
@@ -185,20 +183,3 @@ def test_mixtures_put_out_what_the_mixed_module_does(model: str) -> None:
         assert torch.equal(outputs.mixed(rows, shares, x[3:5]), found[:, :, 3:5])
         rows[7] = 0.0
         torch.testing.assert_close(outputs(shares @ rows, x), torch.stack(expected), atol=2e-5, rtol=1e-4)
-
-
-@HERE
-def test_coalitions_of_convolutions_are_mixed_where_that_is_less_work() -> None:
-    problem, row = build_problem("cnn_greedyfed", (3, 32, 32), 10, 1)
-    updates = row + 0.2 * row.std() * torch.randn(6, len(row), generator=torch.Generator().manual_seed(0))
-    samples = made((3, 32, 32), 10, 270)
-    game = Coalitions(problem, updates, row, np.ones(6), samples)
-    if not native.vectors_are_wide():
-        assert game.scorer.native is None
-        return
-    every = [frozenset(i for i in range(6) if bits >> i & 1) for bits in range(64)]
-    assert game.scorer.native.pays(torch.from_numpy(mixtures(every, game.shares, (1.0, 0.0))))
-    assert not game.scorer.native.pays(torch.ones(1, 7))  # alone, it would take seven convolutions instead of one
-    found = game.many(every)
-    game.scorer.native = None
-    assert found == pytest.approx(game.many(every), abs=1e-5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,19 +58,6 @@ def test_the_rule(asked: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
 def chosen(problem: Problem, row: torch.Tensor, seats: int = 10, **given: Any) -> EngineChoice:
     few = made((1, 28, 28), 10, 4)
     return choose(problem, row, given.pop("recipe", RECIPE), few, seats=seats, batch=50, **given)
-
-
-def test_nothing_is_timed_and_nothing_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def never(*_: Any) -> float:
-        raise AssertionError("a clock was read")
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(time, "perf_counter", never)
-    monkeypatch.setattr(time, "monotonic", never)
-    for name in ("mlp", "cnn_small", USER + "residual"):
-        assert chosen(*build_problem(name, (1, 28, 28), 10, 1)).why
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

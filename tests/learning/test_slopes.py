@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -92,17 +90,3 @@ def test_activations_one_after_another_are_followed_though_scorers_let_them_work
         torch.testing.assert_close(found, one_by_one(row), rtol=1e-5, atol=1e-6)
     assert torch.equal(found, again)
     assert torch.equal(x, before)
-
-
-@pytest.mark.slow
-def test_a_first_gradient_does_not_import_pytorchs_compiler() -> None:
-    """``torch.func`` did, which took a second of the first round of every run with path values."""
-    program = (
-        "import sys, torch; from torch import nn; from hanse.core.table import Layout; from hanse.data import Samples;"
-        "from hanse.learning.job import Problem; from hanse.learning.slopes import Slopes;"
-        "m = nn.Sequential(nn.Flatten(), nn.Linear(2, 2)); p = Problem(m, Layout.of(m), 'cross_entropy');"
-        "s = Samples(torch.ones(4, 2), torch.zeros(4, dtype=torch.long));"
-        "Slopes(p, s, torch.arange(4).split(2))(p.layout.flatten(m)); assert 'torch._dynamo' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

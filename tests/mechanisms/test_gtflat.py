@@ -173,26 +173,6 @@ def test_few_equal_and_enormous_models(view: View, name: str) -> None:
     assert huge.W[0, 2] < 0.2
 
 
-def test_a_model_that_is_not_finite_never_reaches_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = experiment(weigh="gtflat")
-    world = settle_engine(build(given)).setup
-    engine = world.federation.engine  # type: ignore[attr-defined]
-    real = engine.train
-
-    def spoil(*args: Any, **more: Any) -> Any:
-        found = real(*args, **more)
-        found.rows[0, 3] = float("nan")
-        return found
-
-    monkeypatch.setattr(type(engine), "train", lambda self, *args, **more: spoil(*args, **more))
-    played = play_round(world, first_state(world))
-    assert len(played.view.trained) == M - 1
-    assert len(played.view.refusals) == 1
-    assert "finite" in played.view.refusals[0][1]
-    assert torch.isfinite(played.state.table.rows).all()
-    assert played.view.mixed.W[0].sum() == pytest.approx(1)
-
-
 @pytest.mark.parametrize(
     "options", [{"strength": -1.0}, {"strength": float("nan")}, {"population": 0}, {"scale": "median"},
                 {"payof": "cosine"}, {"start": "random"}, {"payoff": "layers", "eps": 1e-6}]

@@ -166,7 +166,7 @@ class Greedy:
         return {"sellers": self.sellers, "weights": self.weights} if me.id == 0 else {"sellers": []}
 
 
-@pytest.mark.parametrize("weights", [[0.0], [-1.0], [1e300], [2**53], [5.0, 5.0], ["all"], 5.0])
+@pytest.mark.parametrize("weights", [[0.0], [-1.0], [1e300], [5.0, 5.0], "all"])
 def test_a_purchase_with_weights_that_are_not_on_offer_is_void_and_the_round_goes_on(
     weights: Any, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rotation import rotating
 from torch import nn
 
 import hanse
@@ -120,7 +121,7 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", rotating(list(ROWS), 3))
 def test_shared_models_tiers_clusters_and_personal_rows_are_valued_by_the_rows_that_they_train(name: str) -> None:
     data = {"client_validation": 0.2} if name == "fedfomo" else {}
     world = world_of(experiment(name, data=data, behaviour={"free_rider": {"fraction": 0.25}}))
@@ -198,16 +199,6 @@ def test_along_a_servers_step_updates_earn_their_part_and_momentum_is_the_server
     rest = whole.total - sum(want)
     assert metrics["value/carried"] == pytest.approx(rest, rel=0.05, abs=1e-3)
     assert abs(rest) > 1e-3
-
-
-def test_without_momentum_a_servers_step_is_wholly_the_updates_own() -> None:
-    plain = hanse.run(experiment("fedavg"))
-    same = hanse.run(experiment({"name": "fedavg", "weigh": {"name": "fedavgm", "momentum": 0.0}}))
-    values = [[seat["value"] for seat in run.clients] for run in (plain, same)]
-    np.testing.assert_allclose(values[1], values[0], rtol=1e-3, atol=1e-5)
-    adaptive = hanse.run(experiment({"name": "fedavg", "weigh": {"name": "fedadagrad", "lr": 0.02}}))
-    np.testing.assert_allclose(column(adaptive, "carried"), 0.0, atol=1e-6)
-    np.testing.assert_allclose(column(adaptive, "sum"), column(adaptive, "gain"), rtol=0.01)
 
 
 def test_a_rule_that_says_parted_and_does_not_tell_its_parts_is_found() -> None:
@@ -332,16 +323,6 @@ def test_what_is_moved_of_frozen_parameters_counts_for_whoever_moved_it() -> Non
     assert found.metrics["value/sum"] == pytest.approx(found.metrics["value/gain"], rel=0.05)
 
 
-def test_a_round_in_which_nothing_moves_is_worth_nothing_and_says_so(tmp_path: Path) -> None:
-    one = experiment("fedavg")
-    one = one.model_copy(update={"train": one.train.model_copy(update={"lr": 1e-30})})
-    run = hanse.run(one, out=tmp_path / "run")
-    assert [seat["value"] for seat in run.clients] == [0.0] * len(run.clients)
-    assert column(run, "gain").tolist() == column(run, "residual").tolist() == [0.0] * 3
-    assert column(run, "gradients").tolist() == [3.0] * 3
-    assert contributed(load_run(tmp_path / "run"), 1).value == 0
-
-
 # ---- unusual input
 
 
@@ -436,17 +417,6 @@ def test_on_few_samples_values_still_sum_to_the_gain_and_of_one_sample_no_error_
     found = play_round(world, first_state(world)).view.values
     assert found.per_seat.sum() == pytest.approx(found.metrics["value/gain"], rel=0.05)
     assert found.without_block.shape[1] == (0 if some == "one sample" else min(20, len(kept)))
-
-
-def test_a_path_without_a_finite_gradient_is_worth_nothing_and_is_counted() -> None:
-    world = world_of(experiment("fedavg"))
-    view = play_round(world, first_state(world)).view
-    rows = view.trained.rows.clone()
-    rows[0] *= 1e30  # the loss on the way is not finite
-    part: Any = world.mechanism.value
-    found = part.value(replace(view, updates=replace(view.trained, rows=rows)), {})[0]
-    assert found.per_seat.tolist() == [0.0] * 4
-    assert found.metrics["value/not_finite"] == 1
 
 
 def test_a_path_that_ends_at_no_finite_loss_is_worth_nothing_and_is_counted() -> None:
