@@ -161,6 +161,7 @@ def test_each_price_rule_has_one_formula_and_others_are_refused() -> None:
     graph, tariff = best_imports(given), Tariff(0.5, 0.1)
     np.testing.assert_array_equal(due("marginal", given, graph), market.prices(given, graph))
     np.testing.assert_array_equal(due("critical", given, graph), critical_prices(given, graph))
+    np.testing.assert_array_equal(critical_prices(given), critical_prices(given, graph))
     np.testing.assert_array_equal(due("posted", given, graph, tariff), tariff.due(graph, given.sizes))
     for wrong in ("fourth", "posted"):  # also a tariff that is not there
         with pytest.raises(ValueError, match=f"pricing '{wrong}': must be"):

@@ -83,3 +83,10 @@ def test_an_honest_giant_among_equals_is_not_capped() -> None:
     sizes = np.array([100.0] * 6 + [400.0])
     losses = np.random.default_rng(0).normal(1, 0.05, (7, 7))
     assert np.isinf(size_caps(losses, sizes, 3.0)).all()
+
+
+def test_losses_that_rise_with_sizes_say_that_all_are_alike() -> None:
+    losses = SIZES[None, :] ** 0.5 * np.ones((3, 1))
+    found, error = evidence(losses, SIZES)
+    assert found[0] == pytest.approx(np.exp(np.median(np.log(SIZES[1:]))))
+    assert (error > 0.3).all()

@@ -119,6 +119,9 @@ def test_semivalues_weigh_coalitions_as_their_formulas_say() -> None:
             for s in sizes
         ]  # fmt: skip
         assert Semivalue.beta_shapley(n, alpha, beta).weights(n - 1) == pytest.approx(expected, rel=1e-10)
+    for wrong in ((math.inf, 1.0), (2000.0, 1.0), (1.0, 1e-300), (math.nan, 1.0)):
+        with pytest.raises(ValueError, match=r"0\.01 to 100"):
+            Semivalue.beta_shapley(n, *wrong)
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,7 @@ def test_few_and_equal_players() -> None:
     assert replicator.weights(replicator.equilibrium([[0.0]])).tolist() == [1.0]
     assert replicator.equilibrium([[0.0]], population=100).tolist() == [[1.0]]
     assert replicator.nash_gap([[0.0]], [[1.0]]) == 0
+    assert replicator.nearest([[0.0]]).tolist() == replicator.printed([[0.0]], 3).tolist() == [[1.0]]
     assert replicator.weights(replicator.equilibrium([[0, -3], [-3, 0]])).tolist() == [0.5, 0.5]
     equal = replicator.payoff_matrix(torch.full((5, 9), 0.1))
     assert not equal.any()

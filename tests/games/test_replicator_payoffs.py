@@ -105,7 +105,8 @@ def test_cosines_by_hand() -> None:
 def test_layers_by_hand() -> None:
     models = [[0.0, 0.0, 0.0], [3.0, 4.0, 1.0], [0.0, 0.0, 2.0]]
     # layer one: 5, 0, 5; layer two: 1, 2, 1
-    assert np.allclose(replicator.layer_payoff(models, [0, 2, 3]), [[0, -6, -2], [-6, 0, -6], [-2, -6, 0]])
+    for offsets in ([0, 2, 3], [0, 2, 2, 3]):  # a layer may be empty
+        assert np.allclose(replicator.layer_payoff(models, offsets), [[0, -6, -2], [-6, 0, -6], [-2, -6, 0]])
     a, b = 10 / 3, 4 / 3  # their means
     wanted = [(5 / a + 1 / b) / 2, (0 / a + 2 / b) / 2, (5 / a + 1 / b) / 2]
     found = replicator.layer_payoff(models, [0, 2, 3], relative=True)
@@ -126,3 +127,12 @@ def test_losses() -> None:
     assert replicator.loss_payoff([[np.nan, 1.0], [1.0, np.nan]]).tolist() == [[0, -1], [-1, 0]]
     with pytest.raises(ValueError, match="losses have numbers that are not finite"):
         replicator.loss_payoff([[0, np.inf], [0, 0]])
+
+
+def test_mean_size() -> None:
+    phi = -np.array([[0, 1.0, 2], [1, 0, 6], [2, 6, 0]])
+    assert replicator.mean_distance(phi) == 3
+    assert np.allclose(replicator.scale_free(phi), phi / 3)
+    assert replicator.mean_distance([[0.0]]) == 0
+    assert replicator.mean_distance(phi * 1e307) == pytest.approx(3e307)
+    assert not replicator.scale_free(np.zeros((2, 2))).any()

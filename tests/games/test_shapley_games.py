@@ -81,7 +81,7 @@ def test_standard_errors_of_monte_carlo_by_hand() -> None:
 def test_a_seed_is_a_key_and_a_generator_is_used_as_it_is() -> None:
     v = np.random.default_rng(3).normal(size=64).tolist()
     draws = [shapley.monte_carlo(game(v), 6, 5, seed=s) for s in (0, 0, 1)]
-    assert draws[0].tolist() == draws[1].tolist()
+    assert draws[0].tolist() == draws[1].tolist() == shapley.monte_carlo(game(v), 6, 5).tolist()
     assert draws[0].tolist() != draws[2].tolist()
     own = [shapley.monte_carlo(game(v), 6, 5, seed=np.random.default_rng(9)) for _ in range(2)]
     assert own[0].tolist() == own[1].tolist()

@@ -51,6 +51,7 @@ def test_first_tiers(case: Any) -> None:
 
 
 def test_what_is_not_allowed() -> None:
+    assert tiers.most_varying(np.array([[0.0, 0.4], [1.0, 0.5]]), 1).tolist() == [0]
     with pytest.raises(ValueError, match="correct: allowed: from 0 to the client's size"):
         tiers.importance([[5]], [4])
     with pytest.raises(ValueError, match="v: allowed: importance weights, at least 0"):

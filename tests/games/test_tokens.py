@@ -129,6 +129,8 @@ def test_the_pool_of_a_tier_without_providers_is_carried_to_its_next_round() -> 
     given = {"payers": [0], "providers": [], "contributions": {}, "participations": {}, "pool": 6}
     _, moved = tokens.settle_round({0: 50, 1: 50}, **rates, **given)  # type: ignore[arg-type]
     assert moved == [("6", 0, "pool", 10), ("11", "pool", 0, 8)]
+    nobody = {"payers": [], "providers": [1], "contributions": {1: 1.0}, "participations": {1: 1.0}}
+    assert tokens.settle_tier(**rates, **nobody) == []  # a pool is empty unless told otherwise
 
 
 @pytest.mark.parametrize(

@@ -410,3 +410,10 @@ def test_the_root_set_is_nobody_elses() -> None:
     assert torch.equal(both.flatten(1).sum(1).sort().values, plain.server_test.x.flatten(1).sum(1).sort().values)  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"data\.validation.*1\.1"):
         hanse.Experiment(data={"validation": 0.6, "root": 0.5}, mechanism={"name": "fedavg"})
+
+
+def test_a_rule_of_a_rule_is_made_of_its_weights() -> None:
+    """FedAdam of GTFLAT steps from where GTFLAT's average is."""
+    _, second = two_rounds(world({"name": "fedadam", "of": {"name": "clipped", "of": "gtflat", "norm": 1e9}}))
+    _, plain = two_rounds(world({"name": "fedadam", "of": "gtflat"}))
+    torch.testing.assert_close(second.state.table.rows, plain.state.table.rows)

@@ -397,3 +397,19 @@ def told(num_clients: int, rng: np.random.Generator, cost: Any = 1.0, most: Any 
 def test_profiles_that_are_none(given: Any, message: str) -> None:
     with pytest.raises(hanse.UserError, match=message):
         hanse.run(experiment(profiles=given))
+
+
+def test_baselines_are_accounted_as_in_the_paper() -> None:
+    kinds = {"fedavg": {"select": "everyone"}, "local": {}, "ditto": {}, "cfl": {}}
+    for name, options in kinds.items():
+        given = experiment(rounds=2, profiles={"name": "uniform", "cost": 1.0, "eagerness": 1e5}).sections()
+        mechanism = {"name": name, "settle": "utilities", **options}
+        run = hanse.run(hanse.Experiment(**{**given, "mechanism": mechanism}))
+        edges = run.metrics[0]["market/edges"]
+        assert edges == (0 if name == "local" else 20)
+        if name == "local":
+            assert run.metrics[0]["utility/mean"] == 0
+        else:  # everybody imports from all: gain of all samples, and the model is shared four times
+            sizes = np.array([c["samples"] for c in run.clients[:5]])
+            wanted = np.mean(np.sqrt(1e5 / sizes) - np.sqrt(1e5 / sizes.sum())) - 4
+            assert run.metrics[0]["utility/mean"] == pytest.approx(wanted)

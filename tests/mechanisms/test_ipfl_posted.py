@@ -324,3 +324,34 @@ def test_other_evidence_than_the_record_shows_fails_the_audit(name: str, at: int
     arrays[name] = arrays[name] * np.linspace(1.1, 2.0, len(arrays[name]))
     np.savez(file, **arrays)
     assert "evidence" in {c.name for c in audit_run(tmp_path / "run").checks if not c.holds}
+
+
+@pytest.mark.parametrize(("cost", "sells"), [(0.1, True), (0.7, False)])
+def test_clients_without_a_cost_of_their_own_sell_by_the_mechanisms(cost: float, sells: bool, tmp_path: Path) -> None:
+    hanse.run(listed(5, mechanism={"cost": cost}), out=tmp_path / "run")  # the price is about .52
+    first = records(tmp_path / "run")[0]
+    assert np.isfinite(first["market_cost"]).tolist() == [sells] * 5
+    assert audit_run(tmp_path / "run").holds
+
+
+@dataclass(frozen=True)
+class Bait:
+    """Client 2 offers its model for more than anybody pays at any weight."""
+
+    least: float = 1e6
+
+    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"sell": True, "least": self.least if me.id == 2 else 0.0}
+
+    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert 2 not in told["sellers"]
+        return {"sellers": told["sellers"]}
+
+
+def test_an_offer_that_no_weight_pays_for_is_shown_to_nobody(tmp_path: Path) -> None:
+    policy = {"name": f"{__name__}:Bait"}
+    hanse.run(experiment(policy=policy, mechanism={"related": "none"}), out=tmp_path / "run")
+    for r in records(tmp_path / "run"):
+        assert np.isinf(r["market_cost"][2])
+        assert r["market_graph"][0].any()
+    assert audit_run(tmp_path / "run").holds

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.core.port import Reply
 from hanse.core.recipe import Recipe
 from hanse.core.table import Seats, Updates
 from hanse.federation.behaviour import Behaviour, Me, with_updates
-from hanse.mechanisms.ipfl import APART, IPFL, pull_share
+from hanse.mechanisms.ipfl import APART, IPFL, ipfl_posted, pull_share
 from hanse.runs.recorded_market import MarketRound, recorded_markets
 
 ATTACKER = 8
@@ -145,3 +146,11 @@ def test_the_share_of_the_pull_is_what_sgd_makes_of_it(steps: int, mu: float, mo
     both, alone = end(centre, gradients), end(start, gradients)
     share = pull_share(recipe, 0, mu, steps)
     np.testing.assert_allclose(both, alone + share * (centre - start), rtol=1e-9, atol=1e-9)
+
+
+def test_settings_that_go_with_nothing_are_refused() -> None:
+    with pytest.raises(UserError, match=r"related: 3.*'cosine'"):
+        ipfl_posted(distance="squared_l2")
+    adam = {"mechanism": "ipfl_posted", "train": {"optimizer": "adamw"}}
+    with pytest.raises(UserError, match=r"mechanism.weigh.of: 'own'.*train.optimizer"):
+        hanse.run(hanse.Experiment(data={"clients": 4}, model="logistic", run={"rounds": 1}, **adam))

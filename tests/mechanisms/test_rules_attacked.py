@@ -141,3 +141,10 @@ def test_a_rule_that_cannot_withstand_what_is_asked_is_refused_wherever_it_stand
 @pytest.mark.parametrize(("share", "seats", "want"), [(0.55, 20, 11), (0.07, 100, 7), (0.5, 5, 3), (1e-12, 5, 1)])
 def test_a_share_of_the_seats_is_not_rounded_up_by_what_floats_lose(share: float, seats: int, want: int) -> None:
     assert enough_replies(experiment("samples", federation={"enough": share}), seats) == want
+
+
+def test_nothing_is_clipped_where_nobody_moved() -> None:
+    watch, still = Watch(), {f"{__name__}:HardlyMoves": {"clients": [0, 1, 2, 3, 4], "share": 0.0}}
+    run = hanse.run(experiment("clipped", 1, behaviour=still), observers=[watch])
+    assert run.metrics[0]["weigh/clipped"] == 0.0
+    assert torch.equal(watch.rounds[0].state.table.rows, watch.rounds[0].view.table.rows)

@@ -417,3 +417,18 @@ def test_s_fedavg_may_average_the_means_so_far() -> None:
 
     assert phi("round") == pytest.approx(0.5 * (0.5 * 0.4) + 0.5 * 0.2)
     assert phi("mean") == pytest.approx(0.5 * (0.5 * 0.4) + 0.5 * (0.4 + 0.2) / 2)
+
+
+def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
+    experiment = whole("set_aware", 1).experiment
+    world = settle_engine(build(experiment)).setup
+    judge, row = world.judge, world.context.initial(0)
+    counts = torch.bincount(world.data.server_validation.y).double()
+    share = counts / counts.sum()
+    losses = judge.class_losses(row)
+    assert float(share.numpy() @ losses) == pytest.approx(float(judge.score(row[None]).loss[0]), abs=1e-6)
+    gradients = judge.class_gradients(row, 10_000)
+    torch.testing.assert_close((share.float() @ gradients), judge.gradient(row[None])[0], atol=1e-6, rtol=1e-4)
+    few = judge.class_gradients(row, 1)
+    assert few.shape == gradients.shape
+    assert not torch.allclose(few, gradients)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.federation.privacy import Private
 from hanse.mechanisms.value_noise import left_out
 from hanse.mechanisms.weigh import _beyond, _by_variance
@@ -190,3 +191,11 @@ def test_an_update_without_samples_takes_no_weight_and_leaves_the_others_theirs(
     assert three[1] < 0.5  # it has the most noise
     for none in (0.0, 1e-320, 1e-162):  # a client may say any of these
         np.testing.assert_array_equal(_by_variance(rows, noise * [1, none, 1, 1], shares, 2.0), shares)
+
+
+def test_weights_by_inverse_variance_need_clients_that_say_theirs() -> None:
+    one = experiment(0.02, {"name": "fedavg", "weigh": "inverse_variance"})
+    for federation in ({"private": None}, {"secure": {"group": 3}}, {"late": "next", "enough": 3}):
+        other = one.model_copy(update={"federation": one.federation.model_copy(update=federation)})
+        with pytest.raises(UserError, match=r"(?i)inverse_?variance"):
+            build(other)
