@@ -94,7 +94,7 @@ def test_a_cdf_is_of_the_clients_where_they_are_kept_and_of_the_quantiles_elsewh
     assert drawn["b"].left == pytest.approx([20, 70 - 200**0.5])
     assert (drawn["a, printed mean"].x.tolist(), drawn["a, printed mean"].y.tolist()) == ([33], [0])
     assert (chart.x, chart.y) == ("test accuracy %", "share of clients")
-    assert chart.caption.startswith("Drawn from 2 quantiles of the clients, not from every one: b. The share")
+    assert chart.caption.startswith("Drawn from 2 quantiles")
     [chart] = figures.charts(outcome(tmp_path, {"kind": "cdf", "each": "clients"}, kept, *cells[2:]), "f")
     assert chart.caption.startswith("Drawn from 2 quantiles of the clients, not from every one. The share")
 

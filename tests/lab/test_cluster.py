@@ -67,7 +67,7 @@ def test_runs_on_the_cluster(tmp_path: Path, ray: FakeRay, monkeypatch: pytest.M
     points = points_of(tmp_path, "train.lr=0.5,98.0,66.0,0.25")
     done = run_sweep(points, tmp_path / "out", workers=1, ray="local", work=made_up)
     assert [points[i].job.key in done.results for i in range(4)] == [True, False, False, True]
-    assert done.failures[points[1].job.key] == "its Ray task was lost: the worker died"
+    assert done.failures[points[1].job.key].endswith("the worker died")
     assert done.failures[points[2].job.key] == "ValueError: as ordered"
     assert [name for name, _ in ray.calls] == ["init", "remote", "shutdown"]
     assert ray.calls[0][1]["address"] == "local"

@@ -165,7 +165,7 @@ def test_the_comparison_leaves_generators_and_the_module_as_they_were() -> None:
     before = copy.deepcopy(module.state_dict())
     states = torch.get_rng_state(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
     _, _, _, [said] = settle(EngineChoice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
-    assert said == "warning: model.name: training the model from the same row gives another row each time"
+    assert said.startswith("warning: model.name: ")
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1:] == (random.getstate(), str(np.random.get_state()))  # noqa: NPY002
     assert module.training

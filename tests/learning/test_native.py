@@ -194,7 +194,7 @@ def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
     native.library.cache_clear()
     try:
-        assert native.library() == "the compiled part is of another version of hanse: install hanse again"
+        assert "another version" in str(native.library())
     finally:
         monkeypatch.undo()
         native.library.cache_clear()
