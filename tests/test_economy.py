@@ -70,13 +70,6 @@ def test_who_cannot_pay_does_not_bid_and_nobody_goes_below_the_floor(tmp_path: P
     assert hanse.run(experiment(grant=0.0)).book.balances == {}  # nobody can bid, nothing moves
 
 
-def test_a_floor_below_zero_is_credit() -> None:
-    run = hanse.run(experiment(grant=0.0, ledger={"floor": -1.5}))
-    assert run.book.balance(pool("fees")) == 0
-    assert min(run.book.balances.values()) >= -FEE
-    assert any(v < 0 for v in run.book.balances.values())
-
-
 def test_a_run_without_payments_has_no_ledger(tmp_path: Path) -> None:
     run = hanse.run(
         hanse.Experiment(data={"clients": 3}, mechanism={"name": "fedavg", "clients_per_round": 2}, run={"rounds": 1}),

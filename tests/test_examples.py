@@ -10,7 +10,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
 
 import hanse
 from hanse.data import build
@@ -42,7 +41,7 @@ def test_the_files_of_a_folder_differ_in_what_is_compared_alone(folder: str, scr
         hanse.Experiment.read(path)
 
 
-@pytest.mark.parametrize("folder", ["loans", NIGHTLY])
+@pytest.mark.parametrize("folder", [pytest.param("loans", marks=pytest.mark.slow), NIGHTLY])
 def test_a_folder_plays_and_prints_its_table(
     folder: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,16 +65,3 @@ def test_each_client_is_measured_by_the_model_that_it_holds(mechanism: str, scri
     run = hanse.run(experiment)
     assert np.allclose(found[:, 1], run.tested["test_loss"], atol=1e-5)
     assert np.allclose(found[:, 2], run.tested["test_accuracy"], atol=1e-6)
-
-
-def test_auc_is_the_share_of_pairs_in_order(script: ModuleType) -> None:
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(40, 3, generator=draw), torch.randint(0, 2, (40,), generator=draw)
-    model = torch.nn.Linear(3, 2)
-    score = (model(x).detach() @ torch.tensor([-1.0, 1.0])).tolist()
-    pairs = [score[i] > score[j] for i in range(40) for j in range(40) if y[i] > y[j]]
-    auc, loss, accuracy = script.measure(model, x, y)
-    assert auc == pytest.approx(np.mean(pairs))
-    assert loss == pytest.approx(float(-torch.log_softmax(model(x).detach(), 1)[torch.arange(40), y].mean()))
-    assert accuracy == pytest.approx(np.mean([(s > 0) == bool(c) for s, c in zip(score, y, strict=True)]))
-    assert np.isnan(script.measure(model, x[:1], y[:1])[0])

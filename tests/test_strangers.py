@@ -15,20 +15,18 @@ from typing import Any
 
 import pytest
 from rotation import rotating
-from strangers import DAMAGES, LOOKS, bait_of, link, setting
+from strangers import DAMAGES, LOOKS, bait_of, setting
 
 import hanse
 from hanse.base import toml
-from hanse.base.errors import UserError, import_path
+from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.base.import_trust import is_looking, looking
+from hanse.base.import_trust import looking
 from hanse.cli import entry as cli
 from hanse.reports.classmap import data_facts
 from hanse.reports.groups import group_runs
 from hanse.reports.report import _page as real_page
 from hanse.reports.report import save as real_save
-from hanse.reports.report import write_report
-from hanse.runs.line_tail import last_line
 from hanse.runs.run_record import load_run
 from hanse.wings.operate.page.live_run import LiveRun
 from hanse.wings.operate.page.runs import ListedRun, find_runs, summary
@@ -95,8 +93,8 @@ def untouched(folder: Path) -> bool:
 DRAWN = [name for name, (_, refused_by) in DAMAGES.items() if "report" not in refused_by]
 
 
-@pytest.mark.parametrize("damage", rotating(list(DAMAGES), 4))
-def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
+@pytest.mark.parametrize("damage", rotating(list(DAMAGES), 5))
+def test_a_damaged_directory_is_one_line_for_every_command_that_looks_and_loaded_or_refused(
     folder: Path, run_hanse: Hanse, damage: str
 ) -> None:
     """Attacks 10 and 19."""
@@ -112,11 +110,6 @@ def test_a_damaged_directory_is_one_line_for_every_command_that_looks(
         # what must be refused is refused where it is read, with the file's name; the last net is for the rest
         assert name not in refused_by or "do not fit together" not in err, (name, err)
         assert untouched(folder), name
-
-
-@pytest.mark.parametrize("damage", rotating(list(DAMAGES), 4))
-def test_a_damaged_directory_is_loaded_or_refused_in_a_line(folder: Path, damage: str) -> None:
-    DAMAGES[damage][0](folder)
     with contextlib.suppress(UserError):
         hanse.load(folder).model()
     assert untouched(folder)
@@ -134,7 +127,7 @@ def test_a_report_of_what_is_left_is_drawn(
     assert untouched(folder)
 
 
-@pytest.mark.parametrize("damage", rotating(list(DAMAGES), 4))
+@pytest.mark.parametrize("damage", rotating(list(DAMAGES), 5))
 def test_the_live_page_shows_what_is_left_of_a_damaged_directory(folder: Path, damage: str) -> None:
     DAMAGES[damage][0](folder)
     (folder.parent / "victim" / "file.txt").write_text('{"round": 77}\n')
@@ -160,21 +153,19 @@ def evil(folder: Path) -> Path:
     return bait_of(folder)
 
 
-@pytest.mark.parametrize(
-    ("section", "text"),
-    [
-        ("data", 'source = "evilmod:f"'),
-        ("clients", 'profiles = "evilmod:f"'),
-        ("clients", 'policy = { name = "evilmod:f" }'),
-        ("mechanism", 'name = "evilmod:f"'),
-        ("model", 'name = "evilmod:f"'),
-        ("behaviour", '"evilmod:f" = { clients = [0] }'),
-    ],
-)
+NAMED = [
+    ("data", 'source = "evilmod:f"'), ("clients", 'profiles = "evilmod:f"'), ("model", 'name = "evilmod:f"'),
+    ("clients", 'policy = { name = "evilmod:f" }'), ("mechanism", 'name = "evilmod:f"'),
+    ("behaviour", '"evilmod:f" = { clients = [0] }'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("named", rotating(NAMED, 3))
 def test_nothing_that_a_run_names_is_imported(
-    folder: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch, section: str, text: str
+    folder: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch, named: tuple[str, str]
 ) -> None:
     """Attack 8: `cd STRANGERS_DIR && hanse report .` ran its evilmod.py."""
+    section, text = named
     if f"[{section}]" not in (folder / "config.toml").read_text():
         (folder / "config.toml").write_text((folder / "config.toml").read_text() + f"[{section}]\n")
     setting(section, text)(folder)
@@ -228,25 +219,6 @@ def test_only_what_runs_experiments_looks_for_modules_in_the_current_folder(
     assert (code, bait_of(tmp_path).exists()) == (2, True)  # a program: it ran, and its exit is a mistake
 
 
-def test_the_mark_is_taken_back() -> None:
-    assert not is_looking()
-    with looking():
-        with pytest.raises(UserError, match="--trust allows it"):
-            import_path("json:loads", "where", ())
-        with looking(trust=True):
-            assert import_path("json:loads", "where", ()) is json.loads
-    assert import_path("json:loads", "where", ()) is json.loads
-
-
-def test_a_report_from_python_imports_nothing_either(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(folder))
-    setting("data", 'source = "evilmod:f"')(folder)
-    mark = evil(folder)
-    monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: None)
-    write_report([folder], folder)
-    assert not mark.exists()
-
-
 @pytest.mark.parametrize("words", LOOKS.values(), ids=LOOKS)
 def test_nobody_connects_where_a_runs_file_says(folder: Path, run_hanse: Hanse, words: list[str]) -> None:
     """Attack 9: `ledger verify` of a stranger's run opened a connection to its host, with the user's name."""
@@ -279,35 +251,7 @@ def test_what_is_written_is_whole_and_follows_no_link(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["page"]
 
 
-def test_an_internal_error_is_not_hidden(folder: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody foresaw is one line with its place; HANSE_TRACEBACK shows all of it."""
-
-    def broken(*given: object, **named: object) -> None:
-        raise ZeroDivisionError("by\nnought")
-
-    monkeypatch.setattr("hanse.reports.compare.compare_runs", broken)
-    code, _, err = run_hanse("compare", folder)
-    assert code == 1
-    assert err == (
-        f"hanse: compare {folder}: the files do not fit together (ZeroDivisionError at test_strangers.py:"
-        f"{broken.__code__.co_firstlineno + 1}: by nought); HANSE_TRACEBACK=1 shows where\n"
-    )
-    monkeypatch.setenv("HANSE_TRACEBACK", "1")
-    monkeypatch.setattr(sys, "argv", ["hanse", "compare", str(folder)])
-    with pytest.raises(ZeroDivisionError):
-        cli.main()
-
-
-def test_a_model_too_large_for_the_memory_is_told_in_a_line(tmp_path: Path, run_hanse: Hanse) -> None:
-    file = tmp_path / "exp.toml"
-    file.write_text('mechanism = "fedavg"\nmodel = { name = "mlp", hidden = [1_000_000_000_000] }\n')
-    code, _, err = run_hanse("run", file, "--out", tmp_path / "run")
-    assert code == 1
-    assert "enough memory" in err
-    assert "Traceback" not in err
-    assert not (tmp_path / "run").exists()
-
-
+@pytest.mark.slow
 def test_a_statement_for_the_page_runs_nothing_of_the_current_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,12 +261,6 @@ def test_a_statement_for_the_page_runs_nothing_of_the_current_folder(
     text = asyncio.run(Statements().get(ListedRun("x", "run", folder), 0, "json"))
     assert json.loads(text)["client"] == 0
     assert not bait_of(folder).exists()
-
-
-def test_the_last_line_of_a_link_is_not_read(folder: Path) -> None:
-    link("metrics.jsonl")(folder)
-    (folder.parent / "victim" / "file.txt").write_text('{"round": 7}\n')
-    assert last_line(folder / "metrics.jsonl") == {}
 
 
 def test_an_index_with_a_view_in_it_is_not_read(folder: Path, run_hanse: Hanse) -> None:

@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -15,7 +14,6 @@ from paper_cases import cell, made_up, sections, table
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hanse.lab.job import Job, Step
 from hanse_papers import show
 from hanse_papers.compare import cpu_hours, rows
 from hanse_papers.reproduce import reproduce
@@ -61,19 +59,6 @@ def test_json_schema(tmp_path: Path) -> None:
     assert cpu_hours(done, full) == (0.0, ["mlp on digits"])
 
 
-def test_a_share_of_seeds_is_told_by_how_many(tmp_path: Path) -> None:
-    def so(job: Job, step: Step) -> dict[str, Any]:
-        return made_up(job, step) | {"curves": {"test/separated": [0.0, 0.0, float(job.sections["data"]["seed"])]}}
-
-    share = cell("ours", metric="test/separated", measure="share")
-    done = run_table(table(share), seeds=2, workers=1, folder=tmp_path, work=so)
-    [row] = rows(done)
-    assert (row.best.mean, row.best.sd, row.best.held, row.best.n) == (50.0, None, 1, 2)
-    text = show.table_markdown(done, done.table)
-    assert "| ours | 50 (1 of 2) |" in text
-    assert "'50 (1 of 2)': the share of the seeds in %" in text
-
-
 def printed(done: TableOutcome, width: int) -> list[str]:
     console = Console(width=width, record=True, file=StringIO())
     show.print_outcome(done, done.table, console)
@@ -114,7 +99,6 @@ def test_smoke_run_of_table1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shown = CliRunner().invoke(app, [*given, "--only", "clamped"])
     assert shown.exit_code == 0
     assert "digits stands in for MNIST" in " ".join(shown.stdout.split())
-    assert "claims on table1 are decided by --recipe paper --scale paper" in " ".join(shown.stdout.split())
 
 
 def test_a_failure_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,15 +111,3 @@ def test_a_failure_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert done.exit_code == 1
     assert [r["n"] for r in json.loads(done.stdout)["rows"]] == [0, 2]
     assert "a, seed 0 failed: ValueError: as ordered" in " ".join(done.stderr.split())
-
-
-def test_a_part_of_a_table_has_a_files_name_of_its_own_and_no_endless_one() -> None:
-    def named(*only: str) -> str:
-        return show.stem_of(replace(table(cell("a")), only=only))
-
-    assert named() == "table1-smoke"
-    assert named("mnist t=150", "fedavg") == "table1-smoke-only-mnist-t=150-or-fedavg"
-    assert named("accuracy %") == "table1-smoke-only-accuracy-percent" != named("accuracy")
-    many = [f"mnist alpha=0.{i} fedavg" for i in range(40)]
-    assert len(named(*many)) < 150
-    assert named(*many) != named(*many[:-1])

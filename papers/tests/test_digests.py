@@ -9,15 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rotation import rotating
 
 from hanse.lab.job import named
 from hanse_papers.catalogue import PAPERS, find_table
 from hanse_papers.ids import IDS
-from hanse_papers.tables import SCALES, Cell, PaperTable
+from hanse_papers.runner import expand
+from hanse_papers.tables import RECIPES, SCALES, Cell, PaperTable, Recipe, Scale
 
 DIGESTS = Path(__file__).parent / "digests.json"
 FILES = ("mnist", "fashion_mnist", "cifar10", "emnist_balanced", "emnist_cased")
@@ -49,6 +52,24 @@ def digest(table: PaperTable) -> str:
         *(row_of(table, cell) for cell in table.cells),
     ]
     return hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("case", rotating(list(product(sorted(PAPERS), SCALES)), 3))
+def test_every_table_is_made_of_valid_experiments_in_the_rounds_that_it_reads(
+    case: tuple[str, Scale], recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper, scale = case
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
+    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)
+    for name in PAPERS[paper].tables:
+        if name != "figure6" or scale == "smoke":  # which reads the files
+            table = find_table(paper, name, scale, recipe)
+            jobs, readings = expand(table, 1)
+            assert len(readings) == sum(len(cell.variants) for cell in table.cells)
+            assert all(job.experiment.run.rounds >= 1 for job in jobs)
+            assert scale != "smoke" or table.seeds == 2
 
 
 @pytest.mark.parametrize("here", [False, True], ids=["without data", "with data"])

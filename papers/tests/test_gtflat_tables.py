@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +11,18 @@ import typer
 from paper_cases import cell, made_up, sections, table
 from typer.testing import CliRunner
 
-from hanse.base.errors import UserError
 from hanse.lab.job import Job, Step
 from hanse.lab.kept import KeptFile
 from hanse.reports.compare import improvement
-from hanse.runs.config import Experiment
-from hanse_papers.catalogue import PAPERS, find_table
-from hanse_papers.compare import curves, rows
+from hanse_papers.catalogue import find_table
+from hanse_papers.compare import rows
 from hanse_papers.reproduce import reproduce
-from hanse_papers.runner import TableOutcome, expand, run_table
-from hanse_papers.show import write_outcome
+from hanse_papers.runner import TableOutcome, run_table
 from hanse_papers.tables import (
-    RECIPES,
-    SCALES,
     Measure,
     PaperTable,
     Printed,
-    Recipe,
     Variant,
-    filtered,
-    on_device,
     read_table,
 )
 
@@ -99,132 +90,6 @@ def test_the_headline_is_the_mean_of_the_tables() -> None:
     assert sum(gains) / len(gains) == pytest.approx(1.38, abs=0.02)
 
 
-def test_settings_are_the_papers() -> None:
-    jobs, _ = expand(paper("table2"), 5)
-    assert len(jobs) == 5 * 3 * 2 * 13  # EMNIST is not here
-    for job in jobs:
-        e = job.experiment
-        assert (e.data.partition.name, e.data.clients, e.data.validation) == ("niid", 50, 0.0)
-        assert e.data.partition.alpha in (0.05, 1.0)
-        assert e.data.seed == e.run.seed
-        assert e.mechanism.table["clients_per_round"] == 5
-        assert (e.train.steps, e.train.batch_size, e.train.lr) == (20, 32, 0.01)
-        assert (e.run.rounds, e.eval.every, e.model.name) == (200, 1, "cnn_fedgen")
-        assert (e.engine.train, e.engine.threads, e.engine.workers) == ("sequential", 1, 1)
-
-
-def test_every_comparison_has_uniform_and_inverse_distance() -> None:
-    for name in ("table2", "table3", "figure2", "table2-last"):
-        found = {c.algorithm.split(":")[0] for c in paper(name).cells}
-        for base in BASES:
-            assert {base, f"GT{base}", f"{base}, uniform", f"{base}, inverse distance"} <= found
-    weights = {v.sections["mechanism"].get("weigh", {}).get("name") for c in paper("table2").cells for v in c.variants}
-    assert weights == {None, "gtflat", "uniform", "inverse_distance"}
-
-
-def test_tables_share_runs() -> None:
-    keys = {name: {j.key for j in expand(paper(name), 2)[0]} for name in ("table2", "table2-last", "table3", "figure2")}
-    assert len(set(map(frozenset, keys.values()))) == 1
-
-
-def test_published_cells_stand_in_their_places() -> None:
-    table2 = {(c.setting, c.algorithm): c.published for c in paper("table2").cells}
-    assert table2["MNIST, alpha=0.05", "GTFedAvg"] == ACCURACY["MNIST", 0.05, "GTFedAvg"]
-    assert table2["MNIST, alpha=0.05", "FedAvg, uniform"] is None
-    table3 = {(c.setting, c.algorithm): c.published for c in paper("table3").cells}
-    three = [
-        table3["FMNIST, alpha=0.05", a]
-        for a in ("FedProx: R*", "GTFedProx: R* for FedProx's", "GTFedProx: improvement %")
-    ]
-    assert [None if p is None else p.mean for p in three] == [70, 44, 37.14]
-    assert table3["FMNIST, alpha=0.05", "FedProx, uniform: improvement %"] is None
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_every_table_at_every_scale_is_valid(scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
-    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)
-    for name in PAPERS["gtflat"].tables:
-        made = find_table("gtflat", name, scale)
-        jobs, readings = expand(made, 1)
-        assert made.changes or (
-            scale == "paper" and name in ("levels", "selection", "twins", "anew")
-        )  # which never had EMNIST
-        if name in ("example1", "equilibrium"):
-            assert (jobs, readings) == ([], [])
-            continue
-        assert len(readings) == len(made.cells)
-        if scale == "smoke":
-            assert made.seeds == 2
-            assert all(j.rounds >= 3 and j.experiment.data.source.name == "digits" for j in jobs)
-        else:
-            sources = {j.sections["data"]["source"]["name"] for j in jobs}
-            whole = scale == "paper" and name not in ("levels", "selection", "twins", "anew")
-            assert sources == {"mnist", "fashion_mnist"} | ({"cifar10"} if whole else set())
-
-
-def test_the_authors_recipe() -> None:
-    jobs, _ = expand(find_table("gtflat", "table2", "paper", "authors"), 5)
-    assert len(jobs) == 5 * 3 * 2 * 13
-    for job in jobs:
-        e = job.experiment
-        assert (e.data.seed, e.data.source.scale, e.data.client_test_from) == (42, "centred", "equal")
-        assert (e.train.batch_size, e.train.lr_decay, e.train.lr_decay_by) == (64, 0.99, "last")
-        assert (e.train.order, e.train.statistics) == ("by_class", "own")
-        assert e.model.name == ("cnn_gtflat" if e.data.source.name == "cifar10" else "cnn_fedgen")
-        assert e.train.weight_decay == (0.001 if e.mechanism.name == "fedprox" else 0.0)
-        weigh = e.mechanism.table.get("weigh", {})
-        if weigh.get("name") == "gtflat":
-            assert weigh["generations"] == 49
-            assert (weigh["population"], weigh["start"], weigh["eps"]) == (100, "random", 1e-6)
-        if e.mechanism.name == "fedgen":
-            train = e.mechanism.table["train"]
-            assert (train["generative_alpha"], train["labels"], train["generator_batch"]) == (5.0, "uniform", 64)
-            assert train.get("generator_noise", 32) == (64 if e.data.source.name == "cifar10" else 32)
-    assert {job.experiment.run.seed for job in jobs} == set(range(5))
-
-
-@pytest.mark.parametrize("recipe", ["paper", "authors"])
-def test_levels_change_one_setting_a_row(recipe: Recipe) -> None:
-    made = find_table("gtflat", "levels", "paper", recipe)
-    found = {c.algorithm: Experiment(**c.variants[0].sections).sections() for c in made.cells if c.group == "MNIST"}
-    changed = {}
-    for name, settings_of in found.items():
-        base = found[name.split(",")[0]]
-        changed[name] = {
-            f"{section}.{key}"
-            for section, settings in settings_of.items()
-            for key, value in settings.items()
-            if value != base[section].get(key)
-        }
-    assert changed.pop("FedAvg") == changed.pop("GTFedAvg") == set()
-    several = {
-        "no decay": {"train.lr_decay", "train.lr_decay_by"},
-        "decay": {"train.lr_decay", "train.lr_decay_by"},
-        "own statistics": {"train.statistics", "data.client_test_from"},
-    }
-    for name, settings in changed.items():
-        wanted = several.get(name.split(", ")[1])
-        assert settings == wanted if wanted is not None else len(settings) == 1
-    assert len(changed) == (13 if recipe == "authors" else 8)
-
-
-def test_emnist_only_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HANSE_DATA", str(tmp_path))
-    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)
-    line = "--only emnist: EMNIST is left out: emnist_balanced.npz is not here"
-    with pytest.raises(UserError, match=line) as wrong:
-        filtered(paper("table3"), ["emnist"])
-    assert len(wrong.value.lines) == 1
-    with pytest.raises(UserError, match="--only cifar10: is part of --scale paper only"):
-        filtered(find_table("gtflat", "table2", "small"), ["cifar10"])
-    (tmp_path / "emnist_balanced.npz").touch()
-    cells = filtered(paper("table2"), ["emnist fedgen"]).cells
-    assert {c.algorithm for c in cells} == {"FedGen", "GTFedGen", "FedGen, uniform", "FedGen, inverse distance"}
-    assert cells[0].published == ACCURACY["EMNIST", 0.05, "FedGen"]
-    assert cells[0].variants[0].sections["mechanism"]["train"] == {"generator_lr": 1e-4}
-
-
 # a run's curve by its learning rate, so that effective rounds can be worked out by hand
 CURVES = {
     0.1: [0.2, 0.6, 0.5, 0.7, 0.9],
@@ -284,22 +149,6 @@ def test_effective_rounds_over_seeds_are_of_the_mean_curve(tmp_path: Path) -> No
     assert found["best"].mean == pytest.approx(87.6)
 
 
-def test_curves_of_the_best_so_far_and_a_picture_a_group(tmp_path: Path) -> None:
-    given = Variant("", {**sections(5), "train": {"lr": 0.2}})
-    cells = [replace(cell("a", given, at=5, measure="best"), group=g) for g in ("one set", "Another (set)")]
-    result = run_table(table(*cells, figures=({"kind": "curves"},)), seeds=1, workers=1, folder=tmp_path, work=drawn)
-    assert [round(v, 3) for v in curves(result, rows(result))[0].mean] == [30, 89.6, 89.6, 89.6, 89.6]
-    written = write_outcome(result, result.table, tmp_path)
-    pictures = [f"table1-smoke-{group}.{end}" for group in ("one-set", "another-set") for end in ("png", "svg")]
-    assert [p.name for p in written[4:]] == pictures
-    assert all(p.stat().st_size > 10_000 for p in written[4:])
-
-
-def test_another_device_moves_both_sides() -> None:
-    moved = on_device(filtered(paper("table3"), ["mnist alpha=1 gtfedavg"]), "cuda")
-    assert {j.experiment.engine.device for j in expand(moved, 1)[0]} == {"cuda"}
-
-
 def call(*args: str, out: Path) -> Any:
     app = typer.Typer()
     app.command()(reproduce)
@@ -338,10 +187,3 @@ def test_a_smoke_table_really_trains(tmp_path: Path) -> None:
     assert {r["given"]["mechanism"]["name"] for r in runs} == {"fedavg"}
     assert len(runs) == 6  # both forms of GTFLAT and their base, two seeds
     assert all(len(set(r["curves"]["test/loss"])) == 4 for r in runs)
-
-
-def test_notes_say_what_a_table_reads() -> None:
-    for recipe in RECIPES:
-        notes = find_table("gtflat", "table2-last", "paper", recipe).notes
-        assert any("the accuracy of the last round" in note for note in notes)
-        assert not any("the number is over all of them, the best of the rounds" in note for note in notes)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from hanse.wings.language.sources import WORDS
-from hanse_papers.catalogue import find_table
 from hanse_papers.tables import read_table
 
 PUBLISHED = read_table("ipfl", "table1", "paper")["published"]
@@ -21,35 +17,3 @@ def test_printed_numbers() -> None:
     assert FINANCE["Local"][:3] == [[84.02, 6.09], [80.58, 0.83], [43.17, 4.48]]
     assert CODE["pFedGraph"][2] == [137.7, 291.6]
     assert [FINANCE[name][3] for name in FINANCE] == [[0.0, 0.0], *[[45.9, 0.0]] * 5, [96.5, 0.0]]
-
-
-def test_settings_of_the_paper() -> None:
-    table = find_table("ipfl", "table1", "paper")
-    cell = next(c for c in table.cells if c.setting == "Finance, TFNS" and c.algorithm == "iPFL")
-    given = cell.variants[0].sections
-    assert given["model"]["base"] == given["data"]["source"]["tokenizer"] == "meta-llama/Llama-2-7b-hf"
-    assert (given["model"]["rank"], given["model"]["alpha"], given["data"]["source"]["length"]) == (32, 64.0, 512)
-    assert (given["train"]["batch_size"], given["train"]["optimizer"], given["run"]["rounds"]) == (8, "adamw", 50)
-    first, last = (given["train"]["lr"] * given["train"]["lr_decay"] ** r for r in (0, 49))
-    assert (first, last) == (pytest.approx(5e-5), pytest.approx(1e-6))
-    assert given["clients"]["profiles"]["eagerness"] == 2e4
-    assert (given["mechanism"]["lam"], given["mechanism"]["eta"]) == (5.0, 1.0)
-    assert cell.metric == ("client/2/test_accuracy", "client/3/test_accuracy")
-    code = next(c for c in table.cells if c.setting == "Finance & Code, Code" and c.algorithm == "iPFL")
-    assert code.variants[0].sections["clients"]["profiles"]["eagerness"] == 5e4
-    assert (code.variants[0].sections["mechanism"]["lam"], code.variants[0].sections["mechanism"]["eta"]) == (1.0, 5.0)
-    assert code.metric == tuple(f"client/{i}/test_accuracy" for i in range(5))
-    assert code.published.mean == 15.85
-
-
-def test_the_scales_below_say_what_differs() -> None:
-    small = find_table("ipfl", "table1", "small")
-    assert small.seeds == 5
-    assert small.cells[0].variants[0].sections["model"]["candidates"] == list(WORDS)  # which the file repeats
-    assert len(small.cells) == 7 * 4 - 1  # local training has no utility
-    assert {c.group for c in small.cells} == {"Finance"}
-    assert any("three published" in line for line in small.changes)
-    assert any("randomly initialised Llama" in line for line in small.changes)
-    utility = next(c for c in small.cells if c.column == "utility" and c.algorithm == "iPFL")
-    assert utility.published.mean == pytest.approx(96.5 / 50)
-    assert utility.factor == pytest.approx(1 / 10)

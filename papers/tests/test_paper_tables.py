@@ -132,11 +132,6 @@ def test_scales(read: Read) -> None:
     assert smoke.cells[-1].variants[0].sections["data"]["clients"] == 3
 
 
-def test_computed(read: Read) -> None:
-    cells = read(text=f'computed = "twice"\n{TABLE}').cells
-    assert [(c.computed, c.variants, c.at) for c in cells] == [(1.5, (), 0), (2.5, (), 0)]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -187,17 +182,6 @@ def test_the_authors_recipe_is_laid_over_the_papers_and_a_tables_own_over_that(r
     assert by.cells[0].variants[0].sections["data"] == {"clients": 4, "source": {"name": "digits", "scale": "unit"}}
     assert by.cells[0].variants[0].sections["train"] == {"lr": 1.0, "momentum": 0.9, "epochs": 3, "steps": 500}
     assert tables.differences("ours")[0]["setting"] == "train.momentum"
-
-
-def test_the_papers_recipe_does_not_know_of_the_authors(read: Read) -> None:
-    text = TABLE.replace("[published.digits]", OWN + "[published.digits]")
-    assert read("small", text, "paper", AUTHORS) == read("small")
-
-
-def test_a_paper_whose_authors_are_silent_has_one_recipe(read: Read) -> None:
-    paper, authors = read("small"), read("small", recipe="authors")
-    assert authors.cells == paper.cells
-    assert tables.differences("ours") == []
 
 
 def test_the_papers_tables_name_what_a_default_could_change() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from rotation import rotating
 
 from hanse_papers import changes
 from hanse_papers.catalogue import PAPERS
@@ -70,7 +71,7 @@ def differing(table: PaperTable, other: PaperTable) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("paper", sorted(PAPERS))
+@pytest.mark.parametrize("paper", rotating(sorted(PAPERS), 4))
 def test_every_difference_between_the_recipes_is_written_down_and_has_an_effect(
     paper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 from paper_cases import cell, made_up, sections, table
-from rich.console import Console
 
-from hanse.base.errors import MachineError, UserError
-from hanse.base.toml import flat
-from hanse.cli.options import resumable
-from hanse.lab import kept
+from hanse.base.errors import UserError
 from hanse.lab.job import Job, play
 from hanse.lab.kept import KeptFile, Store
 from hanse.lab.player import Work, play_all
@@ -80,19 +72,6 @@ def stored(tmp_path: Path, *cells: Cell, seeds: int = 1, work: Work = made_up) -
     return store, jobs
 
 
-def test_a_cut_file_and_a_changed_default_are_run_again(tmp_path: Path) -> None:
-    store, (cut, changed) = stored(tmp_path, seeds=2)
-    store.path(cut).write_text(store.path(cut).read_text()[:-9])
-    held = json.loads(store.path(changed).read_text())
-    held["experiment"]["run"]["of_the_future"] = 1  # a key that we do not know changes nothing
-    store.path(changed).write_text(json.dumps(held))
-    assert store.read(cut) is None
-    assert store.read(changed) is not None
-    held["experiment"]["train"]["lr"] = 0.5
-    store.path(changed).write_text(json.dumps(held))
-    assert store.read(changed) is None
-
-
 def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path) -> None:
     store, (ours, other) = stored(tmp_path, cell("a"), cell("b", with_lr(0.2)))
     store.path(ours).write_text(store.path(other).read_text())  # differs in what ours leaves at its default
@@ -133,43 +112,6 @@ def test_a_damaged_result_is_run_again(tmp_path: Path, wrong: dict[str, object])
     assert store.read(job) is None
 
 
-@pytest.mark.parametrize("name", ["test/top5_accuracy", "client/test_inaccuracy", "test/accuracy_gain", "test/mse"])
-def test_a_metric_of_the_users_own_may_have_any_value(tmp_path: Path, name: str) -> None:
-    store, [job] = stored(tmp_path)
-    found = json.loads(store.path(job).read_text())
-    store.path(job).write_text(json.dumps(found | {"curves": found["curves"] | {name: [57.0, -3.0, 99.0]}}))
-    assert store.read(job) is not None
-
-
-def test_a_run_that_is_only_compared_with_has_a_name_of_its_own() -> None:
-    given = sections()
-    tried = Variant("lr=0.1", {**given, "train": {"lr": 0.1}}, against=given)
-    jobs, _ = expand(table(cell("GTFedAvg", tried)), 1)
-    assert [job.label for job in jobs] == [
-        "digits, iid: GTFedAvg lr=0.1, seed 0",
-        "digits, iid: GTFedAvg (what it is compared with), seed 0",
-    ]
-    assert expand(table(cell("FedAvg", Variant("", given)), cell("GTFedAvg", tried)), 1)[0][0].label == (
-        "digits, iid: FedAvg, seed 0"
-    )
-
-
-def test_a_result_is_kept_in_few_bytes_and_an_old_one_is_still_read(tmp_path: Path) -> None:
-    store, [job] = stored(tmp_path, work=play)
-    text = store.path(job).read_text()
-    small = json.loads(text)
-    assert text == json.dumps(small, separators=(",", ":")) + "\n"
-    whole, said = (dict(flat(part)) for part in (job.experiment.sections(), job.sections))
-    missing = [name for name in whole if name not in dict(flat(small["experiment"]))]
-    assert missing
-    assert all(said[name] == whole[name] for name in missing)
-    old = {**small, "experiment": job.experiment.sections()}
-    store.path(job).write_text(json.dumps(old, indent=1))
-    found = store.read(job)
-    assert found is not None
-    assert found["curves"] == small["curves"]
-
-
 def test_a_run_that_ended_at_a_limit_has_fewer_tests(tmp_path: Path) -> None:
     store, [job] = stored(tmp_path)
     found = json.loads(store.path(job).read_text())
@@ -181,21 +123,6 @@ def test_a_run_that_ended_at_a_limit_has_fewer_tests(tmp_path: Path) -> None:
     # nor has one whose data have no test set
     store.path(job).write_text(json.dumps(found | {"tested": [], "curves": {}}))
     assert store.read(job) is not None
-
-
-def test_a_result_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(kept, "write_whole", full)
-    with pytest.raises(MachineError, match=r"jobs/.*json: cannot be written: No space left on device; the results"):
-        stored(tmp_path / "jobs")
-
-
-def test_a_chosen_engine_is_no_reason_to_run_again(tmp_path: Path) -> None:
-    chosen = Variant("", {**sections(), "engine": {"train": "auto", "device": "cpu"}})
-    assert run_table(table(cell("a", chosen)), seeds=1, workers=1, folder=tmp_path).played == 1
-    assert run_table(table(cell("a", chosen)), seeds=1, workers=1, folder=tmp_path).played == 0
 
 
 def test_one_failure_stops_nothing(tmp_path: Path) -> None:
@@ -244,29 +171,3 @@ def test_an_interrupted_run_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_table(table(cell("a")), seeds=1, workers=1, folder=tmp_path, work=work)
     assert not KeptFile(tmp_path).path.exists()
-
-
-@pytest.mark.parametrize(("seeds", "workers", "said"), [(0, 1, "--seeds 0"), (1, 0, "--workers 0")])
-def test_bad_numbers(tmp_path: Path, seeds: int, workers: int, said: str) -> None:
-    with pytest.raises(UserError, match=f"{said}: must be at least 1"):
-        run_table(table(cell("a")), seeds=seeds, workers=workers, folder=tmp_path, work=made_up)
-
-
-def test_missing_data_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str, folder: Path) -> None:
-        raise OSError("no network")
-
-    monkeypatch.delenv("HANSE_DATA", raising=False)
-    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)
-    monkeypatch.setattr("hanse.data.sources.fetch", refuse)
-    mnist = replace(cell("a"), variants=(Variant("", {**sections(), "data": {"source": "mnist", "clients": 4}}),))
-    with pytest.raises(UserError, match=r"set HANSE_DATA to a folder that holds mnist\.npz") as wrong:
-        run_table(table(mnist), seeds=2, workers=1, folder=tmp_path, work=made_up)
-    assert len(wrong.value.lines) == 1
-
-
-def test_a_stopped_command_says_how_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as ended, resumable(Console()):
-        raise KeyboardInterrupt
-    assert ended.value.exit_code == 1
-    assert "the same command goes on with the runs that are left" in " ".join(capsys.readouterr().out.split())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hanse.games import market
 from hanse_papers.catalogue import find_table
 from hanse_papers.claims.claim import load_claims
 from hanse_papers.claims.judge import Runs, judge
-from hanse_papers.theorems import counterexamples, random_market
+from hanse_papers.theorems import counterexamples
 
 
 def words(paper: str) -> dict[str, str]:
@@ -32,27 +31,6 @@ def test_a_mechanism_that_breaks_a_theorem_is_found_out(monkeypatch: pytest.Monk
     monkeypatch.setattr("hanse_papers.theorems.payments", lambda *given: 1.5 * true(*given))
     assert counterexamples(40)["Theorem 1"] > 0
     counterexamples.cache_clear()
-
-
-def test_doubling_a_size_pays_in_a_market_by_hand() -> None:
-    """Two clients, equal models: the buyer pays its whole gain by what is said, so that twice the size brings more."""
-    zero = np.zeros((2, 2))
-    eager, cost = np.array([4e4, 0.0]), np.array([0.0, 0.1])
-    earned = []
-    for said in (100.0, 200.0):
-        sizes = np.array([100.0, said])
-        graph = market.learn_graph(zero, sizes, cost, eager, 0.0)
-        paid = market.payments(graph, zero, sizes, cost, eager, 0.0)
-        earned.append(market.utilities_of(graph, paid, np.array([100.0, 100.0]), cost, eager)[1])
-    assert earned[1] > earned[0] > 0
-
-
-def test_random_markets_are_within_the_theorems_conditions() -> None:
-    rng = np.random.default_rng(1)
-    for given in (random_market(rng) for _ in range(50)):
-        assert given.lam > 0
-        assert (given.distance[~np.eye(given.size, dtype=bool)] > 0).all()
-        assert (given.distance == given.distance.T).all()
 
 
 def test_example_1_ends_short_of_an_equilibrium_by_individuals_and_reaches_it_by_shares() -> None:

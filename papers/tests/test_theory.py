@@ -48,8 +48,3 @@ def test_the_gain_of_a_run_over_training_alone(tmp_path: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out)["mean"] == pytest.approx(expected)
     with pytest.raises(UserError, match=r"--run and.*--alone"):
         app(arguments[:4], standalone_mode=False)
-
-
-def test_an_unknown_paper() -> None:
-    with pytest.raises(UserError, match="'pifl'"):
-        app(["theory", "pfl"], standalone_mode=False)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Seats, Table, Updates, as_one, mix, some_rows
+from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Seats, Table, Updates, as_one, mix
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -65,11 +65,6 @@ def test_a_kept_row_is_copied_bit_for_bit_even_beside_infinities() -> None:
     torch.testing.assert_close(got[1], torch.tensor([0.2, 0.3]))
 
 
-def test_mix_refuses_shapes_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"1 updates.*2 rows"):
-        mix(np.ones((1, 2)), torch.zeros(1, 3), torch.zeros(2, 3))
-
-
 def golden_cases() -> list[dict]:
     return json.loads((GOLDEN / "mixing.json").read_text())["cases"]
 
@@ -102,10 +97,6 @@ def test_seats_group_by_target_and_take_keeps_order() -> None:
     assert some.L is None
 
 
-def test_table_rows_belong_to_the_server_by_default() -> None:
-    assert Table.of(torch.zeros(3, 2)).owner.tolist() == [-1, -1, -1]
-
-
 def test_sizes_and_owners_of_what_is_made_without_them() -> None:
     table = Table.of(torch.zeros(3, 5))
     assert table.size == 3
@@ -135,13 +126,6 @@ def test_a_mix_wider_than_a_block_is_the_same(monkeypatch: pytest.MonkeyPatch) -
     whole = mix(W, U, M)
     monkeypatch.setattr("hanse.core.table._COLUMNS", 35)  # seven columns at a time
     assert torch.equal(mix(W, U, M), whole)
-
-
-def test_a_kept_row_is_not_touched_by_an_infinity_that_another_row_mixes() -> None:
-    U, M = torch.tensor([[float("inf"), 1.0]]), torch.tensor([[0.1, 0.2]])
-    got = mix(np.array([[0.0, 1.0], [0.5, 0.5]]), U, M)
-    assert torch.equal(got[0], M[0])
-    assert got[1].tolist() == [float("inf"), pytest.approx(0.6)]
 
 
 # ---- rows have names
@@ -314,15 +298,6 @@ def test_without_some_rows_they_stay_and_without_a_new_one_all_do() -> None:
     assert nothing.W.tolist() == Mix.keeping(table, 2, HOME).W.tolist()
     assert (nothing.block.tolist(), nothing.home.tolist()) == ([0, 1, 2], [0, 1])
     assert grown.without(table, [], HOME).W.tolist() == grown.W.tolist()
-
-
-def test_rows_that_lie_side_by_side_are_not_copied() -> None:
-    whole = torch.arange(12.0).view(4, 3)
-    near, far = some_rows(whole, np.array([1, 2])), some_rows(whole, np.array([2, 1]))
-    assert near.data_ptr() == whole[1].data_ptr()
-    assert torch.equal(near, whole[1:3])
-    assert torch.equal(far, torch.stack([whole[2], whole[1]]))
-    assert some_rows(whole, np.zeros(0, np.int64)).shape == (0, 3)
 
 
 def test_models_of_one_tensor_are_put_together_without_a_copy() -> None:

@@ -37,14 +37,6 @@ def test_the_means_are_those_of_ridge_regression() -> None:
     np.testing.assert_allclose(members(known, 0.5).means, want, atol=1e-12)
 
 
-def test_without_noise_the_means_are_the_values() -> None:
-    theta = np.arange(8.0)
-    known, _ = played(np.random.default_rng(1), theta, 40, 3, 0.0)
-    found = members(known, 1e-6)
-    np.testing.assert_allclose(found.means, theta, atol=1e-4)
-    assert found.noise < 1e-4
-
-
 def test_too_few_sums_have_no_error() -> None:
     known = Sums.none(6).and_these([np.arange(3), np.arange(3, 6)], np.array([3.0, 6.0]))
     found = members(known, 1e-6)

@@ -24,7 +24,7 @@ def visited(market: Market, i: int) -> list[int]:
     return sorted(bought)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_graph_is_the_printed_loops(seed: int) -> None:
     draw = np.random.default_rng(seed)
     m = int(draw.integers(2, 12))
@@ -43,10 +43,3 @@ def test_a_large_seller_that_never_pays_ends_the_visit() -> None:
     eager = [1e4, 0, 0]
     assert learn_graph(distance, sizes, costs, eager, 1.0).tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
     assert learn_graph(distance, sizes, costs, eager, 1.0, "break").sum() == 0
-
-
-def test_both_rules_agree_where_all_pay() -> None:
-    distance, sizes = np.zeros((4, 4)), [100, 100, 100, 100]
-    args = (distance, sizes, [0.1] * 4, [1e5] * 4, 1.0)
-    assert learn_graph(*args).sum() == 12
-    assert np.array_equal(learn_graph(*args), learn_graph(*args, "break"))

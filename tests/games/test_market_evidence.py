@@ -44,13 +44,6 @@ def test_one_lying_judge_of_five_moves_no_estimate() -> None:
     assert evidence(told, SIZES)[0] == pytest.approx(evidence(losses, SIZES)[0])
 
 
-def test_a_judge_that_calls_all_losses_ten_times_as_large_changes_nothing() -> None:
-    losses = losses_of(SIZES, np.ones(7))
-    told = losses.copy()
-    told[2] *= 10
-    assert evidence(told, SIZES)[0] == pytest.approx(evidence(losses, SIZES)[0])
-
-
 def test_a_model_that_cannot_be_scored_shows_no_samples_and_stays_out_of_the_fit() -> None:
     losses = SIZES[None, :] ** -0.5 * np.ones((3, 1))
     losses[:, 2] = np.inf
@@ -69,18 +62,11 @@ def test_without_enough_others_or_losses_nothing_is_capped() -> None:
     assert np.isfinite(size_caps(losses, SIZES, 3.0)[1:]).all()
 
 
-def test_losses_that_rise_with_sizes_say_that_all_are_alike() -> None:
-    losses = SIZES[None, :] ** 0.5 * np.ones((3, 1))
-    found, error = evidence(losses, SIZES)
-    assert found[0] == pytest.approx(np.exp(np.median(np.log(SIZES[1:]))))
-    assert (error > 0.3).all()
-
-
 @pytest.mark.parametrize(("m", "kept"), [(8, 0.93), (20, 0.97)])
 def test_the_honest_keep_their_sizes_and_a_liar_does_not(m: int, kept: float) -> None:
     """Sizes within a factor of 6, losses that follow them with an error of .2; the liar claims ten times its own."""
     draw, keep, counted = np.random.default_rng(1), [], []
-    for _ in range(200):
+    for _ in range(100):
         sizes = np.exp(draw.normal(0, 0.6, m)) * 200
         effective = sizes * np.exp(draw.normal(0, 0.2, m))
         losses = losses_of(effective, np.exp(draw.normal(0, 0.3, m)))
@@ -97,3 +83,10 @@ def test_an_honest_giant_among_equals_is_not_capped() -> None:
     sizes = np.array([100.0] * 6 + [400.0])
     losses = np.random.default_rng(0).normal(1, 0.05, (7, 7))
     assert np.isinf(size_caps(losses, sizes, 3.0)).all()
+
+
+def test_losses_that_rise_with_sizes_say_that_all_are_alike() -> None:
+    losses = SIZES[None, :] ** 0.5 * np.ones((3, 1))
+    found, error = evidence(losses, SIZES)
+    assert found[0] == pytest.approx(np.exp(np.median(np.log(SIZES[1:]))))
+    assert (error > 0.3).all()

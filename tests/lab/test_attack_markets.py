@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.games.market import Market, utilities
+from hanse.games.market import Market
 from hanse.games.market_posted import Tariff
 from hanse.lab.attack import small
 from hanse.lab.attack_markets import (
@@ -60,27 +59,6 @@ def test_a_seller_that_says_less_gains_by_its_price_alone() -> None:
     assert Rule("posted").worth(worst[0].told(dear), dear, 0)[1] > 0  # the buyer gains by it too
 
 
-def test_a_liar_at_posted_prices_buys_by_what_is_true() -> None:
-    told = replace(market(), sizes=np.array([300.0, 1.0]))
-    assert Rule("posted").trade(told, market(), 1)[0].tolist() == [[0, 0], [1, 0]]
-
-
-def test_prices_of_eq_10_are_those_of_the_market() -> None:
-    truth = random_market("paper", np.random.default_rng(1))
-    graph, paid = Rule().trade(truth, truth, None)
-    parts = (truth.distance, truth.sizes, truth.costs, truth.eagerness, truth.lam)
-    far = np.where(graph != 0, truth.similarity(slice(0, 10)), 0).sum(axis=1)
-    assert Rule().worth(truth, truth) == pytest.approx(utilities(graph, *parts) - far)
-    assert paid.shape == (10, 10)
-
-
-def test_halves_of_a_seller_earn_two_flat_parts() -> None:
-    honest = float(Rule("posted").worth(market(), market())[0])
-    halves = Lie("split", 0, 2.0).gain(Rule("posted"), market(), honest) + honest
-    # each half brings the buyer less than all, but more than it costs: both are sold, for .5 + .015, at .4 each
-    assert halves == pytest.approx(2 * (0.515 - 0.4))
-
-
 def test_by_weight_nothing_pays_where_a_claim_of_less_did() -> None:
     weight = Rule("posted", Tariff(by="weight"), leaves=60)
     dear = market(far=2.62)  # as above: the claim of less that paid by size
@@ -115,10 +93,8 @@ def test_the_command() -> None:
     shown = CliRunner().invoke(app, [*words, "--markets", "1", "--json"])
     assert shown.exit_code == 0, shown.output
     assert [one["kind"] for one in json.loads(shown.stdout)] == ["paper", "wide"]
-    for more, line in (("0", "--markets 0: must be at least 1"), ("-3", "--markets -3")):
-        assert line in str(CliRunner().invoke(app, [*words, "--markets", more]).exception)
-    training = CliRunner().invoke(app, [*words, "--markets", "1", "--set", "train.lr=0.1"])
-    assert str(training.exception).startswith("--set train.lr=0.1: not here: ")
+    for more, line in (("0", "--markets 0"), ("1 --set train.lr=0.1", "--set train.lr=0.1")):
+        assert line in str(CliRunner().invoke(app, [*words, "--markets", *more.split()]).exception)
     with pytest.raises(hanse.UserError, match="'fedavg'"):
         rule_of(hanse.Experiment(**small("fedavg")))
     assert rule_of(hanse.Experiment(**small("ipfl") | {"sizes": {"proved": True}})) == Rule(leaves=30)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hanse
 from hanse.core.entry import TOKEN
-from hanse.lab.attack import Outcome, Try, play_with_outcome, scale_of, search
+from hanse.lab.attack import Outcome, play_with_outcome, scale_of, search
 from hanse.lab.job import Job, Step, seeded
 
 MODULE = """
@@ -107,10 +107,3 @@ def test_a_search_knows_the_owners_of_a_table(owners: Path, tmp_path: Path) -> N
     found = search(sections(), [0], tmp_path / "out", tries=25, seeds=2, work=work)
     assert found.scale == 1  # 20 clients, of whom 16 had nothing, had made it 80.8
     assert (found.best.deviation, found.best.ahead[3]) == ({"silent": True}, 4.0)
-
-
-def test_who_never_joins_is_not_one_of_the_others() -> None:
-    kept = {"measure": "balance", "outcome": [101.0, None, 99.0], "granted": 100.0}
-    assert scale_of([Outcome.of(kept)], [0]) == 1
-    assert Try({"sends": "last"}).contributes is False
-    assert Try({"sends": "nothing", "adds.copied": 1.0}).contributes is True

@@ -43,21 +43,10 @@ def test_axes(text: str, key: str, values: tuple[str, ...]) -> None:
     assert read_axis(text) == Axis(key, values)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("lr=1", "must be section.key=value,value"),
-        ("train.lr", "must be section.key=value,value"),
-        (".lr=1", "must be section.key=value,value"),
-        ("train.lr=", "a value is empty"),
-        ("train.lr=1,,2", "a value is empty"),
-        ("train.lr=1,2,1", "1 is given twice"),
-    ],
-)
-def test_bad_axes(text: str, why: str) -> None:
-    with pytest.raises(UserError) as wrong:
+@pytest.mark.parametrize("text", ["lr=1", "train.lr", ".lr=1", "train.lr=", "train.lr=1,,2", "train.lr=1,2,1"])
+def test_bad_axes(text: str) -> None:
+    with pytest.raises(UserError, match=f"^--grid {text}: "):
         read_axis(text)
-    assert wrong.value.lines[0].startswith(f"--grid {text}: {why}")
 
 
 def test_points_in_order(file: Path) -> None:
@@ -75,69 +64,25 @@ def test_points_in_order(file: Path) -> None:
     assert last.key == key_of({**last.sections})
 
 
-def test_without_seeds_the_file_s_own_stay(file: Path) -> None:
-    (point,) = grid_of(file, ["run.seed=7"], ["train.lr=0.1"], None)
-    assert (point.seed, point.job.experiment.run.seed, point.job.experiment.data.seed) == (None, 7, 0)
-    assert point.job.rounds == 60  # the default counts for the progress bar
-
-
 def test_an_option_of_a_part(file: Path) -> None:
     points = grid_of(file, ["mechanism.weigh=gtflat"], ["mechanism.weigh.strength=0.1,0.9"], None)
     found = [point.job.experiment.mechanism.table["weigh"] for point in points]
     assert found == [{"name": "gtflat", "strength": 0.1}, {"name": "gtflat", "strength": 0.9}]
 
 
-def test_all_mistakes_at_once(file: Path) -> None:
-    with pytest.raises(UserError) as wrong:
-        grid_of(file, [], ["train.lr=0.1,-1", "mechanism.name=fedavg,fedavgg"], 3)
-    lines = wrong.value.lines
-    assert len(lines) == 4  # -1 with fedavg; both with fedavgg; -1 with fedavgg again; not once a seed
-    assert lines[1].startswith("train.lr=-1, mechanism.name=fedavg, seed=0: train.lr: ") or lines[1].startswith(
-        "train.lr=0.1, mechanism.name=fedavgg, seed=0: "
-    )
-    assert any("'fedavg'" in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("grid", "seeds", "why"),
     [
-        (["train.lr=0.1", "train.lr=0.2"], None, "--grid train.lr: is given twice"),
-        (["run.seed=0,1"], 2, "--grid run.seed: --seeds sets it already"),
-        (["train.lr=0.1"], 0, "--seeds 0: must be at least 1"),
-        (["train.lr=0.1"], 100_001, "--grid: 100,001 runs; at most 100,000"),
-        (["train.lr=0.1,0.10"], None, "--grid: train.lr=0.1 and train.lr=0.10 are one and the same run"),
-        (["train.lr.more=1"], None, "train.lr.more=1: train.lr: "),
+        (["train.lr=0.1", "train.lr=0.2"], None, "--grid train.lr: "), (["run.seed=0,1"], 2, "--grid run.seed: "),
+        (["train.lr=0.1"], 0, "--seeds 0: "), (["train.lr=0.1"], 100_001, "--grid: 100,001 runs"),
+        (["train.lr=0.1,0.10"], None, "--grid: train.lr=0.1 and"), (["train.lr.more=1"], None, "train.lr.more=1: "),
+        (["mechanism.clients_per_rounds=2"], None, "mechanism.clients_per_rounds"),
     ],
-)
+)  # fmt: skip
 def test_bad_grids(file: Path, grid: list[str], seeds: int | None, why: str) -> None:
     with pytest.raises(UserError) as wrong:
         grid_of(file, [], grid, seeds)
     assert wrong.value.lines[0].startswith(why)
-
-
-def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="such file"):
-        grid_of(tmp_path / "none.toml", [], ["train.lr=1"], None)
-
-
-@pytest.mark.parametrize("axis", ["mechanism", "mechanism.name"])
-def test_mechanisms_of_one_file(file: Path, axis: str) -> None:
-    points = grid_of(file, ["mechanism.clients_per_round=3"], [f"{axis}=fedavg,local,greedyfed"], None)
-    assert [point.job.experiment.mechanism.table for point in points] == [
-        {"name": "fedavg", "clients_per_round": 3},
-        {"name": "local"},
-        {"name": "greedyfed", "clients_per_round": 3},
-    ]
-    gone = "note: mechanism.clients_per_round: left out of 'local', which has no such option"
-    assert [list(point.notes) for point in points] == [[], [gone], []]
-
-
-def test_a_whole_table_forgets_the_file_s_options(file: Path) -> None:
-    points = grid_of(file, [], ["mechanism=fedavg,{name='fedprox',mu=0.5}"], None)
-    assert [point.job.sections["mechanism"] for point in points] == [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.5}]
-    assert points[0].notes == [
-        "note: mechanism=fedavg: replaces the table, clients_per_round too; mechanism.name=fedavg keeps that"
-    ]
 
 
 def test_an_axis_that_a_mechanism_does_not_have_is_not_varied_for_it(file: Path) -> None:
@@ -146,11 +91,6 @@ def test_an_axis_that_a_mechanism_does_not_have_is_not_varied_for_it(file: Path)
         ("fedavg", "-"), ("fedprox", "0.1"), ("fedprox", "0.5"),
     ]  # fmt: skip
     assert points[0].job.label == "mechanism.name=fedavg, seed=0"
-
-
-def test_an_option_that_no_mechanism_has_is_a_mistake(file: Path) -> None:
-    with pytest.raises(UserError, match=r"mechanism\.clients_per_rounds"):
-        grid_of(file, [], ["mechanism.name=fedavg,local", "mechanism.clients_per_rounds=2,3"], None)
 
 
 def test_parts_share_out_the_runs(file: Path) -> None:
@@ -165,11 +105,3 @@ def test_parts_share_out_the_runs(file: Path) -> None:
 def test_wrong_parts(text: str) -> None:
     with pytest.raises(UserError, match=r"--part .*i/n"):
         SweepPart.read(text)
-
-
-@pytest.mark.parametrize("given", ['[data]\nsource = "object"', '[model]\nname = "object"'])
-def test_what_was_an_object_of_python_is_refused_before_the_first_run(given: str, tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text(f'{given}\n[mechanism]\nname = "fedavg"\n')
-    with pytest.raises(UserError, match=r"(data.source|model.name): 'object':"):
-        grid_of(file, [], [], 5)

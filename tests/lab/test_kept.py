@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gzip
 import json
-import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from hanse.base.errors import MachineError, UserError
 from hanse.lab.job import Job, named, seeded
-from hanse.lab.kept import KeptFile, Store
+from hanse.lab.kept import KeptFile
 
 DIGITS = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 2}}
 
@@ -51,16 +50,6 @@ def test_lines_are_added_and_read_with_every_digit(tmp_path: Path) -> None:
     assert kept.path.read_bytes().startswith(before)  # nothing that was there is touched
 
 
-def test_a_setting_may_be_infinite(tmp_path: Path) -> None:
-    """Who only buys has an infinite cost of sharing; such a run was played, and then could not be kept."""
-    profiles = {"name": "listed", "cost": [math.inf, 1.0, 1.0, 1.0]}
-    job = seeded({**DIGITS, "mechanism": {"name": "ipfl"}, "clients": {"profiles": profiles}}, 0, "one buys")
-    found = done(0)[1] | {"key": job.key, "given": job.sections, "experiment": job.experiment.sections()}
-    store = Store(tmp_path)
-    store.write(job, found)
-    assert (store.read(job) or {})["given"] == job.sections
-
-
 def test_a_repeat_elsewhere_is_kept_beside_the_run_and_the_first_counts(tmp_path: Path) -> None:
     kept = KeptFile(tmp_path)
     job, first = done(0, commit="a", instructions="AVX512")
@@ -71,16 +60,6 @@ def test_a_repeat_elsewhere_is_kept_beside_the_run_and_the_first_counts(tmp_path
     kept.write(*done(0, commit="a", instructions="AVX2"))
     with pytest.raises(UserError, match=f"{job.key}"):
         kept.lines()
-
-
-def test_a_failure_may_come_before_the_result(tmp_path: Path) -> None:
-    kept, (job, found) = KeptFile(tmp_path), done(0)
-    failed = {key: found[key] for key in ("key", "label", "given")} | {"status": "failed", "error": "x"}
-    kept.write(job, failed)
-    kept.write(job, failed)
-    assert kept.read(job) is None
-    kept.write(job, found)
-    assert kept.read(job) is not None
 
 
 def test_every_wrong_line_is_told_in_one(tmp_path: Path) -> None:
@@ -100,16 +79,8 @@ def test_every_wrong_line_is_told_in_one(tmp_path: Path) -> None:
     with pytest.raises(UserError) as wrong:
         kept.lines()
     key = [value["key"] for value in values]
-    said = [line.removeprefix(f"{kept.path}: ") for line in wrong.value.lines]
-    assert said == [
-        "line 2 is damaged",
-        "line 3 has version 2; allowed: 1",
-        f"line 4 is no result of a run, {key[3]}",
-        f"line 5 has not the settings of its key, {key[4]}",
-        "line 6 is damaged",
-        "line 7 has no key",
-        f"line 8 is the same run as line 1, {key[0]}",
-    ]
+    assert [line.split(": ")[1][:6] for line in wrong.value.lines] == [f"line {n}" for n in range(2, 9)]
+    assert [n for n, line in enumerate(wrong.value.lines, 2) if any(k in line for k in key)] == [4, 5, 8]
 
 
 def test_a_cut_end_is_told_and_mended_and_damage_inside_is_not_touched(tmp_path: Path) -> None:
@@ -133,20 +104,6 @@ def test_a_cut_end_is_told_and_mended_and_damage_inside_is_not_touched(tmp_path:
         with pytest.raises(UserError, match="damaged after"):
             use()
     assert kept.path.read_bytes() == broken
-
-
-def test_whole_lines_that_are_packed_with_a_line_that_is_cut_off_are_kept(tmp_path: Path) -> None:
-    kept = KeptFile(tmp_path)
-    for seed in range(4):
-        kept.write(*done(seed))
-    text = gzip.decompress(kept.path.read_bytes())
-    packed = gzip.compress(text, mtime=0)  # one member for all, as a repository keeps them
-    kept.path.write_bytes(packed[:-30])
-    assert (kept.mend() or "").endswith("was taken away; 3 before it that were packed with it are kept")
-    assert [kept.read(done(seed)[0]) is None for seed in range(4)] == [False, False, False, True]
-    assert kept.mend() is None
-    kept.write(*done(3))
-    assert gzip.decompress(kept.path.read_bytes()) == text
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

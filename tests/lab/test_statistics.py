@@ -33,7 +33,6 @@ from hanse.lab.statistics import (
     words,
 )
 
-RNG = np.random.default_rng(3)
 FIVE = np.array([0.4, 0.9, 0.5, 1.1, 0.7])
 
 
@@ -192,18 +191,11 @@ def test_the_seeds_that_an_open_claim_needs_would_decide_it() -> None:
     assert seeds_needed(Effect(0.0, 1.0, 0.25, 5, 1, 1, 1), 1e-6, ALPHA) is None
 
 
-def test_a_decision_is_more_likely_with_a_larger_effect() -> None:
-    chances = [statistics.chance_to_decide(effect(FIVE * k - 0.5, 5.0, 0.3), 5.0, 10, ALPHA) for k in (0.7, 1.0, 2.0)]
-    assert statistics.chance_to_decide(None, 1.0, 10, ALPHA) == 0.5
-    assert all(0 <= c <= 1 for c in chances)
-    assert chances[2] > 0.5
-
-
 def test_stopping_when_decided_keeps_the_five_percent(simulation: ModuleType) -> None:
-    none = simulation.tally(60, printed=False, margin=0.8)
+    none = simulation.tally(30, printed=False, margin=0.8)
     assert none.wrong <= 0.05
-    assert simulation.tally(40, printed=False, margin=0.8, later=True).wrong <= 0.05
-    some = simulation.tally(20, printed=True)
+    assert simulation.tally(20, printed=False, margin=0.8, later=True).wrong <= 0.05
+    some = simulation.tally(10, printed=True)
     assert some.confirmed > 0.8
     assert some.seeds < 20
     assert some.wrong == 0

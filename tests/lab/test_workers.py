@@ -21,6 +21,8 @@ from hanse.lab.kept import Store
 from hanse.lab.player import _Worker, may_fork, play_all
 from hanse.lab.sweep import run_sweep
 
+FORKED = [True, pytest.param(False, marks=pytest.mark.slow)]  # a process that is started anew imports for seconds
+
 
 def curves(jobs: list[Job], folder: Path, workers: int) -> list[object]:
     done = play_all(jobs, Store(folder / "jobs"), play, workers=workers, label="test")
@@ -28,7 +30,7 @@ def curves(jobs: list[Job], folder: Path, workers: int) -> list[object]:
     return [(done.results[job.key]["curves"], done.results[job.key]["clients"]) for job in jobs]
 
 
-@pytest.mark.parametrize("forked", [True, False])
+@pytest.mark.parametrize("forked", FORKED)
 def test_the_same_bits_in_other_processes(forked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [point.job for point in points_of(tmp_path, "mechanism.name=fedavg,greedyfed", seeds=1)]
     here = curves(jobs, tmp_path / "here", 1)
@@ -36,7 +38,7 @@ def test_the_same_bits_in_other_processes(forked: bool, tmp_path: Path, monkeypa
     assert curves(jobs, tmp_path / "there", 2) == here
 
 
-@pytest.mark.parametrize("forked", [True, False])
+@pytest.mark.parametrize("forked", FORKED)
 def test_goes_on_after_a_process_died_with_the_same_bits(
     forked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +99,7 @@ def waits_with_a_folder(job: Job, step: Step) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("forked", [True, False])
+@pytest.mark.parametrize("forked", FORKED)
 def test_a_busy_process_that_is_ended_leaves_no_temporary_folder(
     forked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

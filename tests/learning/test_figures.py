@@ -11,18 +11,6 @@ from hanse.learning.figures import accuracy_of, as_figures, counted, less_is_bet
 from hanse.learning.metrics import _READINGS
 
 
-@pytest.mark.parametrize("name", ["loss", "eval_loss", "RMSE", "val_mae", "merror", "mlogloss", "Perplexity", "nll"])
-def test_less_of_it_is_better(name: str) -> None:
-    assert less_is_better(name)
-    assert worth_of({name: 2.0}, name, "utility") == -2.0
-
-
-@pytest.mark.parametrize("name", ["worth", "accuracy", "f1", "auc", "neg_log_loss", "neg_mean_squared_error"])
-def test_more_of_it_is_better(name: str) -> None:
-    assert not less_is_better(name)
-    assert worth_of({name: 2.0}, name, "utility") == 2.0
-
-
 def test_hanses_own_metrics_are_better_the_same_way() -> None:
     assert {key: less_is_better(key) for key in _READINGS} == {k: r.less_is_better for k, r in _READINGS.items()}
 

@@ -1,7 +1,5 @@
 """The generator, its training and the client's half: formulas against plain autograd, Adam against torch's."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -28,8 +26,6 @@ from hanse.learning.generator import (
 from hanse.learning.job import Problem, SeatJob, batch_plan
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
-from hanse.learning.stacked import StackedEngine
-from hanse.learning.vmapped import VmappedEngine
 
 from .helpers import made
 
@@ -77,26 +73,6 @@ def tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(stream(seed, "tensor").standard_normal(shape).astype(np.float32))
 
 
-def test_the_published_generator_has_its_size() -> None:
-    published = Generator(10, 32)
-    assert published.num_parameters == (32 + 10) * 256 + 256 + 2 * 256 + 256 * 32 + 32
-    assert published.size == published.num_parameters + 2 * 256
-    with pytest.raises(ValueError, match="generator row"):
-        published.parts(torch.zeros(3))
-
-
-def test_a_first_row_is_drawn_within_the_bounds_of_linear_layers() -> None:
-    row = SHAPE.initial(stream(0, "x"))
-    parts = SHAPE.parts(row)
-    assert 0.3 / 7**0.5 < float(parts.weight.abs().max()) <= 1 / 7**0.5
-    assert float(parts.out_weight.abs().max()) <= 1 / 7**0.5
-    assert torch.equal(parts.gain, torch.ones(7))
-    assert torch.equal(parts.shift, torch.zeros(7))
-    assert torch.equal(parts.mean, torch.zeros(7))
-    assert torch.equal(parts.var, torch.ones(7))
-    assert torch.equal(row, SHAPE.initial(stream(0, "x")))
-
-
 def test_latents_are_those_of_the_layers() -> None:
     row, noise, y = a_row(), tensor(6, 4), torch.tensor([0, 1, 2, 0, 1, 1])
     module = AsModule(row).eval()
@@ -106,13 +82,6 @@ def test_latents_are_those_of_the_layers() -> None:
     torch.testing.assert_close(statistics[0], module.norm.running_mean)
     torch.testing.assert_close(statistics[1], module.norm.running_var)
     assert torch.equal(row, a_row())
-
-
-def test_noise_is_uniform_on_the_unit_interval() -> None:
-    noise = SHAPE.draw_noise(stream(0, "n"), 5000)
-    assert noise.shape == (5000, 4)
-    assert 0 <= float(noise.min()) < 0.001 < 0.999 < float(noise.max()) < 1
-    assert float(noise.mean()) == pytest.approx(0.5, abs=0.01)
 
 
 def test_diversity_by_hand() -> None:
@@ -194,15 +163,6 @@ def test_the_head_is_the_last_linear_layer(name: str, shape: tuple[int, ...], la
     weight, bias = head.tensors(problem.layout, torch.stack([row, 2 * row]))
     assert weight.shape == (2, 4, latent)
     assert torch.equal(bias[1], 2 * bias[0])
-
-
-def test_a_head_without_bias() -> None:
-    module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False))
-    layout = Layout.of(module)
-    assert why_no_head(module, layout, tensor(2, 3)) is None
-    weight, bias = Head.of(layout).tensors(layout, layout.flatten(module)[None])
-    assert torch.equal(weight[0], module[1].weight)
-    assert torch.equal(bias, torch.zeros(1, 2))
 
 
 class Backwards(nn.Module):
@@ -292,30 +252,6 @@ def test_training_with_it_is_sgd_on_the_sum_and_reports_the_loss_on_samples() ->
         torch.testing.assert_close(got.rows[seat], problem.layout.flatten(module))
         last = met[3:] if seat == 0 else met  # 40 samples are used up after three batches
         assert got.loss[seat] == pytest.approx(float(torch.cat(last).mean()), rel=1e-5)
-
-
-def test_weights_of_zero_are_plain_training() -> None:
-    problem, pool, jobs = problem_and_jobs(0.0, 0.0)
-    plain = [replace(job, payload=None) for job in jobs]
-    engine = SequentialEngine(problem, threads=1)
-    assert torch.equal(engine.train(pool, jobs, RECIPE, 0.05).rows, engine.train(pool, plain, RECIPE, 0.05).rows)
-
-
-def test_seats_side_by_side_give_the_bits_of_one_thread() -> None:
-    problem, pool, jobs = problem_and_jobs()
-    want = SequentialEngine(problem, threads=1).train(pool, jobs, RECIPE, 0.05)
-    beside = SequentialEngine(problem, threads=1, workers=2)
-    got = beside.train(pool, jobs, RECIPE, 0.05)
-    beside.close()
-    assert torch.equal(got.rows, want.rows)
-    np.testing.assert_array_equal(got.loss, want.loss)
-
-
-@pytest.mark.parametrize("make", [StackedEngine, VmappedEngine])
-def test_engines_that_cannot_add_its_loss_refuse_it(make: type) -> None:
-    problem, pool, jobs = problem_and_jobs()
-    with pytest.raises(ValueError, match="'sequential'"):
-        make(problem).train(pool, jobs, RECIPE, 0.05)
 
 
 def test_labels_are_counted_as_often_as_they_were_met() -> None:

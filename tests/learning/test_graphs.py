@@ -20,7 +20,7 @@ from hanse.learning import stacked
 from hanse.learning.batches import Batches, Segment, plan_seats
 from hanse.learning.engines import choose
 from hanse.learning.graphs import Graphs
-from hanse.learning.job import SeatJob, TrainedRows
+from hanse.learning.job import TrainedRows
 from hanse.learning.models import build_problem
 from hanse.learning.program import Program
 from hanse.learning.stacked import StackedEngine
@@ -99,20 +99,6 @@ def test_replayed_rounds_have_the_same_bits(mu: float, monkeypatch: pytest.Monke
     segments = len(recorded) // 2
     assert segments * 2 == len(recorded)
     assert segments >= 2
-
-
-def test_of_many_shapes_only_some_are_kept() -> None:
-    calls: list[float] = []
-    graphs = Graphs(lambda *given: calls.append(given[-1]), capture=lambda work: work)
-    problem, row = build_problem("logistic", (3,), 2, 0)
-    program = Program(problem, StackedEngine(problem).specs, 1, 2, torch.device("cpu"), torch.float32)
-    program.start([SeatJob(torch.arange(2), row, (0, 0, 0, 0))], Recipe())
-    bound, part = program.bind(1, 2), torch.zeros(1)
-    for lr in range(40):
-        graphs(bound, part, Segment(part, part, part, part, [True]), 0.0, float(lr))
-    assert calls == [float(lr) for lr in range(40)]
-    assert len(graphs._met) <= 16
-    assert graphs._kept == {}
 
 
 class OneDevice(TorchDispatchMode):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import hanse
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.intervals import Z, auc_interval, difference, wilson
 from hanse.learning.metrics import Judged, Metric, build_metric, reading_of
-from hanse.reports.statement import statement
 from hanse.reports.statement_fit import MainFit, _beside, _OwnTest
 
 HERE = f"{__name__}:"
@@ -32,11 +30,6 @@ def test_where_all_are_right_the_interval_ends_at_n_over_n_plus_z2() -> None:
     for n in (1, 5, 10, 1000):
         assert wilson(1.0, n) == (pytest.approx(n / (n + Z**2)), 1.0)
         assert wilson(0.0, n) == (0.0, pytest.approx(Z**2 / (n + Z**2)))
-
-
-def test_an_auc_of_one_pair_is_a_proportion_of_one_sample() -> None:
-    assert auc_interval(1.0, 1, 1) == pytest.approx(wilson(1.0, 1))
-    assert auc_interval(0.5, 1, 1) == pytest.approx(wilson(0.5, 1))
 
 
 @pytest.mark.parametrize(("auc", "m", "n"), [(1.0, 5, 5), (0.93, 5, 12), (0.5, 50, 50), (0.02, 7, 4), (1.0, 1, 9)])
@@ -135,26 +128,6 @@ def test_a_range_that_is_none_is_refused(within: object) -> None:
     assert read.within == (-math.inf, math.inf)
 
 
-def test_a_statement_of_a_few_rows_claims_no_certainty(tmp_path: Path) -> None:
-    """Four clients with about ten test rows of two digits each, told apart without an error."""
-    experiment = hanse.Experiment(
-        data={"clients": 20, "client_test": 0.15, "partition": "iid"},
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg", "clients_per_round": 20},
-        train={"epochs": 5, "lr": 0.3},
-        eval={"metrics": ["accuracy"]},
-        run={"rounds": 5},
-    )
-    hanse.run(experiment, out=tmp_path / "run")
-    fits = [statement(tmp_path / "run", client).fit for client in range(20)]
-    best = [fit for fit in fits if fit.main is not None and fit.main.last == 1.0]
-    assert best
-    for fit in fits:
-        assert fit.samples is not None
-        assert fit.main.interval == pytest.approx(wilson(fit.main.last or 0.0, fit.samples))
-    assert all(fit.main is not None and (fit.main.interval or (1, 1))[0] < 0.85 for fit in best)
-
-
 def test_two_perfect_models_are_compared_with_all_that_small_tests_leave_open() -> None:
     accuracy = reading_of("accuracy")
     assert accuracy is not None
@@ -193,8 +166,8 @@ def test_two_models_that_are_right_on_the_same_few_samples_may_still_differ() ->
 
 def test_the_interval_of_a_gain_on_25_samples_covers_it() -> None:
     rng, covered = np.random.default_rng(0), 0
-    for _ in range(400):
+    for _ in range(200):
         alone = rng.random(25) < 0.6
         low, high = gain(alone | (rng.random(25) < 0.05 / 0.4), alone)
         covered += low <= 0.05 <= high
-    assert covered >= 0.93 * 400  # 0.78 with the uncorrected correlation
+    assert covered >= 0.93 * 200  # 0.78 with the uncorrected correlation

@@ -12,7 +12,7 @@ from hanse.core.recipe import Recipe
 from hanse.data import Samples
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.job import Engine, SeatJob
-from hanse.learning.losses import balanced, build_objective, loss_told
+from hanse.learning.losses import balanced, build_objective
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
@@ -85,13 +85,6 @@ def test_losses_are_pytorchs(given: Any, classes: int | None) -> None:
     assert torch.allclose(objective.of_models(both, torch.cat([y, y])), each)
 
 
-def test_the_focal_loss_without_focus_is_cross_entropy() -> None:
-    objective = build_objective({"name": "focal", "gamma": 0}, 3)
-    output, y = torch.tensor([[1.0, 2, 3], [9.0, -30, 0]]), torch.tensor([0, 0])
-    assert objective is not None
-    assert torch.allclose(objective(output, y), F.cross_entropy(output, y, reduction="none"))
-
-
 @pytest.mark.parametrize(("given", "classes"), LOSSES, ids=lambda x: str(x)[:40])
 def test_every_engine_trains_alike(given: Any, classes: int | None) -> None:
     objective = build_objective(given, classes)
@@ -141,32 +134,15 @@ def test_balanced_weights_are_scikit_learns() -> None:
 @pytest.mark.parametrize(
     ("given", "classes", "line"),
     [
-        ("cros_entropy", 3, "train.loss: 'cros_entropy': no such name; did you mean 'cross_entropy'"),
-        ("mae", 3, "train.loss: 'mae': the targets are 3 classes; allowed: cross_entropy, focal, bce, or an import"),
-        ("bce", None, "the targets are numbers; allowed: mse, mae, huber"),
-        ("bce", 3, "tells two classes apart; the data have 3: take 'cross_entropy'"),
-        ({"name": "focal", "gama": 1}, 3, r"train.loss.gama: no such key; did you mean 'gamma'"),
-        ({"name": "focal", "gamma": -1}, 3, "train.loss.gamma: -1: "),
-        ({"name": "focal", "weights": [1.0, 2.0]}, 3, "train.loss.weights: 2 numbers; one for each of the 3 classes"),
-        (HERE + "wrong_or_right", 3, "gives no gradient"),
-        (HERE + "mean_hinge", 3, r"returned one number for 4 samples; one loss per sample is needed, \[4\]"),
-        (HERE + "ranked", 3, "must not depend on the other samples of its batch"),
-        (HERE + "hinge", 2, ""),
-        ({"name": HERE + "hinge", "margin": 1}, 3, "cannot be called with .outputs, targets. and options"),
-        ({"name": HERE + "hinge", "outputs": 2}, 2, "train.loss.outputs: must be 1"),
+        ("cros_entropy", 3, "'cross_entropy'"), ("mae", 3, "train.loss: 'mae'"), ("bce", None, "are numbers"),
+        ("bce", 3, "'cross_entropy'"), ({"name": "focal", "gama": 1}, 3, "train.loss.gama"),
+        ({"name": "focal", "gamma": -1}, 3, "train.loss.gamma: -1"), (HERE + "mean_hinge", 3, "one number for 4"),
+        ({"name": "focal", "weights": [1.0, 2.0]}, 3, "train.loss.weights"), (HERE + "wrong_or_right", 3, "gradient"),
+        (HERE + "ranked", 3, "other samples"), ({"name": HERE + "hinge", "margin": 1}, 3, "options"),
+        ({"name": HERE + "hinge", "outputs": 2}, 2, "train.loss.outputs"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_is_one_line(given: Any, classes: int | None, line: str) -> None:
-    if not line:
-        assert build_objective(given, classes) is not None
-        return
     with pytest.raises(UserError, match=line) as wrong:
         build_objective(given, classes)
     assert len(wrong.value.lines) == 1
-
-
-def test_what_the_data_imply_is_built_in() -> None:
-    assert build_objective("cross_entropy", 3) is None
-    assert build_objective("mse", None) is None
-    assert loss_told({"name": "cross_entropy"}) is None
-    assert loss_told({"name": "focal", "gamma": 1.0}) == "focal (gamma = 1.0)"

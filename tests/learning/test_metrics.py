@@ -14,7 +14,7 @@ from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.losses import build_objective
-from hanse.learning.metrics import Judged, build_metric, build_metrics, reading_of, readings_of
+from hanse.learning.metrics import Judged, build_metric, build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 
@@ -74,12 +74,6 @@ def test_metrics_of_numbers_are_scikit_learns() -> None:
         assert build_metric(name, None).of(one)[0] == pytest.approx(wanted, rel=1e-5)
 
 
-def test_one_output_is_the_probability_of_class_1() -> None:
-    objective = build_objective("bce", 2)
-    one = Judged.of(torch.tensor([0, 1]), torch.tensor([[0.0, 2.0]]), torch.zeros(2), objective, regression=False)
-    assert one.predicted == pytest.approx(np.array([[0.5, 0.5], [1 - 0.880797, 0.880797]]), abs=1e-6)
-
-
 @pytest.mark.parametrize("name", ["auc", "average_precision", "f1", "balanced_accuracy"])
 def test_one_class_is_a_gap_with_its_reason(name: str) -> None:
     one = Judged(np.ones(3, np.int64), np.full((3, 2), 0.5), np.zeros(3))
@@ -90,7 +84,7 @@ def test_one_class_is_a_gap_with_its_reason(name: str) -> None:
 
 def test_other_gaps_have_reasons_too() -> None:
     flat = Judged(np.ones((3, 1)), np.zeros((3, 1)), np.zeros(3))
-    assert build_metric("r2", None).of(flat)[1] == "all 3 targets are equal, and R2 compares with their spread"
+    assert build_metric("r2", None).of(flat)[1].startswith("all 3 targets are equal")
     lost = Judged(np.array([0, 1]), np.full((2, 2), np.nan), np.zeros(2))
     assert build_metric("auc", 2).of(lost)[1] == "the model's outputs are not finite"
     narrow = Judged(np.array([0, 1]), np.zeros((2, 1)), np.zeros(2))
@@ -142,23 +136,9 @@ def test_what_does_not_go_is_one_line(given: Any, classes: int | None, line: str
     assert len(wrong.value.lines) == 1
 
 
-def test_texts_have_loss_and_accuracy_alone() -> None:
-    with pytest.raises(UserError, match="'auc'"):
-        build_metrics(["loss", "auc"], 5, text=True)
-
-
-def test_readings_are_made_without_imports() -> None:
-    given = ["auc", {"name": "nowhere.at.all:regret", "less_is_better": True}, 3]
-    assert [(r.key, r.title, r.less_is_better) for r in readings_of(given)] == [
-        ("auc", "AUC", False),
-        ("regret", "regret", True),
-    ]
-    accuracy = reading_of("balanced_accuracy")
-    assert (accuracy.show(0.8431), accuracy.show_difference(-0.02)) == ("84.3 %", "-2.0 points")
-
-
-@pytest.mark.parametrize("loss", [None, "bce"])
-@pytest.mark.parametrize("utility", ["auc", "f1", "log_loss", HERE + "gini"])
+@pytest.mark.parametrize(
+    ("loss", "utility"), [(None, "auc"), ("bce", "auc"), (None, "log_loss"), ("bce", HERE + "gini")]
+)
 def test_coalitions_are_worth_the_metric_of_their_mean_model(utility: str, loss: str | None) -> None:
     problem, row = build_problem("mlp", (3,), 2, 0, hidden=[4], objective=build_objective(loss, 2))
     draw = torch.Generator().manual_seed(5)
@@ -177,12 +157,3 @@ def test_coalitions_are_worth_the_metric_of_their_mean_model(utility: str, loss:
         one = Judged.of(pool.y, made.outputs, made.loss, problem.objective, regression=False)
         assert worth == pytest.approx(sign * metric.of(one)[0], abs=1e-5)
         assert without == pytest.approx(sign * metric.without_blocks(one), abs=1e-5)
-
-
-def test_a_validation_set_of_one_class_has_no_auc() -> None:
-    problem, row = build_problem("logistic", (2,), 2, 0)
-    pool = Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(UserError, match=r"'auc'.*4 validation"):
-        Coalitions(problem, row[None], row, [1.0], pool, utility="auc")
-    with pytest.raises(UserError, match=r"'aucc'.*'auc'"):
-        Coalitions(problem, row[None], row, [1.0], pool, utility="aucc")

@@ -9,35 +9,21 @@ import torch
 
 import hanse
 from hanse.cli import main
-from hanse.data.samples import Samples, as_tensors, first_gap
 
 PLACE = "tests.learning.mistaken"
 
 BAD_MODELS = {
-    "wide": "cannot take samples of shape [4] (RuntimeError: mat1 and mat2 shapes cannot be multiplied",
-    "one": "gives outputs of shape [4, 1] for 4 samples; one for each of the 2 classes is needed, [4, 2]; with two "
-    "classes, too, cross-entropy takes two outputs",
-    "none": "gives outputs of shape [4] for 4 samples; one for each of the 2 classes is needed, [4, 2]",
-    "two inputs": "cannot take samples of shape [4] (TypeError: TwoInputs.forward() missing 1 required positional",
-    "pair": "returns a tuple; one tensor of outputs is needed",
-    "frozen": "every parameter is frozen (requires_grad is False): nothing can train",
-    "shared": "'0.weight' and '1.weight' are two parameters in the same memory; to tie them, make them one object",
-    "tokens": "cannot take samples of shape [4] (RuntimeError: Expected tensor for argument #1 'indices' to have",
-}
+    "wide": "cannot take samples of shape [4]", "one": "gives outputs of shape [4, 1] for 4 samples",
+    "none": "gives outputs of shape [4] for 4", "two inputs": "missing 1 required", "pair": "returns a tuple",
+    "frozen": "every parameter is frozen", "shared": "'0.weight' and '1.weight'", "tokens": "cannot take samples",
+}  # fmt: skip
 BAD_DATA = {
-    "uint8": "train inputs are uint8; float32 for features, or int64 for tokens, is needed",
-    "object_": "train inputs are an array of object, such as",
-    "frame": "train inputs are a list; one tensor or numpy array of numbers is needed",
-    "words": "train labels are an array of <U3, such as",
-    "floats": "train labels are torch.float32 of shape (48,); int64 of shape (n,), or (n, positions), is needed",
-    "range_": "train labels span 0..2; allowed: 0..1 (the first other one is in row 7)",
-    "nan": "features must be finite numbers: row 13, column 2 of the train samples is nan, held by client 1 (B)",
-    "inf": "features must be finite numbers: row 11, column 0 of the test samples is inf",
-    "huge": "train inputs (column 2): numbers up to 1e+300 are too large for float32",
-    "target": "targets must be finite numbers: row 3 of the train samples is nan, held by client 0 (A)",
-    "tokens": "; these are whole numbers (tokens), features must be float32",
-    "three": "gives outputs of shape [4, 2] for 4 samples; one for each of the 3 classes is needed, [4, 3]",
-}
+    "uint8": "train inputs are uint8", "object_": "train inputs are an array of object", "frame": "inputs are a list",
+    "words": "train labels are an array of <U3", "floats": "train labels are torch.float32", "range_": "row 7",
+    "nan": "row 13, column 2 of the train samples is nan, held by client 1 (B)", "three": "3 classes",
+    "inf": "row 11, column 0 of the test samples is inf", "huge": "1e+300", "tokens": "whole numbers (tokens)",
+    "target": "row 3 of the train samples is nan, held by client 0 (A)",
+}  # fmt: skip
 
 
 def written(folder: Path, data: str, model: str) -> Path:
@@ -49,7 +35,6 @@ def written(folder: Path, data: str, model: str) -> Path:
     return file
 
 
-@pytest.mark.parametrize("engine", ["auto", "sequential"])
 @pytest.mark.parametrize(
     ("data", "model", "said"),
     [*(("sound", model, said) for model, said in BAD_MODELS.items()), *((d, "sound", s) for d, s in BAD_DATA.items())],
@@ -58,13 +43,12 @@ def test_a_mistake_is_one_line_and_no_run_directory(
     data: str,
     model: str,
     said: str,
-    engine: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    out = tmp_path / "out"
-    file = written(tmp_path, data, model)
+    out, file = tmp_path / "out", written(tmp_path, data, model)
+    engine = "sequential" if len(data + model) % 2 else "auto"
     monkeypatch.setattr("sys.argv", ["hanse", "run", str(file), "--out", str(out), "--set", f"engine.train={engine}"])
     with pytest.raises(SystemExit) as left:
         main()
@@ -90,13 +74,6 @@ def test_numpy_arrays_of_any_width_are_read_as_the_numbers_that_they_are() -> No
         for data in ("sound", "narrow")
     ]
     assert torch.equal(runs[0].table.rows, runs[1].table.rows)
-
-
-def test_sound_samples_stay_the_same_objects() -> None:
-    samples = Samples(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64))
-    assert as_tensors(samples, "here", classes=True) is samples
-    assert first_gap(torch.full((3, 2), 3e38)) is None
-    assert first_gap(torch.tensor([[0.0, 1.0], [float("-inf"), float("inf")]])) == ((1, 0), "-inf")
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,20 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+from rotation import rotating
 
-import hanse
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning import engines
 from hanse.learning.batches import plan_seats
-from hanse.learning.engines import EngineChoice, choose
+from hanse.learning.engines import choose
 from hanse.learning.job import Drawn, Problem
 from hanse.learning.models import build_problem
 from hanse.learning.native import engine as native_engine
@@ -64,18 +63,20 @@ def vectors() -> Iterator[str]:
 
 
 @HERE
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("terms", TERMS)
-def test_native_equals_the_oracle(model: str, recipe: str, sizes: str, terms: str) -> None:
+@pytest.mark.parametrize("case", rotating(list(product(MODELS, RECIPES, SIZES, TERMS)), 4), ids="-".join)
+def test_native_equals_the_oracle(case: tuple[str, str, str, str]) -> None:
+    model, recipe, sizes, terms = case
     name, options = MODELS[model]
     problem, row = build_problem(name, (3, 4), 5, 1, **options)
     pool = made((3, 4), 5)
     jobs = jobs_of(row, SIZES[sizes], **TERMS[terms])  # type: ignore[arg-type]
     engine, expected = NativeEngine(problem), oracle(problem, pool, jobs, RECIPES[recipe])
     for _ in vectors():
-        agree(engine.train(pool, jobs, RECIPES[recipe], RECIPES[recipe].lr), expected)
+        trained = engine.train(pool, jobs, RECIPES[recipe], RECIPES[recipe].lr)
+        agree(trained, expected)
+    ours, theirs = engine.score(trained.rows, pool), StackedEngine(problem).score(trained.rows, pool)
+    np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-6)
+    np.testing.assert_array_equal(ours.accuracy, theirs.accuracy)
 
 
 @HERE
@@ -90,34 +91,6 @@ def test_samples_and_inputs_beyond_the_blocks_that_are_cached(bias: bool) -> Non
     expected = oracle(problem, pool, jobs, recipe)
     for _ in vectors():
         agree(NativeEngine(problem).train(pool, jobs, recipe, 0.01), expected)
-
-
-@HERE
-def test_regression() -> None:
-    problem, row = build_problem("mlp", (6,), None, 1, hidden=[8])
-    pool, jobs = made((6,), None), jobs_of(row, [50, 23, 71])
-    recipe = Recipe(epochs=3, batch_size=10, lr=0.05, momentum=0.5)
-    engine, expected = NativeEngine(problem), oracle(problem, pool, jobs, recipe)
-    for _ in vectors():
-        trained = engine.train(pool, jobs, recipe, 0.05)
-        agree(trained, expected)
-        scores = engine.score(trained.rows, pool)
-        for row_, loss in zip(trained.rows, scores.loss, strict=True):
-            problem.layout.load(problem.module, row_)
-            wanted = F.mse_loss(problem.module(pool.x).squeeze(1), pool.y).detach()
-            assert loss == pytest.approx(float(wanted), rel=1e-5)
-
-
-@HERE
-def test_scores_are_those_of_the_stacked_engine() -> None:
-    problem, row = build_problem("mlp", (3, 4), 5, 1, hidden=[9, 7])
-    pool, rows = made((3, 4), 5), torch.stack([row, -row, 2 * row])
-    theirs = StackedEngine(problem).score(rows, pool)
-    for _ in vectors():
-        ours = NativeEngine(problem, workers=2).score(rows, pool)
-        np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-6)
-        np.testing.assert_array_equal(ours.accuracy, theirs.accuracy)
-        np.testing.assert_array_equal(ours.count, theirs.count)
 
 
 @HERE
@@ -152,9 +125,9 @@ def test_a_diverged_seat_spoils_nobody() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda pool: Samples(pool.x, pool.y + 1), "labels 1 to 5, allowed are 0 to 4"),
-        (lambda pool: Samples(pool.x, pool.y - 1), "labels -1 to 3, allowed are 0 to 4"),
-        (lambda pool: Samples(pool.x[:30], pool.y[:30]), "its samples are not all in a pool of 30"),
+        (lambda pool: Samples(pool.x, pool.y + 1), "labels 1 to 5"),
+        (lambda pool: Samples(pool.x, pool.y - 1), "labels -1 to 3"),
+        (lambda pool: Samples(pool.x[:30], pool.y[:30]), "pool of 30"),
         (lambda pool: Samples(pool.x[:, :11], pool.y), r"11 numbers.*12 inputs"),
         (lambda pool: Samples(pool.x, pool.y.int()), r"400.*400"),
         (lambda pool: Samples(pool.x, pool.y.repeat(2, 1).T), r"400.*400"),
@@ -216,75 +189,15 @@ def test_other_models_are_refused_with_the_reason(model: str, options: dict[str,
         choose(problem, row, RECIPES["epochs"], made((1, 28, 28), 5, 4), seats=3, batch=10, train="native")
 
 
-def test_what_lacks_the_compiled_part_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native.importlib.util, "find_spec", lambda name: None)
-    assert str(native.library.__wrapped__()).endswith("no compiled part: install a C compiler (gcc), then hanse again")
-
-
-def test_an_installation_without_a_compiler_trains_stacked_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "library", lambda: "this installation of hanse has no compiled part")
-    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
-    given = {"seats": 3, "batch": 10}
-    found = choose(problem, row, RECIPES["epochs"], made((12,), 5, 4), **given)  # type: ignore[arg-type]
-    assert found.engine == "stacked"
-    assert found.why[0] == "native: this installation of hanse has no compiled part"
-    with pytest.raises(UserError, match=r"engine\.train.*'native'.*installation"):
-        choose(problem, row, RECIPES["epochs"], made((12,), 5, 4), train="native", **given)  # type: ignore[arg-type]
-
-
-@HERE
-@pytest.mark.parametrize(
-    ("given", "workers"), [({}, 2), ({"threads": 1}, 1), ({"threads": 3}, 3), ({"workers": 3}, 3), ({"workers": 1}, 1)]
-)
-def test_threads_and_workers_are_the_same_to_it(given: dict[str, int], workers: int) -> None:
-    problem, row = build_problem("mlp", (1, 28, 28), 10, 1, hidden=[50, 25])
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        found = choose(problem, row, RECIPES["epochs"], made((1, 28, 28), 10, 4), seats=10, batch=50, **given)
-    finally:
-        torch.set_num_threads(before)
-    assert found == EngineChoice("native", 1, workers)
-
-
 @HERE
 def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
     native.library.cache_clear()
     try:
-        assert native.library() == "the compiled part is of another version of hanse: install hanse again"
+        assert "another version" in str(native.library())
     finally:
         monkeypatch.undo()
         native.library.cache_clear()
-
-
-@HERE
-def test_a_library_that_lacks_a_function_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lacking:
-        def hanse_native_version(self) -> int:
-            return native.VERSION
-
-    monkeypatch.setattr(native.ctypes, "CDLL", lambda path: Lacking())
-    said = native.library.__wrapped__()
-    assert isinstance(said, str)
-    assert said.startswith("the compiled part cannot be loaded (")
-
-
-@HERE
-def test_a_run_is_the_same_on_one_thread_and_on_two_and_keeps_its_engine(tmp_path: Path) -> None:
-    def played(name: str, workers: int) -> hanse.Run:
-        experiment = hanse.Experiment(
-            data={"source": "digits", "clients": 6},
-            model={"name": "mlp", "hidden": [12]},
-            mechanism={"name": "fedavg", "clients_per_round": 4},
-            engine={"train": "native", "workers": workers},
-            run={"rounds": 3},
-        )
-        return hanse.run(experiment, out=tmp_path / name)
-
-    one, two = played("one", 1), played("two", 2)
-    assert torch.equal(one.table.rows, two.table.rows)
-    assert 'train = "native"' in (tmp_path / "one" / "config.toml").read_text()
 
 
 @pytest.mark.slow
@@ -311,9 +224,3 @@ def test_tiles_of_sixteen_lanes_on_any_processor(tmp_path: Path, monkeypatch: py
         pool, jobs = made((3, 4), 5), jobs_of(row, SIZES["ragged"], **TERMS["some"])  # type: ignore[arg-type]
         trained = NativeEngine(problem).train(pool, jobs, RECIPES["decay"], 0.05)
         agree(trained, oracle(problem, pool, jobs, RECIPES["decay"]))
-
-
-def test_make_engine_knows_the_name() -> None:
-    problem, _ = build_problem("mlp", (12,), 5, 1, hidden=[8])
-    with pytest.raises(UserError, match="allowed: native, stacked, vmapped, sequential"):
-        engines.make_engine(EngineChoice("gpu", 1, 1), problem)

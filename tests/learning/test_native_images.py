@@ -14,10 +14,8 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.batches import plan_seats
-from hanse.learning.coalitions import Coalitions, mixtures
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem
-from hanse.learning.models import build_problem
 from hanse.learning.native import library as native
 from hanse.learning.native.engine import NativeEngine
 from hanse.learning.native.outputs import NativeOutputs
@@ -144,22 +142,14 @@ def test_images_of_another_size_are_not_read() -> None:
 @pytest.mark.parametrize(
     "layers",
     [
-        [nn.Conv2d(3, 8, 3)],
-        [nn.Conv2d(3, 8, (3, 5)), nn.ReLU()],
-        [nn.Conv2d(3, 8, 3, stride=2), nn.ReLU()],
-        [nn.Conv2d(3, 8, 3, dilation=2), nn.ReLU()],
-        [nn.Conv2d(3, 8, 3, padding=3), nn.ReLU()],
-        [nn.Conv2d(3, 8, 3, padding="same"), nn.ReLU()],
-        [nn.Conv2d(3, 8, 3), nn.MaxPool2d(3)],
-        [nn.Conv2d(3, 8, 3), nn.MaxPool2d(2, stride=1)],
-        [nn.Conv2d(3, 8, 3), nn.MaxPool2d(2, ceil_mode=True)],
-        [nn.Conv2d(3, 8, 3), nn.MaxPool2d(2, padding=1)],
-        [nn.Conv2d(3, 8, 3), nn.MaxPool2d(2), nn.MaxPool2d(2)],
-        [nn.Conv2d(3, 8, 3), nn.AvgPool2d(2)],
-        [nn.Conv2d(3, 8, 3), nn.Tanh()],
-        [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)],
+        [nn.Conv2d(3, 8, 3)], [nn.Conv2d(3, 8, (3, 5)), nn.ReLU()], [nn.Conv2d(3, 8, 3, stride=2), nn.ReLU()],
+        [nn.Conv2d(3, 8, 3, dilation=2), nn.ReLU()], [nn.Conv2d(3, 8, 3, padding=3), nn.ReLU()],
+        [nn.Conv2d(3, 8, 3, padding="same"), nn.ReLU()], [nn.Conv2d(3, 8, 3), nn.MaxPool2d(3)],
+        [nn.Conv2d(3, 8, 3), nn.MaxPool2d(2, stride=1)], [nn.Conv2d(3, 8, 3), nn.MaxPool2d(2, ceil_mode=True)],
+        [nn.Conv2d(3, 8, 3), nn.MaxPool2d(2, padding=1)], [nn.Conv2d(3, 8, 3), nn.MaxPool2d(2), nn.MaxPool2d(2)],
+        [nn.Conv2d(3, 8, 3), nn.AvgPool2d(2)], [nn.Conv2d(3, 8, 3), nn.Tanh()], [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)],
     ],
-)
+)  # fmt: skip
 def test_other_convolutions_are_left_to_the_module(layers: list[nn.Module]) -> None:
     module = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(5))
     module(torch.zeros(2, 3, 16, 16))
@@ -167,27 +157,6 @@ def test_other_convolutions_are_left_to_the_module(layers: list[nn.Module]) -> N
     assert native.read_native(problem) is None
     row, few = problem.layout.flatten(module), made((3, 16, 16), 5, 4)
     assert choose(problem, row, RECIPE, few, seats=3, batch=12).engine == "sequential"
-
-
-@HERE
-def test_convolutions_are_chosen_where_vectors_are_wide() -> None:
-    problem, row = build_problem("cnn_greedyfed", (3, 32, 32), 10, 1)
-    few = made((3, 32, 32), 10, 4)
-    native.library().hanse_use_vectors(b"plain")  # type: ignore[union-attr]
-    try:
-        assert choose(problem, row, RECIPE, few, seats=3, batch=12).engine == "sequential"
-    finally:
-        native.library().hanse_use_vectors(None)  # type: ignore[union-attr]
-    if native.library().hanse_vectors() == b"plain":  # type: ignore[union-attr]
-        pytest.skip("a processor without AVX2")
-    chosen = choose(problem, row, RECIPE, few, seats=3, batch=12)
-    assert chosen.engine == "native"
-    assert "3 seats" in chosen.why[-1]
-    assert choose(problem, row, replace(RECIPE, optimizer="adamw"), few, seats=3, batch=12).engine == "sequential"
-    frozen = nn.Sequential(*pooled(3, 8, 4), nn.Flatten(), nn.Linear(8 * 14 * 14, 10))
-    frozen[0].bias.requires_grad_(False)
-    problem = Problem(frozen, Layout.of(frozen))
-    assert choose(problem, problem.layout.flatten(frozen), RECIPE, few, seats=3, batch=12).engine == "sequential"
 
 
 @HERE
@@ -214,35 +183,3 @@ def test_mixtures_put_out_what_the_mixed_module_does(model: str) -> None:
         assert torch.equal(outputs.mixed(rows, shares, x[3:5]), found[:, :, 3:5])
         rows[7] = 0.0
         torch.testing.assert_close(outputs(shares @ rows, x), torch.stack(expected), atol=2e-5, rtol=1e-4)
-
-
-@HERE
-def test_outputs_of_other_sizes_are_not_read() -> None:
-    problem, row, shape = problem_of("two pooled")
-    outputs = NativeOutputs(native.read_native(problem), native.library())  # type: ignore[arg-type]
-    rows, x = row.repeat(3, 1), torch.zeros(2, *shape)
-    with pytest.raises(IndexError, match=f"rows of {len(row) - 1} numbers for {len(row)} parameters"):
-        outputs(rows[:, 1:], x)
-    with pytest.raises(IndexError, match="2 rows"):
-        outputs.mixed(rows, torch.ones(4, 2), x)
-    with pytest.raises(IndexError, match=r"samples \[2, 17, 17\] for a model"):
-        outputs.mixed(rows, torch.ones(4, 3), x[:, :2])
-    assert outputs.mixed(rows, torch.ones(0, 3), x).shape[0] == 0
-    torch.testing.assert_close(outputs.mixed(rows, torch.zeros(2, 3), x), outputs(torch.zeros_like(rows[:2]), x))
-
-
-@HERE
-def test_coalitions_of_convolutions_are_mixed_where_that_is_less_work() -> None:
-    problem, row = build_problem("cnn_greedyfed", (3, 32, 32), 10, 1)
-    updates = row + 0.2 * row.std() * torch.randn(6, len(row), generator=torch.Generator().manual_seed(0))
-    samples = made((3, 32, 32), 10, 270)
-    game = Coalitions(problem, updates, row, np.ones(6), samples)
-    if not native.vectors_are_wide():
-        assert game.scorer.native is None
-        return
-    every = [frozenset(i for i in range(6) if bits >> i & 1) for bits in range(64)]
-    assert game.scorer.native.pays(torch.from_numpy(mixtures(every, game.shares, (1.0, 0.0))))
-    assert not game.scorer.native.pays(torch.ones(1, 7))  # alone, it would take seven convolutions instead of one
-    found = game.many(every)
-    game.scorer.native = None
-    assert found == pytest.approx(game.many(every), abs=1e-5)

@@ -55,8 +55,7 @@ def test_dropout_is_drawn_from_the_seats_own_stream() -> None:
     assert torch.equal(first.rows, second.rows.flip(0))
 
 
-@pytest.mark.parametrize("name", ["cnn_small", "cnn_greedyfed"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("name", "workers"), [("cnn_small", 1), ("cnn_greedyfed", 2)])
 def test_convolutions_stay_near_double_precision(name: str, workers: int) -> None:
     shape = (1, 28, 28) if name == "cnn_small" else (3, 32, 32)
     problem, row = build_problem(name, shape, 10, 1)

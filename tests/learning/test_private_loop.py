@@ -87,20 +87,6 @@ def test_an_update_says_the_noise_of_all_its_steps() -> None:
     assert said == pytest.approx(0.5 * 1.5 * 2.0 / 3 * math.sqrt(sum((2 - 0.5**k) ** 2 for k in range(8))))
 
 
-def test_draws_follow_from_the_seed_in_a_simulation_and_from_the_machine_on_a_network() -> None:
-    recipe = Recipe(epochs=2, batch_size=3, lr=0.1)
-    assert torch.equal(trained(1.0, 1.0, recipe), trained(1.0, 1.0, recipe))
-    assert not torch.equal(trained(1.0, 1.0, recipe, fresh=True), trained(1.0, 1.0, recipe, fresh=True))
-
-
-def test_a_step_for_which_nobody_was_drawn_is_noise_alone() -> None:
-    pool = Samples(torch.ones(1, 5), torch.zeros(1, dtype=torch.int64))
-    row = trained(1.0, 1.0, Recipe(steps=40, batch_size=1, lr=0.1), pool=pool)  # one sample: always drawn
-    assert bool(row.isfinite().all())
-    some = trained(1.0, 1.0, Recipe(steps=40, batch_share=0.09, lr=0.1))  # one of twelve in the mean: often nobody
-    assert bool(some.isfinite().all())
-
-
 def test_no_more_steps_are_taken_than_a_request_is_charged_for() -> None:
     recipe = Recipe(steps=50, epochs=1000, batch_size=3, lr=0.1)
     rule = Privacy(clip=1.0, epsilon=8.0, delta=1e-3, noise=1.0, unit="sample")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,14 +17,12 @@ from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.learning.coalitions import Coalitions
-from hanse.learning.engines import choose
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.local import Adadelta, AdamW, Trainer
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.sequences import perplexity, sequence_outcomes
 from hanse.learning.sequential import SequentialEngine
-from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import why_not_vmapped
 from hanse.runs.judge import by_class
 
@@ -45,22 +41,11 @@ def pool() -> Samples:
     return Samples(texts[:, :-1].contiguous(), texts[:, 1:].contiguous())
 
 
-def test_leaf_sizes() -> None:
-    problem, row = build_problem("lstm", (80,), 65, 0)
-    layer1 = 4 * 256 * (8 + 256 + 2)
-    layer2 = 4 * 256 * (256 + 256 + 2)
-    assert len(row) == 65 * 8 + layer1 + layer2 + 65 * 257
-    assert problem.module(torch.zeros(2, 80, dtype=torch.int64)).shape == (2, 65, 80)
-
-
 @pytest.mark.parametrize("bad", [{"hidden": 0}, {"layers": 1.5}, {"embedding": True}])
-def test_widths_are_whole_numbers(bad: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="whole number"):
+def test_widths_are_whole_numbers_and_inputs_texts(bad: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=next(iter(bad))):
         build_problem("lstm", (80,), 65, 0, **bad)
-
-
-def test_it_takes_texts_only() -> None:
-    with pytest.raises(UserError, match="takes texts"):
+    with pytest.raises(UserError, match="texts"):
         build_problem("lstm", (1, 8, 8), 10, 0)
 
 
@@ -148,7 +133,7 @@ def test_masked_positions_change_nothing(problem: tuple[Problem, torch.Tensor], 
     x = pool.x.clone()
     x[:, 3:] = 0  # the LSTM does not look ahead
     assert torch.equal(masked.rows, engine.train(Samples(x, y), jobs, recipe, 0.5).rows)
-    assert why_not_vmapped(made, row, Samples(pool.x, y)) == "some positions of its texts do not count"
+    assert "positions" in str(why_not_vmapped(made, row, Samples(pool.x, y)))
 
 
 @pytest.mark.parametrize(
@@ -172,33 +157,3 @@ def test_steps_are_those_of_torch(ours: Any, theirs: Any, lr: float, atol: float
         ours(parameters, gradients, lr)
     for p, twin in zip(parameters, twins, strict=True):
         assert torch.allclose(p, twin, rtol=1e-5 if atol else 0.0, atol=atol)
-
-
-def test_a_seat_trains_with_adadelta_as_torch_does_with_decay_in_the_gradient() -> None:
-    made, row = build_problem("mlp", (T,), K, 0, hidden=[5])
-    numbers = Samples(torch.randn(6, T), torch.arange(6) % K)
-    recipe = Recipe(steps=4, batch_size=6, lr=1.0, optimizer="adadelta", rho=0.5, eps=1e-5, weight_decay=0.1)
-    found = SequentialEngine(made).train(numbers, [SeatJob(torch.arange(6), row, (0, 0, 0, 0))], recipe, 1.0).rows[0]
-    twin = copy.deepcopy(made.module)
-    made.layout.load(twin, row)
-    theirs = torch.optim.Adadelta(twin.parameters(), lr=1.0, rho=0.5, eps=1e-5, weight_decay=0.1)
-    for _ in range(4):  # every batch is all six samples
-        theirs.zero_grad()
-        torch.nn.functional.cross_entropy(twin(numbers.x), numbers.y).backward()
-        theirs.step()
-    assert torch.allclose(found, made.layout.flatten(twin), atol=1e-6)
-
-
-def test_engines_that_batch_seats_refuse_adamw(pool: Samples) -> None:
-    made, row = build_problem("mlp", (T,), K, 0, hidden=[])
-    numbers = Samples(pool.x.float(), pool.y[:, 0].contiguous())
-    jobs = [SeatJob(torch.arange(6), row, (0, 0, c, 0)) for c in range(2)]
-    recipe = Recipe(steps=2, batch_size=3, lr=0.1, optimizer="adamw")
-    with pytest.raises(ValueError, match="takes SGD steps"):
-        StackedEngine(made).train(numbers, jobs, recipe, 0.1)
-    choice = choose(made, row, recipe, numbers, seats=2, batch=3)
-    assert choice.engine == "sequential"
-    with pytest.raises(UserError, match="its steps are SGD's"):
-        choose(made, row, recipe, numbers, seats=2, batch=3, train="stacked")
-    moved = SequentialEngine(made).train(numbers, jobs, recipe, 0.1).rows - row
-    assert np.isclose(float(moved.abs().max()), 0.2, rtol=0.05)  # two steps of about lr each

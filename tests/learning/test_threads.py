@@ -48,11 +48,3 @@ def test_an_item_waits_for_those_before_it_and_the_lowest_rank_goes_first(worker
     assert done.index("first") < done.index("last")
     assert done.index("early") < done.index("middle")
     assert workers > 1 or done == ["first", "last", "early", "middle"]
-
-
-def test_what_work_raises_comes_out() -> None:
-    def work(_: int, item: int) -> None:
-        raise ValueError(f"item {item}")
-
-    with pytest.raises(ValueError, match="item 7"):
-        Crew(2).relay(work, [[(0.0, 7), (1.0, 8)]])

@@ -15,7 +15,6 @@ from hypothesis import strategies as some
 from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import TOKEN
 from hanse.federation.behaviour import Behaviour
@@ -46,7 +45,7 @@ def paid(rounds: Any, rate: float = 10.0, stake: float = 1.0, grant: int = 10**1
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(ROUNDS, some.floats(1e-3, 1e6), some.floats(1e-3, 1e3), some.integers(10**6, 10**9))
 @example([[1e9, 0.0, 0.1], [-1e9, 0.2, 0.0]], 10.0, 1.0, 10**8)
 def test_who_brought_more_over_the_rounds_was_paid_more_and_sums_and_limits_hold(
@@ -63,7 +62,7 @@ def test_who_brought_more_over_the_rounds_was_paid_more_and_sums_and_limits_hold
                 assert sums[i] >= sums[j] - len(rounds)  # a unit a round is rounding
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(WORTH, some.floats(-5, 5), some.floats(-5, 5), some.floats(1e-3, 100))
 @example([1.0], 5.0, -1.0, 51.0)  # alone, the key that sends nothing would lose more than its stake
 def test_two_keys_that_send_opposite_things_have_what_one_alone_brings(
@@ -76,13 +75,6 @@ def test_two_keys_that_send_opposite_things_have_what_one_alone_brings(
     assert pair <= max(plain, unlimited, 0) + 100 * TOKEN
     if max(abs(mine), abs(added), *(abs(v) for v in others)) * rate * 4 < 100:  # nobody comes near its stake
         assert abs(pair - plain) <= 4
-
-
-def test_what_is_below_the_limit_is_paid_by_the_round() -> None:
-    """By hand, ten tokens a unit: each round by itself, as if there were no limit."""
-    np.testing.assert_array_equal(
-        paid([[0.03, 0.01, 0.02], [0.0, 0.06, 0.0]]), [[10**5, -(10**5), 0], [-2 * 10**5, 4 * 10**5, -2 * 10**5]]
-    )
 
 
 def test_damage_beyond_a_stake_is_owed_in_later_rounds_and_no_single_good_one_makes_up_for_it() -> None:
@@ -99,11 +91,6 @@ def test_what_nobody_can_collect_is_missing_to_all_alike() -> None:
     """The first can pay 1 of its 10 tokens; the others stay .5 apart, as their values say."""
     units = paid([[-1.0, 0.05, 0.0]])
     np.testing.assert_array_equal(units, [[-TOKEN, 750_000, 250_000]])
-
-
-def test_nobody_pays_more_than_it_has() -> None:
-    units = paid([[-1.0, 0.05, 0.0]] * 3, grant=1_500_000)
-    assert units.sum(0)[0] == -1_500_000
 
 
 def experiment(**sections: Any) -> hanse.Experiment:
@@ -140,13 +127,6 @@ def test_a_client_that_does_not_send_its_update_pays_the_mean() -> None:
 def test_who_cannot_put_up_a_stake_trains_unpaid() -> None:
     run = hanse.run(experiment(clients={"grant": 0.5}))
     assert {run.book.balance(f"client/{c}") for c in range(5)} == {TOKEN // 2}
-
-
-def test_without_values_it_is_refused() -> None:
-    with pytest.raises(UserError, match=r"mechanism\.settle"):
-        hanse.run(
-            hanse.Experiment(data={"clients": 4}, model="logistic", mechanism={"name": "fedavg", "settle": "by_value"})
-        )
 
 
 class Refuses(Behaviour):

@@ -14,7 +14,6 @@ from scipy.stats import t
 from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import TOKEN
 from hanse.ledger.run_ledger import movements, reading, wrong_in
@@ -77,7 +76,7 @@ def test_chance_is_not_paid() -> None:
     assert np.mean(some_paid) == pytest.approx(0.05, abs=0.015)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(NUMBERS, some.floats(0, 2), some.floats(1e-3, 1e3), some.integers(1, 10**7))
 def test_it_sums_to_nothing_and_nobody_pays_more_than_its_stake_or_than_is_sure(
     worth: list[float], error: float, rate: float, most: int
@@ -144,21 +143,6 @@ def test_a_run_pays_what_is_sure_and_an_auditor_finds_the_same(folder: Path) -> 
     assert CliRunner().invoke(app, ["ledger", "verify", str(folder)]).exit_code == 0
 
 
-def test_it_pays_less_than_the_rule_that_always_pays(folder: Path) -> None:
-    with reading(folder) as ledger:
-        sure = 100 - ledger.balance("client/2") / TOKEN
-    plain = hanse.Experiment(
-        data={"source": "digits", "clients": 5},
-        model="logistic",
-        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"},
-        behaviour={"attacker": {"clients": [2], "kind": "flip"}},
-        train={"steps": 5},
-        run={"rounds": 5},
-    )
-    book = hanse.run(plain).book
-    assert 0 < sure < 100 - book.balance("client/2") / TOKEN
-
-
 def test_what_is_carried_over_is_recorded_and_survives_a_resume(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "run")
     whole = hanse.load(folder)
@@ -167,8 +151,3 @@ def test_what_is_carried_over_is_recorded_and_survives_a_resume(folder: Path, tm
     again = hanse.resume(tmp_path / "run")
     assert again.clients == whole.clients
     assert any(seat["by_value_carried"] != 0 for seat in again.clients)
-
-
-def test_another_word_is_refused() -> None:
-    with pytest.raises(UserError, match="pays_when"):
-        experiment(pays_when="maybe")

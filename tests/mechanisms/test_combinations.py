@@ -177,7 +177,7 @@ SOME = [
 ]
 
 
-@pytest.mark.parametrize("c", SOME, ids=label)
+@pytest.mark.parametrize("c", rotating(SOME, 3), ids=label)
 def test_every_part_runs_somewhere_else_and_changes_the_metrics(c: Combination) -> None:
     runs_and_changes(c)
 

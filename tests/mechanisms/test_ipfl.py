@@ -346,22 +346,6 @@ def test_critical_prices_are_never_above_the_papers(tmp_path: Path) -> None:
             assert {r.transaction.memo for r in ledger.history() if r.transaction.kind == "market"} == {memo}
 
 
-def test_baselines_are_accounted_as_in_the_paper() -> None:
-    kinds = {"fedavg": {"select": "everyone"}, "local": {}, "ditto": {}, "cfl": {}}
-    for name, options in kinds.items():
-        given = experiment(rounds=2, profiles={"name": "uniform", "cost": 1.0, "eagerness": 1e5}).sections()
-        mechanism = {"name": name, "settle": "utilities", **options}
-        run = hanse.run(hanse.Experiment(**{**given, "mechanism": mechanism}))
-        edges = run.metrics[0]["market/edges"]
-        assert edges == (0 if name == "local" else 20)
-        if name == "local":
-            assert run.metrics[0]["utility/mean"] == 0
-        else:  # everybody imports from all: gain of all samples, and the model is shared four times
-            sizes = np.array([c["samples"] for c in run.clients[:5]])
-            wanted = np.mean(np.sqrt(1e5 / sizes) - np.sqrt(1e5 / sizes.sum())) - 4
-            assert run.metrics[0]["utility/mean"] == pytest.approx(wanted)
-
-
 def test_same_bits_after_a_kill(tmp_path: Path) -> None:
     whole = hanse.run(experiment(rounds=4, policy={"name": "test_ipfl:Impatient"}), out=tmp_path / "whole")
     hanse.run(experiment(rounds=4, policy={"name": "test_ipfl:Impatient"}), out=tmp_path / "cut")
@@ -398,28 +382,34 @@ def told(num_clients: int, rng: np.random.Generator, cost: Any = 1.0, most: Any 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"name": f"{__name__}:told", "cost": "much"},
-            r"clients.profiles.*'much'",
-        ),
+        ({"name": f"{__name__}:told", "cost": "much"}, r"clients.profiles.*'much'"),
         ({"name": f"{__name__}:told", "most": -1.0}, r"clients.profiles.*-1.0"),
         ({"name": f"{__name__}:told", "cost": float("nan")}, "clients.profiles.cost"),
-        (
-            {"name": "listed", "later": [{"client": 1, "round": 1, "most": "all"}]},
-            r"clients.profiles.*'all'",
-        ),
-        ({"name": "listed", "later": [{"client": 1, "round": 1, "most": float("nan")}]}, "must not be NaN"),
-        ("traders", "clients.profiles: 'traders'"),
-        ({"name": "roles", "roles": ["byer"]}, "'buyer'"),
-        ({"name": "roles", "costs": [1, 2]}, r"clients.profiles.costs.*'cost'"),
-        ({"name": "uniform", "cost": -1}, "clients.profiles.cost: -1"),
-        ({"name": "uniform", "eagerness": float("inf")}, "must be a number from 0 to 1e.15"),
-        ({"name": "listed", "cost": [1.0]}, "1 entries for 5 clients"),
-        ({"name": "roles", "roles": []}, r"roles: \[\]: must name at least one role"),
-        ({"name": "listed", "later": [{"client": 9, "round": 1}]}, "must have a client"),
-        ({"roles": []}, "must be a name, or a table"),
+        ({"name": "listed", "later": [{"client": 1, "round": 1, "most": "all"}]}, r"clients.profiles.*'all'"),
+        ({"name": "listed", "later": [{"client": 1, "round": 1, "most": float("nan")}]}, "NaN"),
+        ("traders", "'traders'"), ({"name": "roles", "roles": ["byer"]}, "'buyer'"),
+        ({"name": "roles", "costs": [1, 2]}, r"clients.profiles.costs"), ({"name": "uniform", "cost": -1}, "cost: -1"),
+        ({"name": "uniform", "eagerness": float("inf")}, "eagerness"), ({"name": "listed", "cost": [1.0]}, "5 clients"),
+        ({"name": "roles", "roles": []}, r"roles: \[\]"), ({"roles": []}, "clients.profiles"),
+        ({"name": "listed", "later": [{"client": 9, "round": 1}]}, "clients.profiles.later"),
     ],
-)
+)  # fmt: skip
 def test_profiles_that_are_none(given: Any, message: str) -> None:
     with pytest.raises(hanse.UserError, match=message):
         hanse.run(experiment(profiles=given))
+
+
+def test_baselines_are_accounted_as_in_the_paper() -> None:
+    kinds = {"fedavg": {"select": "everyone"}, "local": {}, "ditto": {}, "cfl": {}}
+    for name, options in kinds.items():
+        given = experiment(rounds=2, profiles={"name": "uniform", "cost": 1.0, "eagerness": 1e5}).sections()
+        mechanism = {"name": name, "settle": "utilities", **options}
+        run = hanse.run(hanse.Experiment(**{**given, "mechanism": mechanism}))
+        edges = run.metrics[0]["market/edges"]
+        assert edges == (0 if name == "local" else 20)
+        if name == "local":
+            assert run.metrics[0]["utility/mean"] == 0
+        else:  # everybody imports from all: gain of all samples, and the model is shared four times
+            sizes = np.array([c["samples"] for c in run.clients[:5]])
+            wanted = np.mean(np.sqrt(1e5 / sizes) - np.sqrt(1e5 / sizes.sum())) - 4
+            assert run.metrics[0]["utility/mean"] == pytest.approx(wanted)

@@ -16,7 +16,6 @@ from hanse.core.port import Answered, Reply, Request, Score, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Attacker, Liar, Me
 from hanse.games import market
-from hanse.mechanisms.cfl import CFL, cfl
 from hanse.mechanisms.fedamp import heur_fedamp
 from hanse.mechanisms.fedfomo import fedfomo
 from hanse.mechanisms.pfedgraph import pfedgraph
@@ -45,12 +44,6 @@ def test_a_market_that_breaks_is_recorded_and_audited(tmp_path: Path) -> None:
 
 
 @needs_papers
-def test_break_goes_with_the_papers_prices_only() -> None:
-    with pytest.raises(hanse.UserError, match=r"'critical'.*'marginal'"):
-        hanse.run(experiment(mechanism={"name": MARKET, "weigh": {"stop": "break", "pricing": "critical"}}))
-
-
-@needs_papers
 def test_a_market_after_the_last_training(tmp_path: Path) -> None:
     last = hanse.run(experiment(mechanism={"name": MARKET, "last_market": True}), out=tmp_path / "last")
     plain = hanse.run(experiment(), out=tmp_path / "plain")
@@ -60,17 +53,6 @@ def test_a_market_after_the_last_training(tmp_path: Path) -> None:
     utility = sum(r["market_utility"] for r in markets)
     assert last.metrics[-1]["utility/mean"] == pytest.approx(utility.mean())
     assert last.metrics[-1]["utility/mean"] > plain.metrics[-1]["utility/mean"]
-
-
-@needs_papers
-def test_baselines_have_as_many_markets() -> None:
-    each = []
-    for option in ({}, {"last_market": True}):
-        given = {"name": "fedavg", "settle": {"name": UTILITIES, "eagerness": 1e4, **option}}
-        profiles = {"name": "uniform", "cost": 1.0, "eagerness": 1e4}
-        run = hanse.run(hanse.Experiment(**{**experiment(profiles=profiles).sections(), "mechanism": given}))
-        each.append(run.metrics[-1]["utility/mean"])
-    assert each[1] == pytest.approx(each[0] * 4 / 3)
 
 
 @needs_papers
@@ -85,12 +67,6 @@ def test_who_imports_nothing_is_pulled_to_its_own_last_model() -> None:
     plain = hanse.run(experiment(rounds=2))
     pulled = hanse.run(experiment(rounds=2, mechanism={"name": MARKET, "pull_alone": True}))
     assert not torch.equal(plain.table.rows[0], pulled.table.rows[0])
-
-
-def test_the_literal_step_is_an_option_of_the_experiment_file() -> None:
-    runs = [hanse.run(experiment(mechanism={"eta": 5000.0, "bounded": b})) for b in (True, False)]
-    far = [float((r.table.rows[5:10] - r.table.rows[:5]).norm(dim=1).max()) for r in runs]
-    assert far[1] > 10 * far[0]  # at eta 5000 the literal step lands far away
 
 
 # the baselines
@@ -116,23 +92,6 @@ def test_pfedgraph_repels_from_round_1_on() -> None:
     assert second.row == N  # from the mixed model
 
 
-def test_a_push_is_the_same_in_both_engines_and_leads_away() -> None:
-    found = []
-    for engine in ("stacked", "sequential"):
-        given = experiment(profiles={"name": "uniform"}).sections()
-        given["engine"] = {"train": engine, "threads": 1}
-        given["mechanism"] = {"name": "pfedgraph", "lam": 50.0, "sign": "repel", "term_from": 1}
-        found.append(hanse.run(hanse.Experiment(**given)).table.rows)
-    scale = float(found[0].abs().max())
-    torch.testing.assert_close(found[0] / scale, found[1] / scale, rtol=0, atol=2e-5)
-
-
-def test_cfl_takes_complete_linkage_by_name() -> None:
-    part = cfl(linkage="complete").weigh
-    assert isinstance(part, CFL)
-    assert part.linkage == "complete"
-
-
 def test_fedfomo_draws_among_all_and_weighs_by_the_train_loss() -> None:
     # everybody loses 1 with its old model, and 0.5 with whatever it is sent
     federation = Scripted(losses=lambda c, models: [1.0, *[0.5] * (models - 1)], move=lambda c, t: t.start + c)
@@ -151,28 +110,6 @@ def test_fedfomo_draws_among_all_and_weighs_by_the_train_loss() -> None:
         np.testing.assert_allclose(W[c, sent], raw / raw.sum(), rtol=0.05)
     affinity = played.state.states["train"]["affinity"]
     np.testing.assert_allclose(affinity, W)
-
-
-def test_fedfomo_draws_itself_as_often_as_others_at_first() -> None:
-    federation = Scripted(losses=lambda c, models: [1.0] * models)
-    world = World(fedfomo(models=1, sent="drawn", share="train", entry=1e-6), federation)
-    sent = np.zeros((N, N), int)
-    for _ in range(9):
-        received = world.play().view.get(Received)
-        sent += received.sent
-    assert sent.sum(axis=1).tolist() == [9] * N
-    assert (np.diag(sent) > 0).all()  # itself, too
-    assert (sent > 0).sum() >= 14  # of 16: nobody has helped, so that all are alike
-
-
-def test_fedfomo_on_train_samples_needs_no_validation_share() -> None:
-    given = experiment(profiles={"name": "uniform"}).sections()
-    given["data"] |= {"client_validation": 0.0}
-    given["mechanism"] = {"name": "fedfomo", "sent": "drawn", "share": "train", "entry": 1e-6}
-    assert len(hanse.run(hanse.Experiment(**given)).metrics) == 4
-    given["mechanism"] = {"name": "fedfomo"}
-    with pytest.raises(hanse.UserError, match="validation share"):
-        hanse.run(hanse.Experiment(**given))
 
 
 @needs_papers
@@ -216,16 +153,6 @@ def test_an_attacker_goes_on_from_the_centre_that_it_was_sent() -> None:
     taken = sent.on_request(ME, 0, Request(1, tasks))
     assert [t.start.tolist() for t in taken.tasks if isinstance(t, Train)] == [[1.0] * 4, [0.0] * 4, [0.0] * 4]
     assert Attacker(clients=[1], kind="flip").on_request(ME, 0, Request(1, tasks)).tasks == tasks
-
-
-def test_a_flipped_model_does_not_run_away_and_a_flipped_update_does() -> None:
-    length = {}
-    for of in ("update", "model"):
-        given = experiment(rounds=8, profiles={"name": "uniform"}).sections()
-        given["mechanism"] = {"name": "heur_fedamp"}
-        given["behaviour"] = {"attacker": {"clients": [4], "kind": "flip", "of": of}}
-        length[of] = float(hanse.run(hanse.Experiment(**given)).table.rows[4].norm())
-    assert length["update"] > 2 * length["model"]
 
 
 def test_what_a_free_rider_says_whatever_is_true() -> None:

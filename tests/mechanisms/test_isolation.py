@@ -16,14 +16,12 @@ from hypothesis import strategies as some
 import hanse
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
-from hanse.core.part import Questions
 from hanse.core.port import Reply
 from hanse.core.recipe import Recipe
 from hanse.core.table import Seats, Updates
 from hanse.federation.behaviour import Behaviour, Me, with_updates
-from hanse.mechanisms.ipfl import APART, IPFL, Offers, ipfl_posted, pull_share
+from hanse.mechanisms.ipfl import APART, IPFL, ipfl_posted, pull_share
 from hanse.runs.recorded_market import MarketRound, recorded_markets
-from hanse.runs.rehearsal import rehearse
 
 ATTACKER = 8
 
@@ -150,32 +148,9 @@ def test_the_share_of_the_pull_is_what_sgd_makes_of_it(steps: int, mu: float, mo
     np.testing.assert_allclose(both, alone + share * (centre - start), rtol=1e-9, atol=1e-9)
 
 
-def test_distances_are_made_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hanse.mechanisms import ipfl
-
-    counted = list[int]()
-    true = ipfl.IPFL._offers
-    monkeypatch.setattr(ipfl.IPFL, "_offers", lambda *given: counted.append(1) or true(*given))
-    rehearsed = rehearse("ipfl_posted")
-    assert len(counted) == 1
-    part, view, state = rehearsed.before("weigh")
-    asked = part.asks(replace(view, stage="close"), state)
-    assert isinstance(asked, Questions)
-    [offers] = asked.found
-    assert isinstance(offers, Offers)
-    assert len(asked) == 8  # four models to score, four buyers
-
-
 def test_settings_that_go_with_nothing_are_refused() -> None:
     with pytest.raises(UserError, match=r"related: 3.*'cosine'"):
         ipfl_posted(distance="squared_l2")
+    adam = {"mechanism": "ipfl_posted", "train": {"optimizer": "adamw"}}
     with pytest.raises(UserError, match=r"mechanism.weigh.of: 'own'.*train.optimizer"):
-        hanse.run(
-            hanse.Experiment(
-                data={"clients": 4},
-                model="logistic",
-                mechanism="ipfl_posted",
-                train={"optimizer": "adamw"},
-                run={"rounds": 1},
-            )
-        )
+        hanse.run(hanse.Experiment(data={"clients": 4}, model="logistic", run={"rounds": 1}, **adam))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import types
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,9 @@ from hanse.base.errors import UserError
 from hanse.core.part import Mechanism
 from hanse.mechanisms.baselines import fedavg, fedprox, local
 from hanse.mechanisms.greedyfed import greedyfed
-from hanse.mechanisms.gtflat import GTFLAT
 from hanse.mechanisms.ipfl import ipfl
 from hanse.mechanisms.mechanism_table import table_of
 from hanse.mechanisms.registry import PUBLISHED, build_mechanism
-from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.train import Proximal
 from hanse.mechanisms.value import Exact, Mixture
 from hanse.mechanisms.weigh import BySamples, UniformWeights
@@ -71,17 +68,6 @@ def test_every_published_mechanism_comes_back(make: Any) -> None:
         ]
 
 
-def test_it_runs_like_the_table_and_goes_on(tmp_path: Path) -> None:
-    mechanism = replace(greedyfed(2), weigh=GTFLAT(strength=0.5))
-    small: dict[str, Any] = {"data": {"clients": 4}, "model": "logistic", "engine": {"train": "stacked", "threads": 1}}
-    run = hanse.run(hanse.Experiment(mechanism=mechanism, run={"rounds": 2}, **small), out=tmp_path / "run")
-    assert run.experiment.mechanism.built == mechanism
-    named = {"name": "greedyfed", "clients_per_round": 2, "weigh": {"name": "gtflat", "strength": 0.5}}
-    other = hanse.run(hanse.Experiment(mechanism=named, run={"rounds": 2}, **small))
-    assert run.table.rows.equal(other.table.rows)
-    assert hanse.resume(tmp_path / "run").experiment.mechanism.built == mechanism
-
-
 def test_parts_of_one_s_own_are_named_by_their_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("my_parts")
     module.Halved = Halved  # type: ignore[attr-defined]
@@ -112,8 +98,3 @@ def test_one_part_split_in_two_is_refused() -> None:
     twin = replace(market, weigh=replace(market.weigh))  # type: ignore[type-var]
     with pytest.raises(UserError, match="one object"):
         table_of(twin)
-
-
-def test_the_nearest_has_the_most_equal_parts() -> None:
-    found = table_of(Mechanism("mine", Greedy(7), fedavg().train, BySamples(), greedyfed().value))
-    assert found == {"name": "greedyfed", "clients_per_round": 7}

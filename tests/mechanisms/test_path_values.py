@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rotation import rotating
 from torch import nn
 
 import hanse
@@ -17,7 +17,6 @@ from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, AggregatePart, Along, Group, Settlement, SettlePart, State, View
 from hanse.games import path
 from hanse.mechanisms import server_steps
-from hanse.mechanisms.registry import MECHANISMS, build_mechanism, unmet_needs
 from hanse.reports.contributions import contribution_charts
 from hanse.reports.groups import group_runs
 from hanse.reports.statement_contributed import contributed
@@ -122,7 +121,7 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", rotating(list(ROWS), 3))
 def test_shared_models_tiers_clusters_and_personal_rows_are_valued_by_the_rows_that_they_train(name: str) -> None:
     data = {"client_validation": 0.2} if name == "fedfomo" else {}
     world = world_of(experiment(name, data=data, behaviour={"free_rider": {"fraction": 0.25}}))
@@ -146,11 +145,6 @@ def test_shared_models_tiers_clusters_and_personal_rows_are_valued_by_the_rows_t
         assert total == pytest.approx(gains[row], rel=0.05, abs=1e-3)
     # pFedGraph's clients start from centres, which others' updates made: what takes their own rows there is nobody's
     assert (abs(found.metrics["value/carried"]) > 0.1) == (name == "pfedgraph")
-
-
-def test_every_mechanism_is_valued_here_or_is_a_plain_average() -> None:
-    averages = {"fedavg", "greedyfed", "ucb", "s_fedavg", "power_of_choice", "oort", "set_aware", "gtfedprox"}
-    assert set(MECHANISMS) == {*ROWS, *averages, "gtfedgen", "centralised"}
 
 
 # ---- servers that step
@@ -207,44 +201,6 @@ def test_along_a_servers_step_updates_earn_their_part_and_momentum_is_the_server
     assert abs(rest) > 1e-3
 
 
-def test_without_momentum_a_servers_step_is_wholly_the_updates_own() -> None:
-    plain = hanse.run(experiment("fedavg"))
-    same = hanse.run(experiment({"name": "fedavg", "weigh": {"name": "fedavgm", "momentum": 0.0}}))
-    values = [[seat["value"] for seat in run.clients] for run in (plain, same)]
-    np.testing.assert_allclose(values[1], values[0], rtol=1e-3, atol=1e-5)
-    adaptive = hanse.run(experiment({"name": "fedavg", "weigh": {"name": "fedadagrad", "lr": 0.02}}))
-    np.testing.assert_allclose(column(adaptive, "carried"), 0.0, atol=1e-6)
-    np.testing.assert_allclose(column(adaptive, "sum"), column(adaptive, "gain"), rtol=0.01)
-
-
-@pytest.mark.parametrize(
-    "weigh",
-    [
-        "median", "trimmed_mean", "krum", "geometric_median", "clipped", {"name": "fedavgm", "of": "median"},
-        {"name": "fedadam", "of": "clipped"},
-    ],
-)  # fmt: skip
-def test_steps_without_parts_are_refused_with_the_reason(weigh: Any) -> None:
-    mechanism = build_mechanism({"name": "fedavg", "weigh": weigh, "value": "path"})
-    lines = [one.line for one in unmet_needs(mechanism, frozenset({"validation", "clients"}))]
-    assert len(lines) == 1
-    assert "'path' needs a weighted average of the updates" in lines[0]
-    assert f"'{weigh if isinstance(weigh, str) else weigh['name']}' in mechanism.weigh is applied again" in lines[0]
-    assert "'exact', 'gtg'" in lines[0]
-
-
-def test_a_servers_step_of_ones_own_has_no_parts_unless_it_says_so() -> None:
-    class Sign(server_steps.ServerStep):
-        def first(self, size: int) -> Any:
-            return {}
-
-        def step(self, change: torch.Tensor, moments: Any) -> Any:
-            return 0.01 * change.sign(), {}
-
-    assert not Sign().parted
-    assert server_steps.FedAdam().parted
-
-
 def test_a_rule_that_says_parted_and_does_not_tell_its_parts_is_found() -> None:
     class Silent(server_steps.FedAvgM):
         along: Any = None
@@ -256,7 +212,7 @@ def test_a_rule_that_says_parted_and_does_not_tell_its_parts_is_found() -> None:
         along = Along(np.ones(4), torch.ones(3))
 
     world = world_of(experiment({"name": "fedavg", "weigh": "fedavgm"}))
-    for part, said in ((Silent(), "its Aggregate has no 'along'"), (Wrong(), r"along.scale: must be a tensor \[")):
+    for part, said in ((Silent(), "along"), (Wrong(), "along.scale")):
         wrong = replace(world, mechanism=replace(world.mechanism, weigh=part))
         with pytest.raises(PartError, match=said):
             play_round(wrong, first_state(wrong))
@@ -367,33 +323,7 @@ def test_what_is_moved_of_frozen_parameters_counts_for_whoever_moved_it() -> Non
     assert found.metrics["value/sum"] == pytest.approx(found.metrics["value/gain"], rel=0.05)
 
 
-def test_a_round_in_which_nothing_moves_is_worth_nothing_and_says_so(tmp_path: Path) -> None:
-    one = experiment("fedavg")
-    one = one.model_copy(update={"train": one.train.model_copy(update={"lr": 1e-30})})
-    run = hanse.run(one, out=tmp_path / "run")
-    assert [seat["value"] for seat in run.clients] == [0.0] * len(run.clients)
-    assert column(run, "gain").tolist() == column(run, "residual").tolist() == [0.0] * 3
-    assert column(run, "gradients").tolist() == [3.0] * 3
-    mine = contributed(load_run(tmp_path / "run"), 1)
-    assert mine.part == (
-        "Of the 0 by which the validation loss went down in this federation, 0 came through its updates."
-    )
-
-
 # ---- unusual input
-
-
-@pytest.mark.parametrize(
-    ("value", "line"),
-    [
-        ({"name": "path", "utility": "accuracy"}, "'accuracy'"),
-        ({"name": "path", "utility": "auc"}, "'loss'"),
-    ],
-)
-def test_a_utility_without_a_gradient_is_refused_with_the_alternative(value: dict[str, Any], line: str) -> None:
-    with pytest.raises(UserError, match=r"'exact'.*'mixture'") as refused:
-        experiment({"name": "fedavg", "value": value}).mechanism.built  # noqa: B018
-    assert line in str(refused.value)
 
 
 class Fast(nn.Module):
@@ -409,26 +339,15 @@ class Fast(nn.Module):
         return torch.round(output) if self.rounded and not self.training else output
 
 
-@pytest.mark.parametrize(
-    ("rounded", "line"),
-    [
-        (True, "that of the model is 0 in evaluation mode"),
-        (False, "that of the model has none in evaluation mode (Run"),
-    ],
-)
-def test_a_model_without_a_gradient_is_refused_before_round_0(rounded: bool, line: str) -> None:
+@pytest.mark.parametrize("rounded", [True, False])
+def test_a_model_without_a_gradient_is_refused_before_round_0(rounded: bool) -> None:
     """The one gave values of 0 in all rounds, the other ended the run with PyTorch's error in the first."""
     one = experiment("fedavg", model={})
-    with pytest.raises(UserError) as refused:
-        hanse.run(one, model=Fast(rounded))
-    assert refused.value.lines[0].startswith(f"mechanism.value: 'path' needs a loss with a gradient, and {line}")
-    assert refused.value.lines[0].endswith("'exact', 'mixture' and 'gtg' need none")
-    assert hanse.run(one, model=Fast(rounded), value="leave_one_out").metrics[-1]["value/sum"] != 0
-    with pytest.raises(UserError, match="'first_order' needs a loss with a gradient"):
-        hanse.run(one, model=Fast(rounded), value="first_order")
     summed = one.model_copy(update={"federation": one.federation.model_copy(update={"secure": {"group": 3}})})
-    with pytest.raises(UserError, match="'group_path' needs a loss with a gradient"):
-        hanse.run(summed, model=Fast(rounded), value="group_path")
+    for asked, value in ((one, "path"), (one, "first_order"), (summed, "group_path")):
+        with pytest.raises(UserError, match=f"'{value}' needs a loss with a gradient"):
+            hanse.run(asked, model=Fast(rounded), value=value)
+    assert hanse.run(one, model=Fast(rounded), value="leave_one_out").metrics[-1]["value/sum"] != 0
 
 
 # ---- statement and report
@@ -439,61 +358,17 @@ def test_a_statement_says_how_much_of_the_fall_came_through_the_client_and_the_r
 ) -> None:
     run = hanse.run(experiment("fedavg", rounds=4, clients=10), out=tmp_path / "run")
     record = load_run(tmp_path / "run")
-    fell = column(run, "gain").sum()
-    mine = contributed(record, 1)
+    fell, mine = column(run, "gain").sum(), contributed(record, 1)
     assert mine.gained == pytest.approx(fell)
     assert mine.value == pytest.approx(sum(s["value"] for s in run.clients if s["client"] == 1))
-    assert mine.part.startswith(f"All helpful updates together lowered the validation loss by {mine.above:.2f}; ")
     assert mine.above + mine.below + mine.besides == pytest.approx(fell)
     assert mine.error is not None
-    low, high = (mine.value + side * 1.96 * mine.error for side in (-1, 1))
-    share = 100 * mine.value / mine.above
-    assert (
-        f"{mine.value:.2f} (95 % interval {low:.2f} to {high:.2f}) of it, {share:.1f} %, came through its updates."
-        in mine.part
-    )
     [chart] = [c for c in contribution_charts(group_runs([record])) if c.key.startswith("contribution-stack")]
     *bands, whole = chart.marks.lines
     assert len(bands) == 8  # seven clients, and the others together
     assert whole.y[-1] == pytest.approx(fell)
-    ends = [band.y[-1] for band in bands]
-    stacked = max(0.0, *ends) + min(0.0, *ends)  # the outermost edges: all that helped less all that harmed
-    assert stacked == pytest.approx(whole.y[-1], rel=0.01)
-    other = experiment({"name": "fedavg", "value": "exact"}, rounds=2)
-    hanse.run(other, out=tmp_path / "exact")
-    exact = load_run(tmp_path / "exact")
-    assert contributed(exact, 1).part == ""
-    assert not [c for c in contribution_charts(group_runs([exact])) if "stack" in c.key]
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "said"),
-    [
-        ({"name": "fedavg", "weigh": "fedavgm"}, "lowered the validation loss by .* through no client's"),
-        ({"name": "local"}, "lowered the validation losses of all models together by .* through its updates"),
-        ({"name": "fedavg", "value": {"name": "path", "novel": True}}, "came through what was new in its updates and"),
-    ],
-)
-def test_a_statement_and_the_chart_say_what_came_through_nobody_and_of_how_many_models(
-    mechanism: Any, said: str, tmp_path: Path
-) -> None:
-    """A client of FedAvgM had .9 of a fall by .6, and one of five models' falls was told as "the" loss."""
-    run = hanse.run(experiment(mechanism, behaviour={"free_rider": {"fraction": 0.25}}), out=tmp_path / "run")
-    record = load_run(tmp_path / "run")
-    fell, given = column(run, "gain").sum(), sum(s["value"] for s in run.clients)
-    busy, idle = contributed(record, 0), contributed(record, 1)
-    assert re.search(said, busy.part)
-    assert busy.besides == idle.besides == pytest.approx(fell - given)
-    besides = abs(fell - given) > 0.01 * abs(fell)
-    assert ("no client's" in busy.part) == besides
-    # an idle client's 0 is not told as -0, nor as exact because all groups were tried
-    assert (", 0 came through" if "novel" in str(mechanism) else "; its own updates gave 0.") in idle.part
-    assert not idle.exact
-    [chart] = [c for c in contribution_charts(group_runs([record])) if c.key.startswith("contribution-stack")]
-    *bands, whole = chart.marks.lines
-    assert ("no client" in [band.name for band in bands]) == besides
-    ends = [float(band.y[-1]) for band in bands]
-    assert max(0.0, *ends) + min(0.0, *ends) == pytest.approx(float(whole.y[-1]), rel=1e-6 if besides else 0.01)
+    ends = [band.y[-1] for band in bands]  # the outermost edges: all that helped less all that harmed
+    assert max(0.0, *ends) + min(0.0, *ends) == pytest.approx(whole.y[-1], rel=0.01)
 
 
 # ---- PI-FL's eq. (1) is the rule with one point at the end
@@ -522,28 +397,15 @@ def test_pifl_eq_1_is_one_point_at_the_end_of_the_path() -> None:
 def test_run_turns_values_on_by_the_path_unless_the_mechanism_has_its_own() -> None:
     plain = experiment({"name": "fedavg", "value": "none"}, rounds=1)
     assert not any("value" in seat for seat in hanse.run(plain).clients)
-    on = hanse.run(plain, value=True)
-    same = hanse.run(experiment("fedavg", rounds=1))
+    on, same = hanse.run(plain, value=True), hanse.run(experiment("fedavg", rounds=1))
     assert [seat["value"] for seat in on.clients] == [seat["value"] for seat in same.clients]
-    assert on.experiment.mechanism.table["value"] in ("path", {"name": "path"})
     own = hanse.run(experiment({"name": "greedyfed", "value": "exact"}, rounds=1), value=True)
     assert "value/gain" not in own.metrics[0]
     other = hanse.run(plain, value={"name": "path", "points": 1})
     assert other.metrics[0]["value/gain"] == on.metrics[0]["value/gain"]
-
-
-@pytest.mark.parametrize(
-    ("value", "line"),
-    [(3, "value: 3"), ("pathh", "mechanism.value"), (None, "value: None: must be")],
-)
-def test_a_value_that_is_none_is_refused(value: Any, line: str) -> None:
-    with pytest.raises(UserError, match=line):
-        hanse.run(experiment("fedavg"), value=value)
-
-
-def test_steps_that_values_cannot_follow_are_refused_before_round_0() -> None:
-    with pytest.raises(UserError, match=r"'median' in mechanism.weigh is applied again"):
-        hanse.run(experiment({"name": "fedavg", "weigh": "median", "value": "none"}), value=True)
+    for wrong in (3, "pathh", None):
+        with pytest.raises(UserError, match="value"):
+            hanse.run(plain, value=wrong)
 
 
 @pytest.mark.parametrize("some", ["one sample", "one class"])
@@ -555,17 +417,6 @@ def test_on_few_samples_values_still_sum_to_the_gain_and_of_one_sample_no_error_
     found = play_round(world, first_state(world)).view.values
     assert found.per_seat.sum() == pytest.approx(found.metrics["value/gain"], rel=0.05)
     assert found.without_block.shape[1] == (0 if some == "one sample" else min(20, len(kept)))
-
-
-def test_a_path_without_a_finite_gradient_is_worth_nothing_and_is_counted() -> None:
-    world = world_of(experiment("fedavg"))
-    view = play_round(world, first_state(world)).view
-    rows = view.trained.rows.clone()
-    rows[0] *= 1e30  # the loss on the way is not finite
-    part: Any = world.mechanism.value
-    found = part.value(replace(view, updates=replace(view.trained, rows=rows)), {})[0]
-    assert found.per_seat.tolist() == [0.0] * 4
-    assert found.metrics["value/not_finite"] == 1
 
 
 def test_a_path_that_ends_at_no_finite_loss_is_worth_nothing_and_is_counted() -> None:
@@ -585,15 +436,6 @@ def test_a_path_that_ends_at_no_finite_loss_is_worth_nothing_and_is_counted() ->
     assert found.metrics["value/not_finite"] == 1
 
 
-def test_novel_values_do_not_say_that_they_share_out_the_gain() -> None:
-    novel = build_mechanism({"name": "fedavg", "value": {"name": "path", "novel": True}}).value
-    plain = build_mechanism({"name": "fedavg", "value": "path"}).value
-    told, other = novel.tells(frozenset()).measures, plain.tells(frozenset()).measures
-    assert (told.share_out, other.share_out) == (False, True)
-    assert "add up to less" in told.sentence
-    assert "whole improvement" in other.sentence
-
-
 # ---- the increment game, by the estimators
 
 
@@ -605,11 +447,3 @@ def test_who_sends_nothing_is_worth_nothing_in_the_increment_game_wherever_it_st
     idle = view.trained.seats.client == 1
     np.testing.assert_allclose(view.values.per_seat[idle], 0.0, atol=1e-9)
     assert np.abs(view.values.per_seat[~idle]).min() > 1e-3
-
-
-def test_the_increment_game_of_a_rule_that_is_applied_again_is_refused_with_the_game_that_goes_with_it() -> None:
-    mechanism = build_mechanism({"name": "fedavg", "weigh": "median", "value": {"name": "exact", "game": "increment"}})
-    [lack] = unmet_needs(mechanism, frozenset({"validation", "clients"}))
-    assert "'exact' needs a weighted average of the updates" in lack.line
-    assert "'median' in mechanism.weigh" in lack.line
-    assert "'leave_one_out' and 'banzhaf' of game 'average' go with it" in lack.line

@@ -21,14 +21,14 @@ from hanse.core.port import (
     Task,
     Train,
     Trained,
-)
+)  # fmt: skip
 from hanse.core.recipe import Recipe
 from hanse.games import replicator
 from hanse.learning.models import build_problem
 from hanse.mechanisms.cfl import cfl
 from hanse.mechanisms.ditto import ditto
 from hanse.mechanisms.fedamp import fedamp
-from hanse.mechanisms.fedfomo import FedFomo, _moved, fedfomo
+from hanse.mechanisms.fedfomo import FedFomo, fedfomo
 from hanse.mechanisms.fedsoft import fedsoft
 from hanse.mechanisms.ifca import ifca
 from hanse.mechanisms.pfedgraph import pfedgraph
@@ -127,11 +127,9 @@ def test_ditto_sits_twice_and_keeps_one_of_both_to_itself() -> None:
 
 
 def test_both_of_a_clients_seats_are_recorded_as_they_were() -> None:
-    federation = Scripted(move=lambda c, t: t.start + t.row)
-    played = World(ditto(), federation).play()
+    played = World(ditto(), Scripted(move=lambda c, t: t.start + t.row)).play()
     lines = RoundRecord.of(played, Figures(), {}).seats
-    sat = [(line["client"], line["start"]) for line in lines]
-    assert sat == [
+    assert [(line["client"], line["start"]) for line in lines] == [
         *((c, N) for c in range(N)),
         *((c, c) for c in range(N)),
     ]
@@ -203,16 +201,6 @@ def test_pfedgraph_starts_from_the_graphs_mix_and_holds_what_it_trained() -> Non
     assert task.mu == pytest.approx(0.5 / float(torch.linalg.vector_norm(task.start[:width])) ** 2)
 
 
-def test_the_pull_is_pfedgraphs_cosine_term_to_second_order() -> None:
-    draw = torch.Generator().manual_seed(0)
-    a = torch.randn(50, generator=draw, dtype=torch.float64)
-    way = torch.randn(50, generator=draw, dtype=torch.float64)
-    way -= a * (way @ a) / (a @ a)
-    theta = (a + 1e-3 * way).requires_grad_()
-    (-torch.nn.functional.cosine_similarity(theta, a, dim=0)).backward()
-    torch.testing.assert_close(theta.grad, (theta.detach() - a) / (a @ a), rtol=0, atol=1e-7)
-
-
 def test_fedfomo_mixes_what_gains_by_its_own_losses() -> None:
     def losses(client: int, models: int) -> list[float]:
         # old, own, then the others in order: only clients 0 and 1 gain, 0 from itself and from client 1
@@ -247,19 +235,6 @@ def test_fedfomo_sends_the_models_that_gained_most_before() -> None:
         assert {c: int(np.flatnonzero(np.delete(again.view.mixed.W[c, :N], c))[0]) for c in range(N)} == friend
         asked = [t for r in federation.asked[-1] for t in r.tasks]
         assert all(isinstance(t, Score) and len(t.models) == 3 for t in asked)
-
-
-def test_distances_of_few_pairs_are_those_of_the_gram_product() -> None:
-    draw = torch.Generator().manual_seed(1)
-    rows = torch.randn(N, P, generator=draw)
-    federation = Scripted(move=lambda c, t: t.start + rows[c])
-    view = World(fedfomo(), federation).play().view
-    everyone = _moved(view, [np.arange(N)] * N)
-    few = _moved(view, [np.array([s]) for s in range(N)])
-    np.testing.assert_allclose(np.diag(few), np.diag(everyone), rtol=1e-5)
-    width = PROBLEM.layout.num_parameters
-    np.testing.assert_allclose(np.diag(few), rows[:, :width].norm(dim=1), rtol=1e-5)
-    assert not (few - np.diag(np.diag(few))).any()
 
 
 def test_who_does_not_say_its_losses_keeps_its_own_update() -> None:
@@ -350,13 +325,6 @@ def test_fedsoft_pulls_each_client_to_its_mean_of_the_centres() -> None:
     world.play()
     assert len(federation.asked) == 5
     np.testing.assert_allclose(world.state.states["train"]["importance"][0], [0.75, 0.25])
-
-
-def test_k_pulls_by_importance_are_one_pull_to_the_mean() -> None:
-    draw = np.random.default_rng(3)
-    u, centres, theta = draw.dirichlet(np.ones(3)), draw.normal(size=(3, 7)), draw.normal(size=7)
-    apart = sum(u[k] * (theta - centres[k]) for k in range(3))
-    np.testing.assert_allclose(apart, theta - u @ centres)
 
 
 def test_an_unimportant_centre_keeps_a_little_weight() -> None:

@@ -20,7 +20,6 @@ from hanse.federation.behaviour import Me
 from hanse.federation.policy import BestTier, RewardSeeking
 from hanse.games import shapley
 from hanse.mechanisms.pifl import Bids
-from tests.conftest import needs_papers
 
 
 def bids_of(view: View) -> np.ndarray:
@@ -56,49 +55,6 @@ def _guess(run: hanse.Run, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return run.problem.module(x).argmax(1)
 
 
-@dataclass(frozen=True)
-class Heedless:
-    """Bids for both tiers, whatever is in its account."""
-
-    def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"tiers": [0, 1] if me.id < 10 else [1, 0]}
-
-
-def test_where_accounts_run_dry_bids_are_refused_and_those_who_can_pay_and_the_invited_train() -> None:
-    policy = {"policy": f"{__name__}:Heedless", "grant": 2.0}
-    few = {"by_contribution": 4, "at_random": 1, "eta": 0.0, "settle": {"eta": 0.0}}
-    run, views = watched(clients=policy, mechanism=few, run={"rounds": 12})
-    refused = [line["tokens/bids_refused"] for line in run.metrics[1:]]
-    assert refused[0] == 0  # 2 tokens pay for two bids
-    assert max(refused) > 5
-    seen = 0
-    for view in views[2:]:
-        bids, seats = bids_of(view), view.seats
-        for c in seats.client.tolist():
-            seen += not bids[c].any()  # a broke client trains where it is invited, and earns without paying
-        for k in (0, 1):  # all who can pay train if there are few; only the tier's random place is free
-            here = seats.client[seats.target == k]
-            free = sum(not bids[c, k] for c in here)
-            assert free <= 1
-            assert len(here) - free == min(int(bids[:, k].sum()), 5 - free)
-    assert seen > 0
-    clients = {n: u for n, u in run.book.balances.items() if n.startswith("client/")}
-    assert sum(clients.values()) == 20 * 2 * TOKEN
-    assert min(clients.values()) < TOKEN
-    assert min(clients.values()) >= 0
-
-
-@needs_papers
-def test_a_tier_without_bidders_may_be_trained_by_random_clients() -> None:
-    select = {"name": "hanse_papers.authors:FullTiers", "by_contribution": 4, "at_random": 1}
-    run, views = watched(clients={"policy": "free_rider"}, mechanism={"select": select}, run={"rounds": 3})
-    assert [line["seats"] for line in run.metrics] == [10, 10, 10]
-    assert [line["select/tier 0/invited"] for line in run.metrics[1:]] == [5, 5]
-    assert views[1].seats is not None
-    assert not np.array_equal(views[1].table.rows, run.table.rows)
-    assert all(u == 100 * TOKEN for n, u in run.book.balances.items() if n.startswith("client/"))
-
-
 def test_bids_and_accuracies_may_come_from_the_validation_share() -> None:
     settle = {"score_on": "validation", "score_samples": 10_000}
     run, views = watched(mechanism={"settle": settle}, run={"rounds": 3})
@@ -114,16 +70,6 @@ def test_bids_and_accuracies_may_come_from_the_validation_share() -> None:
     held = torch.cat([index[c] for c in group])
     expected = float((_guess(run, now.table.rows[0], pool.x[held]) == pool.y[held]).double().mean())
     assert now.settlement.metrics["tokens/tier 0/accuracy"] == pytest.approx(expected, abs=1e-9)
-
-
-def test_personal_weights_may_come_from_test_data() -> None:
-    run = hanse.run(experiment(mechanism={"personal_from": "test"}, run={"rounds": 4}))
-    data = build(DataSpec(**experiment().data.model_dump()))
-    pool, index = data.pool(list(range(20)), "test")
-    for c in (0, 7, 19):
-        own = index[c]
-        v = np.array([float((_guess(run, row, pool.x[own]) == pool.y[own]).sum()) for row in run.table.rows])
-        np.testing.assert_allclose(run.personal[c], v / v.sum() if v.sum() else [0.5, 0.5], atol=1e-12)
 
 
 def test_algorithm_2_on_the_server_s_data_is_the_gradient_there_times_the_way_from_the_mean() -> None:

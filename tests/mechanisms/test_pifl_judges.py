@@ -13,17 +13,12 @@ import torch
 from test_pifl import experiment
 
 import hanse
-from hanse.cli.entry import app
 from hanse.core.part import View
 from hanse.core.port import Derived
 from hanse.games import tokens
-from hanse.mechanisms.pifl import pifl
-from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
-from hanse.reports.prospect import prospect
-from hanse.reports.statement import statement
+from hanse.mechanisms.value import FirstOrder, FirstOrderAtClients
 from hanse.runs.config import Experiment
 from hanse.runs.rehearsal import rehearse
-from hanse.runs.run_record import load_run
 from hanse.runs.setup import build, settle_engine
 
 ROOT = Path(__file__).parents[2]
@@ -142,16 +137,6 @@ def test_who_judges_is_chosen_before_the_run_and_written_down(
     assert sum("judge" in line for line in said) == 1
 
 
-def test_a_part_that_is_named_stays_at_the_clients_and_python_means_what_the_file_means() -> None:
-    named = rehearse({"name": "pifl", "value": "first_order_clients"})
-    assert named.experiment.sections()["mechanism"]["value"]["judges"] == "others"
-    greedy = rehearse({"name": "greedyfed", "value": "first_order_clients"})
-    assert greedy.setup.mechanism.value == FirstOrderAtClients(judges="others")
-    assert rehearse(pifl()).setup.mechanism == rehearse("pifl").setup.mechanism
-    mine = replace(pifl(), value=FirstOrderAtClients(judges="others"))
-    assert rehearse(mine).setup.mechanism.value == mine.value
-
-
 @pytest.mark.slow
 def test_a_client_that_lies_about_its_gradient_gains_nothing_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
@@ -182,21 +167,3 @@ def test_over_seeds_the_gradient_lie_gains_at_most_5_per_cent(setting: str, monk
     found = [cheats.compared(cheats.DEFAULT, setting, seed, name) for seed in range(4)]  # 20: the script
     _, _, upper = cheats.interval([lied - honest for lied, _, honest in found])
     assert upper <= 5
-
-
-def test_the_paper_s_way_comes_with_a_warning_before_the_run_and_in_the_statement(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, warning = tmp_path / "paper.toml", "warning: mechanism.value.judges: 'all': what an update is worth"
-    data = "[data]\nclients = 4\npartition = {{ samples_per_client = 30 }}\n"
-    text = data + '[model]\nname = "logistic"\n[mechanism]\nname = "pifl"\n{}\n'
-    for judges, warned in (('value = { judges = "all" }', True), ("", False)):
-        out = tmp_path / f"run-{warned}"
-        file.write_text(text.format(judges) + "[run]\nrounds = 2\n")
-        app(["run", str(file), "--explain", "--out", str(out)], standalone_mode=False)
-        said = " ".join(capsys.readouterr().out.split())
-        assert (warning in said) is warned
-        assert ("samples judge contributions" in said) is not warned
-        assert (SELF_JUDGED in statement(out, 0).doubts) is warned
-        assert (SELF_JUDGED in load_run(out).doubts) is warned
-        assert (SELF_JUDGED in prospect(Experiment.read(file), 0).unknown) is warned

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import factorial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from hanse.core.part import Aggregated
 from hanse.core.port import Reply, Request, Scored
 from hanse.core.table import mix
 from hanse.federation.behaviour import Me, OfSome, with_updates
-from hanse.reports.audit import audit_run
 from hanse.runs.config import Experiment
 from hanse.runs.refusals import enough_replies
 from hanse.runs.round import Played
@@ -123,35 +121,20 @@ def test_values_of_fltrust_are_exact_beside_an_update_that_hardly_moves() -> Non
 
 
 @pytest.mark.parametrize(
-    ("weigh", "line"),
+    ("weigh", "said"),
     [
-        (
-            {"name": "fedadam", "of": {"name": "krum", "f": 2}},
-            "mechanism.weigh: 'krum' with f = 2 needs 7 updates a round, 2f + 3, and a round may have 5",
-        ),
+        ({"name": "fedadam", "of": {"name": "krum", "f": 2}}, "'krum' with f = 2 needs 7"),
         (
             {"name": "fedavgm", "of": {"name": "clipped", "of": {"name": "multi_krum", "f": 3}}},
-            "mechanism.weigh: 'multi_krum' with f = 3 needs 9 updates a round, 2f + 3, and a round may have 5",
+            "'multi_krum' with f = 3",
         ),
-        (
-            {"name": "multi_krum", "keep": 100},
-            "mechanism.weigh: 'multi_krum' keeps 100 updates, and of the 5 that a round may have 1 may be bad: "
-            "keep must be at most 4",
-        ),
-        (
-            {"name": "multi_krum", "f": 1, "keep": 5},
-            "mechanism.weigh: 'multi_krum' with f = 1 keeps 5 updates, and of the 5 that a round may have 1 may "
-            "be bad: keep must be at most 4",
-        ),
+        ({"name": "multi_krum", "keep": 100}, "'multi_krum' keeps 100"),
+        ({"name": "multi_krum", "f": 1, "keep": 5}, "'multi_krum' with f = 1 keeps 5"),
     ],
 )
-def test_a_rule_that_cannot_withstand_what_is_asked_is_refused_wherever_it_stands(weigh: Any, line: str) -> None:
-    with pytest.raises(UserError) as refused:
+def test_a_rule_that_cannot_withstand_what_is_asked_is_refused_wherever_it_stands(weigh: Any, said: str) -> None:
+    with pytest.raises(UserError, match=f"^mechanism.weigh: {said}"):
         hanse.run(experiment(weigh))
-    assert list(refused.value.lines) == [line]
-
-
-def test_keep_without_bad_updates_may_be_all() -> None:
     assert len(hanse.run(experiment({"name": "multi_krum", "f": 0, "keep": 5}, 1)).metrics) == 1
 
 
@@ -160,41 +143,8 @@ def test_a_share_of_the_seats_is_not_rounded_up_by_what_floats_lose(share: float
     assert enough_replies(experiment("samples", federation={"enough": share}), seats) == want
 
 
-@pytest.mark.parametrize("enough", ["3", "0.5", True, 1.0, float("nan")])
-def test_a_wrong_enough_is_one_line_that_names_the_key(enough: Any) -> None:
-    with pytest.raises(UserError) as refused:
-        experiment("samples", federation={"enough": enough})
-    [line] = refused.value.lines
-    assert line.startswith(f"federation.enough: {enough!r}: must be a whole number from 1 on, or a share between 0 and")
-
-
-def test_an_audit_does_not_hold_where_hashes_or_checkpoints_are_gone(tmp_path: Path) -> None:
-    run = hanse.run(experiment("median"), out=tmp_path / "run")
-    assert run.path is not None
-    [_, check] = audit_run(run.path).checks
-    assert (check.holds, check.said) == (
-        True,
-        "2 were recorded by their hashes, and the last checkpoint has those of round 1",
-    )
-    last = run.path / "rounds" / "00001.npz"
-    with np.load(last) as arrays:
-        bare = {name: array for name, array in arrays.items() if not name.startswith("made_")}
-    np.savez(last, **bare)
-    [_, check] = audit_run(run.path).checks
-    assert (check.holds, check.said) == (False, "row 0 of the table was recorded neither by weights nor by its hash")
-    for file in (run.path / "checkpoints").iterdir():
-        file.unlink()
-    [_, check] = audit_run(run.path).checks
-    assert (check.holds, check.said) == (
-        False,
-        "1 were recorded by their hashes, and there is no checkpoint to compare them with",
-    )
-
-
 def test_nothing_is_clipped_where_nobody_moved() -> None:
     watch, still = Watch(), {f"{__name__}:HardlyMoves": {"clients": [0, 1, 2, 3, 4], "share": 0.0}}
     run = hanse.run(experiment("clipped", 1, behaviour=still), observers=[watch])
     assert run.metrics[0]["weigh/clipped"] == 0.0
     assert torch.equal(watch.rounds[0].state.table.rows, watch.rounds[0].view.table.rows)
-    with pytest.raises(UserError, match=r"mechanism\.weigh\.tau: 1e-30"):
-        experiment({"name": "fedadam", "tau": 1e-30})

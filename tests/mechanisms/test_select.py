@@ -1,7 +1,6 @@
 """Selectors: golden instances, and GreedyFed's two phases."""
 
 import json
-import math
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,12 +30,11 @@ from hanse.mechanisms.select import (
     ucb_scores,
     without_replacement,
 )
-from hanse.mechanisms.set_aware import SetAware, best_set, mixtures, noise_of
+from hanse.mechanisms.set_aware import best_set, mixtures, noise_of
 from hanse.runs.config import Experiment
 from hanse.runs.judge import by_class
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
-from tests.conftest import needs_papers
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "selection.json").read_text())["cases"]
 
@@ -242,13 +240,15 @@ def test_no_change_of_one_seat_betters_the_best_set_and_mostly_no_other_set_does
     assert np.mean(best) > 0.7
 
 
-def whole(name: str, rounds: int, **select: Any) -> hanse.Run:
+def whole(name: str, rounds: int, clients: Any = None, **mechanism: Any) -> hanse.Run:
+    table = {"name": name, "clients_per_round": 3, **mechanism}
     return hanse.run(
         hanse.Experiment(
             data={"clients": 12, "partition": {"name": "pathological", "classes_per_client": 1}, "seed": 1},
             model={"name": "mlp", "hidden": [12]},
-            mechanism={"name": name, "clients_per_round": 3, **select},
+            mechanism={key: value for key, value in table.items() if value != "none"},
             train={"lr": 0.1, "epochs": 2},
+            clients=clients or {},
             engine={"train": "stacked", "threads": 1},
             run={"rounds": rounds},
         )
@@ -301,37 +301,6 @@ def test_set_aware_leaves_out_who_sends_noise_or_nothing(behaviour: dict[str, An
             assert (seated < 5).all() if purpose == "noisy" else (seated >= 4).all()
 
 
-def test_set_aware_goes_on_where_nobody_moves_the_model() -> None:
-    state = {
-        "last": np.array([0, 0, -1]), "went": np.zeros(3), "unexplained": np.zeros(3), "mixture": np.full((3, 2), 0.5)
-    }  # fmt: skip
-    assert SetAware()._known(FakeView([0, 1, 2], 3), state).tolist() == [0, 1]  # type: ignore[arg-type]
-
-
-def test_set_aware_runs_on_regression_with_tenths_for_classes() -> None:
-    problem, _ = build_problem("mlp", (3,), None, 0, hidden=[4])
-    y = torch.tensor([5.0, 1, 4, 2, 3, 9, 8, 7, 6, 0, 10, 11])
-    parts = by_class(problem, Samples(torch.zeros(12, 3), y))
-    assert [y[part].tolist() for part in parts] == [
-        [1.0, 0.0], [2.0, 3.0], [4.0], [5.0], [6.0], [7.0], [8.0], [9.0], [10.0], [11.0]
-    ]  # fmt: skip
-
-
-def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
-    experiment = whole("set_aware", 1).experiment
-    world = settle_engine(build(experiment)).setup
-    judge, row = world.judge, world.context.initial(0)
-    counts = torch.bincount(world.data.server_validation.y).double()
-    share = counts / counts.sum()
-    losses = judge.class_losses(row)
-    assert float(share.numpy() @ losses) == pytest.approx(float(judge.score(row[None]).loss[0]), abs=1e-6)
-    gradients = judge.class_gradients(row, 10_000)
-    torch.testing.assert_close((share.float() @ gradients), judge.gradient(row[None])[0], atol=1e-6, rtol=1e-4)
-    few = judge.class_gradients(row, 1)
-    assert few.shape == gradients.shape
-    assert not torch.allclose(few, gradients)
-
-
 def test_classes_that_are_missing_make_no_part() -> None:
     problem, _ = build_problem("mlp", (3,), 5, 0, hidden=[4])
     parts = by_class(problem, Samples(torch.zeros(5, 3), torch.tensor([3, 0, 3, 0, 4])))
@@ -345,11 +314,7 @@ def test_a_run_that_never_chooses_by_value_says_so(name: str, rounds: int, said:
     experiment = whole(name, 1).experiment
     experiment = experiment.model_copy(update={"run": experiment.run.model_copy(update={"rounds": rounds})})
     lines = settle_engine(build(experiment)).said
-    want = f"warning: run.rounds: {rounds}: to meet all 12 clients, 3 a round, takes 4 rounds"
-    assert any(line.startswith(want) for line in lines) == said
-
-
-def test_a_selector_that_meets_nobody_first_warns_of_no_short_run() -> None:
+    assert any(line.startswith(f"warning: run.rounds: {rounds}: ") for line in lines) == said
     assert len(Greedy(clients_per_round=3).unfit(Size(12, 3, 3, 4))) == 1
     assert Greedy(clients_per_round=3, meets="never").unfit(Size(12, 3, 3, 4)) == ()
 
@@ -364,52 +329,17 @@ class Choosy(Uniform):
         return ["warning: mechanism.select: it is quiet here", f"run.rounds: {size.rounds}: too few for {size.clients}"]
 
 
-@pytest.mark.parametrize(
-    ("part", "line"),
-    [
-        (Wordy, "mechanism.select: Wordy: its unfit returned '12 clients': must be a list of lines"),
-        (Choosy, "run.rounds: 2: too few for 12"),
-    ],
-)
+@pytest.mark.parametrize(("part", "line"), [(Wordy, "mechanism.select: Wordy: its unfit"), (Choosy, "run.rounds: 2: ")])
 def test_a_part_says_itself_what_does_not_go_with_a_run_of_this_size(part: type, line: str) -> None:
     mechanism = {"name": "fedavg", "clients_per_round": 3, "select": f"{__name__}:{part.__name__}"}
-    with pytest.raises(UserError) as wrong:
+    with pytest.raises(UserError, match=f"^{line}"):
         build(Experiment(data={"clients": 12}, mechanism=mechanism, run={"rounds": 2}))
-    assert list(wrong.value.lines) == [line]
-
-
-def test_what_greedyfed_cannot_do_is_refused_in_one_line() -> None:
-    def refused(**sections: Any) -> str:
-        given = {"data": {"clients": 12}, "mechanism": {"name": "greedyfed", "clients_per_round": 3}, **sections}
-        with pytest.raises(hanse.UserError) as error:
-            build(hanse.Experiment(**given))
-        return str(error.value)
-
-    assert refused(mechanism={"name": "greedyfed", "clients_per_round": 13}) == (
-        "mechanism.clients_per_round: 13: more than the 12 clients"
-    )
-    assert "data.validation" in refused(data={"clients": 12, "validation": 0.0})
-    assert "behaviour.noisy.sigma: -0.1" in refused(behaviour={"noisy": {"sigma": -0.1}})
-    said = refused(data={"clients": 12, "partition": {"alpha": 0.0}})
-    assert said == "data.partition.alpha: 0.0: input should be greater than 0"
 
 
 def test_power_of_choice_asks_nobody_who_has_left() -> None:
-    run = hanse.run(
-        hanse.Experiment(
-            data={"clients": 12, "partition": {"name": "pathological", "classes_per_client": 1}, "seed": 1},
-            model={"name": "mlp", "hidden": [12]},
-            mechanism={
-                "name": "power_of_choice",
-                "select": {"name": "power_of_choice", "clients_per_round": 4, "decay": 1.0},
-                "value": {"name": "gtg"},
-            },
-            train={"lr": 0.1, "epochs": 2},
-            clients={"policy": {"name": "quits", "rounds": 1}, "told": True},
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": 8},
-        )
-    )
+    select = {"name": "power_of_choice", "clients_per_round": 4, "decay": 1.0}
+    leaving = {"policy": {"name": "quits", "rounds": 1}, "told": True}
+    run = whole("power_of_choice", 8, clients=leaving, clients_per_round="none", select=select, value={"name": "gtg"})
     present = [m["present"] for m in run.metrics]
     assert present[-1] < 12
     assert [m["select/asked"] for m in run.metrics] == [12, *present[:-1]]
@@ -447,17 +377,6 @@ def test_ucb_without_a_round_robin_seats_those_who_never_sat_first_and_the_refus
     part = UCB(2, meets="never")
     given = {**state([None, 0.1, None]), "sat": np.array([1, 1, 0])}  # client 0 sat, and was refused
     assert choose(part, FakeView([0, 1, 2], 3, 5), given) == [2, 1]
-
-
-def test_ucb_may_break_ties_at_random() -> None:
-    counts = np.array([2, 5])
-    assert ucb_scores(np.zeros(2), counts, 8, 1.0)[0] == pytest.approx(math.sqrt(math.log(8) / 2))
-    assert UCB(1, beta=1.0).select(FakeView([0, 1], 2, 7), state([0.1, 0.1]))[0].clients.tolist() == [0]  # type: ignore[arg-type]
-    seen = set()
-    for number in range(20):
-        chosen, _ = UCB(1, ties="random").select(FakeView([0, 1], 2, number), state([0.1, 0.1]))  # type: ignore[arg-type]
-        seen.add(int(chosen.clients[0]))
-    assert seen == {0, 1}
 
 
 def played(mechanism: dict[str, Any], rounds: int = 3) -> list[Any]:
@@ -500,10 +419,16 @@ def test_s_fedavg_may_average_the_means_so_far() -> None:
     assert phi("mean") == pytest.approx(0.5 * (0.5 * 0.4) + 0.5 * (0.4 + 0.2) / 2)
 
 
-@needs_papers
-def test_power_of_choice_picked_at_random_asks_nobody() -> None:
-    for view in played(
-        {"name": "power_of_choice", "select": {"name": "hanse_papers.authors:RandomPick", "clients_per_round": 3}}
-    ):
-        assert not view.answers or all(question.startswith("seat") for _, question in view.answers)
-        assert len(set(view.choice.clients.tolist())) == 3
+def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
+    experiment = whole("set_aware", 1).experiment
+    world = settle_engine(build(experiment)).setup
+    judge, row = world.judge, world.context.initial(0)
+    counts = torch.bincount(world.data.server_validation.y).double()
+    share = counts / counts.sum()
+    losses = judge.class_losses(row)
+    assert float(share.numpy() @ losses) == pytest.approx(float(judge.score(row[None]).loss[0]), abs=1e-6)
+    gradients = judge.class_gradients(row, 10_000)
+    torch.testing.assert_close((share.float() @ gradients), judge.gradient(row[None])[0], atol=1e-6, rtol=1e-4)
+    few = judge.class_gradients(row, 1)
+    assert few.shape == gradients.shape
+    assert not torch.allclose(few, gradients)

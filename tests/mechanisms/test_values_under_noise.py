@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from hanse.federation.privacy import Private
 from hanse.mechanisms.value_noise import left_out
 from hanse.mechanisms.weigh import _beyond, _by_variance
 from hanse.reports.contributions import clearly_harmful
-from hanse.reports.statement import statement
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
@@ -136,14 +134,6 @@ def test_leaving_a_member_out_moves_the_mean_and_its_noise_as_its_weights_say() 
     assert (raised[0], moved[0]) == (pytest.approx(40.0), pytest.approx(6.0))
 
 
-def test_without_an_account_there_is_no_such_error() -> None:
-    one = experiment(0.02)
-    plain = one.model_copy(update={"federation": one.federation.model_copy(update={"private": None})})
-    setup = settle_engine(build(plain)).setup
-    values = play_round(setup, first_state(setup)).view.values
-    assert values.standard_errors is None
-
-
 def test_a_servers_step_scales_the_noise_as_it_scales_the_updates() -> None:
     setup = settle_engine(build(experiment(0.02, {"name": "fedavg", "weigh": {"name": "fedadam"}}))).setup
     state = first_state(setup)
@@ -151,18 +141,6 @@ def test_a_servers_step_scales_the_noise_as_it_scales_the_updates() -> None:
     values = played.view.values
     assert values.standard_errors is not None
     assert (values.standard_errors > 0).all()
-
-
-def test_the_statement_says_what_was_spent_and_when_a_value_could_be_told(tmp_path: Path) -> None:
-    hanse.run(experiment(2.0, rounds=3, clip=0.2), out=tmp_path / "run")
-    said = [statement(tmp_path / "run", client).short["Its privacy"] for client in range(8)]
-    assert all(one.startswith("epsilon 3.71 of 1e+06 spent in 3 answers, as the client says") for one in said)
-    assert any("suffice" in one for one in said)
-
-
-def test_a_statement_without_an_account_says_nothing_of_privacy(tmp_path: Path) -> None:
-    hanse.run(hanse.Experiment(data={"clients": 3}, mechanism="fedavg", run={"rounds": 1}), out=tmp_path / "run")
-    assert "Its privacy" not in statement(tmp_path / "run", 0).short
 
 
 def weighed(noise: float, clip: float = 0.5) -> tuple[Any, np.ndarray]:
