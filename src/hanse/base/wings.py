@@ -58,20 +58,32 @@ def target(path: str) -> Any:
 
 
 @cache
-def wings() -> tuple[Wing, ...]:
-    """Return the wings that are installed, in the order of their names.
-
-    An entry point whose package is not there is left out: hanse's own wings can be deleted from a checkout. Any other
-    error of a wing's module is raised.
-    """
-    found = []
+def _found() -> tuple[tuple[Wing, ...], str]:
+    """Return what :func:`wings` and :func:`absent` do."""
+    found, lost = [], ""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             found.append(point.load())
         except ModuleNotFoundError as wrong:
             if wrong.name is None or not f"{point.module}.".startswith(f"{wrong.name}."):
                 raise
-    return tuple(found)
+            package = point.dist.name if point.dist is not None else point.name
+            lost += f"; the wing '{point.name}' is not here: pip install --force-reinstall --no-deps {package}"
+    return tuple(found), lost
+
+
+def wings() -> tuple[Wing, ...]:
+    """Return the wings that are installed, in the order of their names.
+
+    An entry point whose package is not there is left out: hanse's own wings can be deleted from a checkout. Any other
+    error of a wing's module is raised.
+    """
+    return _found()[0]
+
+
+def absent() -> str:
+    """Return how to get the wings that were deleted, for an error about an unknown name; "" if all are here."""
+    return _found()[1]
 
 
 class Names(Mapping[str, Any]):

@@ -13,8 +13,7 @@ import hanse
 from hanse.cli import app
 from hanse.games.market import Market, utilities
 from hanse.games.market_posted import Tariff
-from hanse.lab.attack import small
-from hanse.lab.attack_markets import (
+from hanse.wings.attack.random_markets import (
     LIES,
     Lie,
     Rule,
@@ -24,6 +23,7 @@ from hanse.lab.attack_markets import (
     search_markets,
     search_these,
 )
+from hanse.wings.attack.search import small
 
 POSTED = Rule("posted", leaves=60)
 

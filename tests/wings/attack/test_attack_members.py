@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import hanse
 from hanse.core.entry import TOKEN
-from hanse.lab.attack import Outcome, Try, play_with_outcome, scale_of, search
 from hanse.lab.job import Job, Step, seeded
+from hanse.wings.attack.search import Outcome, Try, play_with_outcome, scale_of, search
 
 MODULE = """
 import json

@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.cli.attack import sentences
 from hanse.core.entry import TOKEN
-from hanse.lab.attack import (
+from hanse.lab.job import Job, Step
+from hanse.runs.config import Experiment, read_file
+from hanse.wings.attack.attack_command import sentences
+from hanse.wings.attack.search import (
     Attacked,
     KeptOutcomes,
     Knob,
@@ -28,8 +30,6 @@ from hanse.lab.attack import (
     space_of,
     table_of,
 )
-from hanse.lab.job import Job, Step
-from hanse.runs.config import Experiment, read_file
 
 SECTIONS = small("ipfl")
 

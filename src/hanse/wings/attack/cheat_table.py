@@ -2,8 +2,8 @@
 
 ``cheats.toml`` beside this file has the rules: mechanisms, cheats, the number of seeds, and the smallest gain that
 matters. Each cell plays one cheat under one mechanism, with every seed, against honest play with the same data, models
-and draws (:mod:`hanse.lab.attack`). Its gains are shares of honest pay. Their Student's t intervals are corrected over
-all cells by Holm's method, so all words of a table hold together with 95 % confidence.
+and draws (:mod:`hanse.wings.attack.search`). Its gains are shares of honest pay. Their Student's t intervals are
+corrected over all cells by Holm's method, so all words of a table hold together with 95 % confidence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.toml import flat
-from hanse.lab.attack import (
+from hanse.lab.job import Job, Step
+from hanse.lab.kept import KeptFile, Store
+from hanse.lab.player import play_all
+from hanse.runs.config import Experiment
+from hanse.runs.observers import Told, untold
+from hanse.runs.overrides import name_of
+from hanse.runs.setup import build
+from hanse.wings.attack.search import (
     RULES,
     Deviation,
     KeptOutcomes,
@@ -38,13 +45,6 @@ from hanse.lab.attack import (
     space_of,
     with_deviation,
 )
-from hanse.lab.job import Job, Step
-from hanse.lab.kept import KeptFile, Store
-from hanse.lab.player import play_all
-from hanse.runs.config import Experiment
-from hanse.runs.observers import Told, untold
-from hanse.runs.overrides import name_of
-from hanse.runs.setup import build
 
 PAYS, DOES_NOT, OPEN = WORDS = ("pays", "does not pay", "open")
 DRAWN = "drawn.json"
@@ -93,7 +93,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cheat under one mechanism. Gains are shares of honest pay, as :func:`hanse.lab.attack.scale_of` measures it.
+    """One cheat under one mechanism. Gains are shares of honest pay (:func:`hanse.wings.attack.search.scale_of`).
 
     Attributes:
         mechanism: the column.

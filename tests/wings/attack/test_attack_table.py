@@ -14,14 +14,23 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.cli.attack import table_sentences
-from hanse.federation.deviant import Deviant
-from hanse.lab import attack_table
-from hanse.lab.attack import Outcome, gained, table_of
-from hanse.lab.attack_table import AttackTable, Cell, Column, drawn_seeds, judged, play_table, possible, read_rules
 from hanse.lab.job import Job, Step
+from hanse.wings.attack import cheat_table, search
+from hanse.wings.attack.attack_command import table_sentences
+from hanse.wings.attack.cheat_table import (
+    AttackTable,
+    Cell,
+    Column,
+    drawn_seeds,
+    judged,
+    play_table,
+    possible,
+    read_rules,
+)
+from hanse.wings.attack.deviant import Deviant
+from hanse.wings.attack.search import Outcome, gained, table_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "benchmarks" / "results" / "attack"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 GAINS = {"flat": [0.0] * 4, "same": [0.5] * 4, "short": [0.9, 1.0, 1.1], "good": [0.9, 1.0, 1.1, 1.0]}
@@ -56,12 +65,12 @@ def test_intervals_are_corrected_over_all_cells() -> None:
 def test_every_cheat_of_the_rules_is_a_deviation_and_can_be_played_somewhere() -> None:
     rules = read_rules()
     columns = [
-        attack_table.column_of(name, rules.columns[name]) for name in ("path values", "ipfl_posted", "ipfl", "pifl")
+        cheat_table.column_of(name, rules.columns[name]) for name in ("path values", "ipfl_posted", "ipfl", "pifl")
     ]
     assert {c.members for c in columns} == {8}
     for name, cheat in rules.cheats.items():
         keys = cheat.get("keys", 1)
-        assert keys <= attack_table.MOST_KEYS
+        assert keys <= cheat_table.MOST_KEYS
         Deviant(**table_of({key: value for key, value in cheat.items() if key != "keys"}, range(keys)))
         # in none of these are clients the judges, as they are in PI-FL as published
         assert any(possible(cheat, column) for column in columns) == ("gradient" not in cheat), name
@@ -77,7 +86,7 @@ def test_every_cheat_of_the_rules_is_a_deviation_and_can_be_played_somewhere() -
 
 
 def test_a_cheat_leaves_somebody_honest() -> None:
-    space = attack_table.column_of("a", read_rules().columns["path values"]).space
+    space = cheat_table.column_of("a", read_rules().columns["path values"]).space
     three = {"keys": 3, "second": "mean"}
     assert [possible(three, Column("a", {}, members, space)) for members in (3, 4)] == [False, True]
 
@@ -141,7 +150,7 @@ cheats = ["lies", "silent"]
 def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder, with a file of few rules in the place of hanse's own."""
     (tmp_path / "rules.toml").write_text(RULES)
-    monkeypatch.setattr(attack_table, "RULES", tmp_path / "rules.toml")
+    monkeypatch.setattr(cheat_table, "RULES", tmp_path / "rules.toml")
     return tmp_path
 
 
@@ -284,11 +293,11 @@ def git(*words: str) -> str:
 
 
 def test_the_kept_tables_seeds_were_drawn_after_its_rules() -> None:
-    drawn, rules = json.loads((KEPT / "drawn.json").read_text()), "src/hanse/lab/cheats.toml"
+    drawn, rules = json.loads((KEPT / "drawn.json").read_text()), "src/hanse/lab/cheats.toml"  # where they stood then
     assert drawn["rules"] == read_rules().digest
     if not (ROOT / ".git").exists() or git("rev-parse", "--is-shallow-repository") != "false":
         pytest.skip("the commits are not here")
-    assert git("show", f"{drawn['commit']}:{rules}") == (ROOT / rules).read_text().strip()
+    assert git("show", f"{drawn['commit']}:{rules}") == search.RULES.read_text().strip()
     last = git("log", "-1", "--format=%H", drawn["commit"], "--", rules)
     assert last != drawn["commit"]  # a later commit, whose hash nobody knew
 

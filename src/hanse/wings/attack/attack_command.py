@@ -1,4 +1,4 @@
-"""``hanse attack``: what a client could gain by cheating. The search is in :mod:`hanse.lab.attack`."""
+"""``hanse attack``: what a client could gain by cheating. The search is in :mod:`hanse.wings.attack.search`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hanse.base.errors import UserError
 from hanse.cli.options import Changes, Workers, err, out, resumable, say
 
 if TYPE_CHECKING:
-    from hanse.lab.attack import Attacked, Try
-    from hanse.lab.attack_markets import Found
-    from hanse.lab.attack_table import AttackTable
+    from hanse.wings.attack.cheat_table import AttackTable
+    from hanse.wings.attack.random_markets import Found
+    from hanse.wings.attack.search import Attacked, Try
 
 What = Annotated[
     str | None,
@@ -114,8 +114,8 @@ def attack(
 
 def _searched(sections: dict[str, Any], folder: Path, how: dict[str, Any], new: dict[str, Any] | None) -> Attacked:
     """Return the result of a search with these options, or of a replay if there are none."""
-    from hanse.lab.attack import replay, search
     from hanse.runs.observers import counting
+    from hanse.wings.attack.search import replay, search
 
     with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
         if new is None:
@@ -161,10 +161,10 @@ def _on_table(
     as_json: bool,
 ) -> None:
     """Play a table of cheats and print it. Exit with 1 if a run failed, or if nothing could be measured."""
-    from hanse.lab.attack_table import play_table, read_rules
     from hanse.lab.kept import KeptFile
     from hanse.mechanisms.registry import MECHANISMS
     from hanse.runs.observers import counting
+    from hanse.wings.attack.cheat_table import play_table, read_rules
 
     own, name = (None, what) if what is None or what in MECHANISMS else _asked(what, overrides)
     rules = read_rules(own, name if own is None else None, smoke=smoke)
@@ -222,9 +222,9 @@ def _changed(sections: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
 
 def _on_markets(sections: dict[str, Any], markets: int, seed: int, as_json: bool) -> None:
     """Search random markets, and print what was found."""
-    from hanse.lab.attack_markets import KINDS, rule_of, search_markets
     from hanse.runs.config import Experiment
     from hanse.runs.observers import counting
+    from hanse.wings.attack.random_markets import KINDS, rule_of, search_markets
 
     if markets < 1:
         raise UserError(f"--markets {markets}: must be at least 1")
@@ -243,7 +243,7 @@ def _on_markets(sections: dict[str, Any], markets: int, seed: int, as_json: bool
 
 def _market_table(found: Found) -> RichTable:
     """Return a table of what each lie brings on random markets."""
-    from hanse.lab.attack_markets import CLIENTS, LIES
+    from hanse.wings.attack.random_markets import CLIENTS, LIES
 
     clients = found.markets * CLIENTS
     title = (
@@ -264,9 +264,9 @@ def _market_table(found: Found) -> RichTable:
 
 def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
     """Return the experiment's sections, and what to call its folder."""
-    from hanse.lab.attack import small
     from hanse.mechanisms.registry import MECHANISMS
     from hanse.runs.config import read_file
+    from hanse.wings.attack.search import small
 
     if what in MECHANISMS:
         sections, name = small(what), what

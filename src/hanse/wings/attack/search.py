@@ -1,10 +1,11 @@
 """``hanse attack``: searches for the deviation from honest play that pays a client best, by playing many of them.
 
-The experiment is played twice: honestly, and with one client, or a pair, as :class:`hanse.federation.deviant.Deviant`.
-Data, models and draws are the same, so the difference in the outcome is the deviation's gain. The possible deviations
-follow from the types of the questions that the client is asked (:func:`space_of`). Deviations are tried one by one,
-then in combinations drawn at random or derived from the best so far. The most promising ones are played with more
-seeds. The best is confirmed with fresh seeds, which avoids selection bias.
+The experiment is played twice: honestly, and with one client, or a pair, as
+:class:`hanse.wings.attack.deviant.Deviant`. Data, models and draws are the same, so the difference in the outcome is
+the deviation's gain. The possible deviations follow from the types of the questions that the client is asked
+(:func:`space_of`). Deviations are tried one by one, then in combinations drawn at random or derived from the best so
+far. The most promising ones are played with more seeds. The best is confirmed with fresh seeds, which avoids selection
+bias.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from hanse.base.streams import stream
 from hanse.base.toml import dumps, flat
 from hanse.core.entry import MINT, TOKEN, client
 from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
-from hanse.federation.deviant import KINDS, Deviant, fields_of, said_of
 from hanse.federation.local import server_sets
 from hanse.games.market import utilities_of
 from hanse.games.market_posted import APART
@@ -40,6 +40,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.observers import Told, untold
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
+from hanse.wings.attack.deviant import KINDS, Deviant, fields_of, said_of
 
 RULES = Path(__file__).with_name("cheats.toml")
 FACTORS = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)

@@ -1,9 +1,9 @@
 """Do lies pay in markets of models in general? Tries every lie of a grid on many random markets, without training.
 
-:mod:`hanse.lab.attack` plays a few whole runs. A market's trades and prices follow from its numbers alone, so thousands
-of markets can be searched (:func:`search_markets`). The search covers any false size, cost or eagerness of one client,
-and the gain from splitting itself into several sellers. A client's outcome is iPFL's eq. (1) by the true numbers, minus
-the loss by distant models of eq. (8).
+:mod:`hanse.wings.attack.search` plays a few whole runs. A market's trades and prices follow from its numbers alone, so
+thousands of markets can be searched (:func:`search_markets`). The search covers any false size, cost or eagerness of
+one client, and the gain from splitting itself into several sellers. A client's outcome is iPFL's eq. (1) by the true
+numbers, minus the loss by distant models of eq. (8).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hanse.base.errors import UserError
 from hanse.games.market import Floats, Market, best_imports, utilities_of
 from hanse.games.market_posted import Tariff, posted_imports
 from hanse.games.market_prices import Pricing, due
-from hanse.lab.attack import LEAST
 from hanse.mechanisms.ipfl import IPFL
 from hanse.runs.config import Experiment
+from hanse.wings.attack.search import LEAST
 
 CLIENTS, ROUNDS = 10, 50
 APART = 1e9  # parts of one seller do not trade

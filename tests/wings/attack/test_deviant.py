@@ -13,7 +13,7 @@ from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Sc
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.federation.behaviour import Me
-from hanse.federation.deviant import Deviant, fields_of, said_of
+from hanse.wings.attack.deviant import Deviant, fields_of, said_of
 
 ME = Me(1, num_clients=4, seed=0, recipe=Recipe(), num_parameters=3)
 TRAIN = Request(1, (Train(seat=0, row=5, start=torch.tensor([1.0, 1.0, 1.0, 9.0])),))
