@@ -60,7 +60,7 @@ def target(path: str) -> Any:
 @cache
 def _found() -> tuple[tuple[Wing, ...], str]:
     """Return what :func:`wings` and :func:`absent` do."""
-    found, lost = [], ""
+    found, lost = [], dict[str, list[str]]()
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             found.append(point.load())
@@ -68,8 +68,9 @@ def _found() -> tuple[tuple[Wing, ...], str]:
             if wrong.name is None or not f"{point.module}.".startswith(f"{wrong.name}."):
                 raise
             package = point.dist.name if point.dist is not None else point.name
-            lost += f"; the wing '{point.name}' is not here: pip install --force-reinstall --no-deps {package}"
-    return tuple(found), lost
+            lost.setdefault(package, []).append(point.name)
+    gets = "; not here: the wing {}: pip install --force-reinstall --no-deps {}"
+    return tuple(found), "".join(gets.format(", ".join(names), package) for package, names in lost.items())
 
 
 def wings() -> tuple[Wing, ...]:

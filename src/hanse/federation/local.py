@@ -362,7 +362,7 @@ class LocalFederation:
             if said is None:
                 raise _NoAnswerError(f"its policy does not answer '{task.name}'")
             return port.Answered(task.name, said)
-        if isinstance(task, port.Mask):  # a node answers these (hanse.federation.masker)
+        if isinstance(task, port.Mask):  # a node's guard answers these
             raise _NoAnswerError("nothing is masked in this process")
         assert not isinstance(task, port.Test)  # answered apart
         if isinstance(task, port.CommitSize):

@@ -30,15 +30,13 @@ from hanse.core.port import Federation, Request, Roster
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
 from hanse.core.telling import About
 from hanse.data.federated import FederatedData
-from hanse.federation.account import Account
-from hanse.federation.privacy import InState
 from hanse.learning.job import Engine, Problem
 from hanse.mechanisms.feedback import Feedback, gone
 from hanse.mechanisms.value_noise import unknown_without
 from hanse.runs.arrivals import Underway, Waiting, joined
-from hanse.runs.clipping import AdaptiveClip
 from hanse.runs.exchange import Exchange, accepted, continued, merge, sent, training
 from hanse.runs.grants import Vesting, grant
+from hanse.runs.guards import Guard
 from hanse.runs.sizes import ProvedSizes
 
 
@@ -68,8 +66,7 @@ class Setup:
         vesting: the object that gives grants in parts. None: they are given at once.
         floor: the lowest balance that an account may reach, in units.
         about: descriptions of parts, behaviours and the policy, for reports.
-        accounts: the privacy accounts of a simulation's clients. None: they have none, or keep them themselves.
-        clipping: a clip that follows the lengths of updates. None: the clip is fixed, or there is none.
+        guards: what wings put around the clients.
         agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
         kept: whether the run keeps all answers and commits to its inputs, so that an auditor can replay it.
 
@@ -110,8 +107,7 @@ class Setup:
     vesting: Vesting | None = None
     floor: int = 0
     about: About = field(default_factory=About)
-    accounts: InState | None = None
-    clipping: AdaptiveClip | None = None
+    guards: Sequence[Guard] = ()
     kept: bool = False
     agreement: str = ""
 
@@ -126,6 +122,16 @@ class Setup:
         beside: dict[str, Part | None] = {"feedback": self.feedback, "sizes": self.sizes, "vesting": self.vesting}
         beside["clipping"] = self.clipping
         return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
+
+    @property
+    def accounts(self) -> Any:
+        """What keeps the accounts of a simulation's clients. None: they have none, or keep them themselves."""
+        return next((guard.accounts for guard in self.guards if guard.accounts is not None), None)
+
+    @property
+    def clipping(self) -> Any:
+        """A part that changes what training tasks say, such as a clip that follows the updates. None: there is none."""
+        return next((guard.clipping for guard in self.guards if guard.clipping is not None), None)
 
     @property
     def books(self) -> bool:
@@ -188,7 +194,7 @@ class LoopState:
     held: Ints | None = None
     underway: Underway = field(default_factory=Underway)
     on_server: Floats | None = None
-    accounts: Mapping[int, Account] | None = None
+    accounts: Mapping[int, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ import torch
 
 from hanse.base.errors import UserError
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
-from hanse.federation.secure_sums import (
+from hanse.runs.rehearsal import small_experiment
+from hanse.runs.setup import build, settle_engine
+from hanse.wings.private.secure_sums import (
     MOST_CHANGE,
     MOST_MEMBERS,
     MOST_SAMPLES,
@@ -19,8 +21,6 @@ from hanse.federation.secure_sums import (
     SecureSums,
     in_words,
 )
-from hanse.runs.rehearsal import small_experiment
-from hanse.runs.setup import build, settle_engine
 
 START = torch.linspace(-1, 1, 5)
 

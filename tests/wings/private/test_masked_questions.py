@@ -21,12 +21,12 @@ pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 from hanse.core.port import Ask, ClientInfo, Reply, Request, Roster, Test, Tested, Train, Trained
 from hanse.data.samples import Samples
 from hanse.federation.codec import Message, WireError, pack, unpack
-from hanse.federation.masked_sums import MaskedSums
-from hanse.federation.masker import Trusted
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.federation.secure_sums import Secured, SecureSums
 from hanse.learning.loop import Loop
 from hanse.ledger.witness import Witness
+from hanse.wings.private.masked_sums import MaskedSums
+from hanse.wings.private.masker import Trusted
+from hanse.wings.private.secure_sums import Secured, SecureSums
 
 SEED = 5
 
@@ -242,8 +242,8 @@ def test_a_member_that_keeps_its_group_is_in_no_second_one(tmp_path: Path) -> No
     here = network(tmp_path, data)
     nodes = dict(here.nodes)
     for node in nodes.values():
-        assert node.trusted is not None
-        node.trusted = replace(node.trusted, same=True)
+        assert node.guards[0].trusted is not None
+        node.guards[0].trusted = replace(node.guards[0].trusted, same=True)
     model = torch.zeros(nodes[0].problem.layout.size)
     for round, group in enumerate([(0, 1, 2), (0, 1, 3)]):
         some = Network({c: nodes[c] for c in group})

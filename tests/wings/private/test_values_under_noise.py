@@ -13,13 +13,13 @@ from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.federation.privacy import Private
 from hanse.mechanisms.value_noise import left_out
 from hanse.mechanisms.weigh import _beyond, _by_variance
 from hanse.reports.contributions import clearly_harmful
 from hanse.reports.statement import statement
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
+from hanse.wings.private.privacy import Private
 
 pytest.importorskip("dp_accounting")
 

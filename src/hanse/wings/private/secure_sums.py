@@ -5,7 +5,7 @@
 numbers of samples, in multiples of 2^-28. A group in which too few members answer (:meth:`SecureSums.least`) is never
 summed.
 
-On a network members mask what they send (:mod:`hanse.federation.masked_sums`). In a simulation nobody has to: all
+On a network members mask what they send (:mod:`hanse.wings.private.masked_sums`). In a simulation nobody has to: all
 clients are in this process, and masks that cancel leave the same whole numbers. :class:`Secured` wraps its federation,
 so a mechanism gets exactly what a server on a network would have.
 """

@@ -2,14 +2,14 @@
 
 ``[federation] private = { clip = 1.0, noise = 1.1, epsilon = 8.0, delta = 1e-5 }`` turns it on. :class:`Private`
 controls everything that leaves the client, after the client has done all else. Of what is made from its samples, only
-what :class:`Privacy` allows gets out. Updates and gradients get noise. What cannot get any is left out or refused. The
-server is treated as the adversary. It may ask whatever, whenever and whomever it likes, and no guarantee depends on
-what it does.
+what :class:`Privacy` allows gets out (a table of all results is in ``docs/privacy.md``). Updates and gradients get
+noise. What cannot get any is left out or refused. The server is treated as the adversary. It may ask whatever, whenever
+and whomever it likes, and no guarantee depends on what it does.
 
 With ``unit = "client"`` a whole client is hidden: nobody can tell whether an update is the client's own or no update at
 all (a step of zero). An update changes by at most ``clip`` then, and gets normal noise of ``noise * clip`` at each
 number. With ``unit = "sample"`` one sample is hidden, and training itself is private (DP-SGD,
-:mod:`hanse.learning.private_loop`).
+:mod:`hanse.wings.private.private_loop`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, NotRequired, Protocol
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
 import torch
@@ -32,12 +32,12 @@ from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.core import port
 from hanse.core.recipe import Recipe
-from hanse.federation.account import Account, AccountFile, Release, Unit, library, noise_for
 from hanse.federation.behaviour import secret_stream
-from hanse.federation.check import refusal
+from hanse.federation.believed import BUDGET, DELTA, EPSILON, MOST_EPSILON, NOISE, SURELY, WITHIN
 from hanse.federation.codec import pack
 from hanse.learning.client_payloads import declaration
 from hanse.learning.loop import LOOP
+from hanse.wings.private.account import Account, AccountFile, Release, Unit, library, noise_for
 
 log = logging.getLogger("hanse.federation")
 
@@ -45,32 +45,8 @@ LEAST_CLIP, MOST_CLIP = 1e-9, 1e6  # below, float32 may round up what is clipped
 ClipAt = Annotated[float, Field(ge=LEAST_CLIP, le=MOST_CLIP)]
 Delta = Annotated[float, Field(gt=0, le=0.01)]  # a server says how many clients there are: 1/n alone is no bound
 Noise = Annotated[float, Field(gt=0, le=1e6)]
-MOST_EPSILON = 1e6
 Epsilon = Annotated[float, Field(gt=0, le=MOST_EPSILON, allow_inf_nan=False)]
-EPSILON, BUDGET, DELTA, NOISE, WITHIN = "epsilon", "budget", "delta", "noise", "within"
-"""What an update says besides its numbers: the epsilon that its client has spent so far, of which budget and at which
-delta; the standard deviation of the noise at each number, in the unit of the parameters; and, with noise, whether it
-was within the clip."""
-
-# what becomes of each result under an account; docs/privacy.md shows this table, and a test holds it against the port
-LEAVES: Mapping[type[port.Result], str] = {
-    port.Trained: "the update is clipped and noised, and charged; an update of a private row stays with the client. "
-    "Loss, metrics and extras are left out; the number of samples is the one that the client joined with, and steps "
-    "follow from it and the recipe",
-    port.Derived: "each gradient is clipped and noised like an update, and charged",
-    port.Scored: "refused",
-    port.Counted: "refused",
-    port.Confused: "refused",
-    port.Answered: "passes where the question brings no models, since a policy then sees no samples; else refused",
-    port.Tested: "on a network empty: a test on no samples. In a simulation tests are measurements of whoever plays it",
-    port.SizeCommitted: "refused",
-    port.SizeAudited: "refused",
-    port.Masked: "the update in it was clipped, noised and charged before it was masked; the protocol's other messages "
-    "contain nothing of the samples",
-}
-SURELY = 25.0
-"""Minus the logarithm of the chance with which an honest update is longer than it may be."""
-TOO_LONG = "its update is longer than its clip and the noise that it says allow"
+DROWNED = 1e3  # noise, in multiples of the clip
 NOT_SAID = "it answers no questions about its samples: it has a privacy account (federation.private)"
 
 
@@ -117,8 +93,8 @@ class Privacy:
             which the budget lasts for as many rounds as a client is expected to be asked.
         unit: what is hidden: the whole "client", or one "sample" of the client.
         quantile: the share of the updates that should not be shortened. The clip follows this quantile from round to
-            round (:mod:`hanse.runs.clipping`), and each client says, with noise, whether its update was within the
-            clip. None: the clip stays.
+            round (:mod:`hanse.wings.private.clipping`), and each client says, with noise, whether its update was within
+            the clip. None: the clip stays.
         rate: how fast the clip follows.
         bits: the standard deviation of the noise on what each client says of the clip. This answer is charged to the
             account too.
@@ -198,6 +174,17 @@ class Privacy:
     def _beside(self) -> list[Release]:
         """What is given out with each update."""
         return [] if self.quantile is None else [Release(self.bits)]
+
+    def drowned(self) -> list[str]:
+        """Return a line for a budget with which nothing is learned. The noise must be known."""
+        terms = [(self.noise, self.epsilon), *((one.get("noise"), one["epsilon"]) for one in self.stricter)]
+        noise, epsilon = max((noise or 0.0, epsilon) for noise, epsilon in terms)
+        if noise <= DROWNED:
+            return []
+        return [
+            f"warning: federation.private.epsilon: {epsilon:g}: adds to each number noise that is {noise:.3g} times as "
+            "large as the largest update, so that nothing is learned; 1 is a strong budget already"
+        ]
 
     def opened(self) -> Account:
         """Return a new account with nothing spent."""
@@ -299,16 +286,6 @@ def clipped(step: Tensor, clip: float) -> Tensor:
     return step * min(1.0, clip / length) if length else step
 
 
-class Accounts(Protocol):
-    """Where accounts are kept."""
-
-    def of(self, client: int) -> Account:
-        """Return a client's account."""
-
-    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
-        """Charge an answer before it leaves. Return the account after that, or None if the answer must not leave."""
-
-
 @dataclass
 class InState:
     """The accounts of a simulation's clients: a part of the run's state.
@@ -396,7 +373,7 @@ class Private:
 
     inner: port.Federation
     rule: Privacy
-    accounts: Accounts
+    accounts: InState | InFile
     recipe: Recipe
     sizes: NDArray[np.int64]
     seed: int
@@ -408,11 +385,7 @@ class Private:
         return self.inner.present(round)
 
     def exchange(
-        self,
-        round: int,
-        requests: Sequence[port.Request],
-        deadline_s: float | None,
-        closing: port.Closing | None,
+        self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
     ) -> Sequence[port.Reply]:
         """Answer the requests that the accounts allow, and refuse the others, untrained."""
         out, asked = list[port.Reply](), list[port.Request]()
@@ -427,11 +400,7 @@ class Private:
         return [*out, *(self._let_out(round, of[reply.client], reply) for reply in replies)]
 
     def _answers(
-        self,
-        round: int,
-        asked: Sequence[port.Request],
-        deadline_s: float | None,
-        closing: port.Closing | None,
+        self, round: int, asked: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
     ) -> Sequence[port.Reply]:
         """Return what the clients themselves answer; a participant tells an error to its own log alone."""
         try:
@@ -514,111 +483,6 @@ class Private:
         draw = secret_stream(self.secret, self.seed, f"privacy {what}", round, client, at, step, scale)
         drawn = torch.from_numpy(draw.standard_normal(len(short))).to(short.device)
         return short + noise * clip * drawn
-
-
-@dataclass(frozen=True)
-class Believed:
-    """Updates as the server believes them: with at least the noise that the run demands, and not longer than it allows.
-
-    A client may declare less noise than it adds, or choose a clip so small that it adds next to none. Rules that weigh
-    updates by their noise, and the errors of values, would then trust it more than a client that follows the run's
-    terms. A client's declared noise is therefore taken as at least the noise of its own terms (``stricter``), and at
-    most a million times that. A client that says more may send a longer update, but its update weighs less. If weights
-    do not depend on noise, updates are shortened to the length that the run's terms allow.
-
-    What a client claims about its account is kept if such an account is possible. Other numbers are left out.
-
-    Attributes:
-        inner: the federation that is asked.
-        rule: the run's terms. None: the run has none, and only participants' own accounts add noise.
-        recipe: how clients train.
-        size: P, the numbers of an update.
-        half: whether models travel as 16-bit floats.
-        weighed: whether the weights of updates fall with their noise.
-    """
-
-    inner: port.Federation
-    rule: Privacy | None
-    recipe: Recipe
-    size: int
-    half: bool = False
-    weighed: bool = False
-
-    def present(self, round: int) -> port.Roster:
-        """Return the clients that are present."""
-        return self.inner.present(round)
-
-    def exchange(
-        self,
-        round: int,
-        requests: Sequence[port.Request],
-        deadline_s: float | None,
-        closing: port.Closing | None,
-    ) -> Sequence[port.Reply]:
-        """Return the replies. An update that is too long for the noise that it declares is refused."""
-        asked = {request.client: request for request in requests}
-        replies = self.inner.exchange(round, requests, deadline_s, closing)
-        return [self._heard(round, asked[r.client], r) if r.client in asked else r for r in replies]
-
-    def _heard(self, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
-        """Return one reply as it is believed."""
-        if reply.refused is not None or refusal(request, reply, self.size) is not None:
-            return reply  # the exchange's own check refuses it
-        results, rule = list[port.Result](), None if self.rule is None else self.rule.of(request.client)
-        for task, result in zip(request.tasks, reply.results, strict=True):
-            one: port.Result | None = result
-            if isinstance(task, port.Train) and isinstance(result, port.Trained) and not task.private:
-                one = self._without_terms(task, result) if rule is None else self._under(rule, round, task, result)
-            if one is None:
-                return replace(reply, results=(), refused=TOO_LONG)
-            results.append(one)
-        return replace(reply, results=tuple(results))
-
-    def _under(self, rule: Privacy, round: int, task: port.Train, result: port.Trained) -> port.Trained | None:
-        """Return an update under its client's terms as it is believed; None: it is too long for the noise it says."""
-        given, said = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task), result.metrics
-        least, longest, length = rule.level(*given), rule.longest(*given), self._length(task, result)
-        noise = max(least, min(said.get(NOISE, 0.0), 1e6 * least))  # its square stays finite
-        if self.weighed and length > longest + noise * self._normal:
-            return None
-        if not self.weighed:
-            shorter = min(1.0, (longest + least * self._normal) / length) if length > 0 else 1.0
-            if shorter < 1:
-                start = task.start.to(result.row.device)
-                result = replace(result, row=start + shorter * (result.row - start))
-            noise = max(least, min(shorter * noise, self._room(shorter * length)))
-        within = {WITHIN: said[WITHIN]} if WITHIN in said else {}
-        # what it claims of its account counts only if some account can be like that
-        epsilon, budget, delta = (said.get(name, math.nan) for name in (EPSILON, BUDGET, DELTA))
-        if 0 <= epsilon <= budget and 0 < budget <= MOST_EPSILON and 0 < delta < 1:
-            within |= {EPSILON: epsilon, BUDGET: budget, DELTA: delta}
-        return replace(result, metrics={**within, NOISE: noise})
-
-    def _without_terms(self, task: port.Train, result: port.Trained) -> port.Trained:
-        """Return an update whose noise is its client's own affair, as it is believed."""
-        if NOISE not in result.metrics:
-            return result
-        noise = min(max(0.0, result.metrics[NOISE]), self._room(self._length(task, result)))
-        return replace(result, metrics={**result.metrics, NOISE: noise})
-
-    def _room(self, length: float) -> float:
-        """Return the most noise in an update of some length: P normal numbers have about the length sqrt(P)."""
-        return max(0.0, 2 * length / math.sqrt(self.size))
-
-    @property
-    def _normal(self) -> float:
-        """How long a draw of P standard normal numbers is at most, but for one in 10^10 (Laurent, Massart 2000, lemma
-        1).
-        """
-        return math.sqrt(self.size + 2 * math.sqrt(self.size * SURELY) + 2 * SURELY)
-
-    def _length(self, task: port.Train, result: port.Trained) -> float:
-        """Return the least length of an update that arrives like this: models are rounded, on both ways."""
-        start = task.start.to(result.row.device)
-        step, model = (
-            float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (result.row - start, result.row)
-        )
-        return step / 1.001 - model * (2**-9 if self.half else 2**-22)
 
 
 def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:

@@ -18,13 +18,13 @@ pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
 from hanse.core.port import Ask, ClientInfo, Mask, Masked, Mixture, Reply, Request, Roster, Score, Test, Train, Trained
 from hanse.data.samples import Samples
-from hanse.federation import masks
 from hanse.federation.codec import WireError, pack, unpack
-from hanse.federation.masked_sums import MaskedSums
-from hanse.federation.masker import Masker, Trusted, digest
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.federation.secure_sums import Secured, SecureSums, in_words
 from hanse.ledger.witness import Witness
+from hanse.wings.private import masks
+from hanse.wings.private.masked_sums import MaskedSums
+from hanse.wings.private.masker import Masker, Trusted, digest
+from hanse.wings.private.secure_sums import Secured, SecureSums, in_words
 
 P, SEED = 6, 7
 START = torch.linspace(-1, 1, P)

@@ -28,6 +28,7 @@ from pydantic import Field
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder, whole_file
 from hanse.core.declared import Declared
+from hanse.runs.sat_out import SAT_OUT
 
 GRID = 1e-3
 """Width of the steps of the PLD's privacy losses; epsilon is rounded up by less than that for each composition."""
@@ -37,8 +38,6 @@ MOST_STEPS = 10**6
 """How many subsampled steps can be accounted for: more take too much memory, and are never afforded."""
 KEPT = 64
 """How many digests of answers are kept: the same bytes again cost nothing."""
-SAT_OUT = "its privacy budget is"
-"""How the reason begins for which a client sits out."""
 NEEDS = "needs dp-accounting; pip install '.[private]' in a clone of hanse"
 
 Unit = Literal["client", "sample"]

@@ -15,11 +15,11 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.core.port import Ask, Request, Train
 from hanse.core.recipe import Recipe
-from hanse.federation.account import Release
 from hanse.federation.codec import pack, unpack
-from hanse.federation.privacy import InState, Privacy, Private
-from hanse.runs.clipping import AdaptiveClip
-from tests.federation.test_privacy import START, Answers, update
+from hanse.wings.private.account import Release
+from hanse.wings.private.clipping import AdaptiveClip
+from hanse.wings.private.privacy import InState, Privacy, Private
+from tests.wings.private.test_privacy import START, Answers, update
 
 pytest.importorskip("dp_accounting")
 

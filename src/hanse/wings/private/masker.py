@@ -37,14 +37,14 @@ from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.core.declared import Plain, UnsoundError
 from hanse.core.port import Mask, Masked, Train
-from hanse.federation import masks
 from hanse.federation.codec import WireError, pack
 from hanse.federation.mask_steps import ASKED, context_of, masked_with, statement
+from hanse.federation.node import MEMBERS
 from hanse.federation.private import private_arrays
-from hanse.federation.secure_sums import SecureSums
 from hanse.ledger.witness import Witness, read_witnesses
+from hanse.wings.private import masks
+from hanse.wings.private.secure_sums import SecureSums
 
-MEMBERS = "members.txt"  # in the participant's folder
 STATE, WORDS = "masking.json", "masked.npz"
 NONE = torch.zeros(0, dtype=torch.int64)
 LEAST = 3
@@ -259,8 +259,8 @@ class Masker:
         Args:
             round: the round.
             task: the task that :meth:`before_sum` took in, after training.
-            words: ``[P + 5]`` int64, as :func:`hanse.federation.secure_sums.in_words` makes them. None: the words that
-                were sent last time.
+            words: ``[P + 5]`` int64, as :func:`hanse.wings.private.secure_sums.in_words` makes them. None: the words
+                that were sent last time.
             samples: the stated number of samples. It is not read if ``words`` is None.
 
         Raises:

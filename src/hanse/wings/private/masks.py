@@ -10,8 +10,8 @@ cancel. Two kinds of masks remain: those towards members that dropped out, whose
 b_i of the members that did not drop out. For each other member, a member reveals a share of b_i or of the key, never of
 both. With both, a server could unmask y_i.
 
-This module has the primitives: sharing, agreement, sealing, and the key stream. :mod:`hanse.federation.masker` is a
-node's side of the protocol, :mod:`hanse.federation.masked_sums` the server's. They use the package ``cryptography``.
+This module has the primitives: sharing, agreement, sealing, and the key stream. :mod:`hanse.wings.private.masker` is a
+node's side of the protocol, :mod:`hanse.wings.private.masked_sums` the server's. They use the package ``cryptography``.
 Flower's own (``flwr.common.secure_aggregation``) are not used, for two reasons: they fold the seed of a mask into 32
 bits, for a generator that is not made for secrets; and they trust the public keys that the server hands out.
 """

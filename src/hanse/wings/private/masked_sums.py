@@ -1,7 +1,7 @@
 """The server's side of masked sums: opens the sums of groups' updates from what the members send.
 
-:class:`MaskedSums` wraps the federation of a network as :class:`hanse.federation.secure_sums.Secured` wraps that of a
-simulation, and gives a mechanism the same numbers. A training request becomes four exchanges
+:class:`MaskedSums` wraps the federation of a network as :class:`hanse.wings.private.secure_sums.Secured` wraps that of
+a simulation, and gives a mechanism the same numbers. A training request becomes four exchanges
 (:mod:`hanse.federation.mask_steps`). They bring fresh keys, shares of secrets, updates under masks and, once it is
 known whose updates came, the shares that open the sum. A member may be lost in each exchange. A group with too few
 members left is not opened, and the round continues without it.
@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from hanse.core.port import Closing, Federation, Mask, Masked, Reply, Request, Roster, Train
-from hanse.federation import masks
 from hanse.federation.check import refusal
 from hanse.federation.mask_steps import COUNTS, SAID
-from hanse.federation.masker import FRESH, digest
-from hanse.federation.secure_sums import (
+from hanse.wings.private import masks
+from hanse.wings.private.masker import FRESH, digest
+from hanse.wings.private.secure_sums import (
     LOSS_STEPS,
     MOST_CHANGE,
     MOST_LOSS,

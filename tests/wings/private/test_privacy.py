@@ -19,27 +19,43 @@ from hanse.base.errors import UserError
 from hanse.core import port
 from hanse.core.port import Ask, Gradient, Reply, Request, Roster, Score, Train, Trained
 from hanse.core.recipe import Recipe
-from hanse.core.table import Table
-from hanse.federation.account import AccountFile, Release, spent
+from hanse.federation.believed import TOO_LONG, Believed
 from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.federation.privacy import LEAVES, NOT_SAID, TOO_LONG, Believed, InState, Privacy, Private, clipped
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
 from hanse.reports.statement_privacy import _too_little, sitting_out
 from hanse.runs.config import TrainSection
 from hanse.runs.observers import mostly_refused
-from hanse.runs.privacy import same_accounting, told_used_up, used_up
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.rehearsal import rehearse
-from hanse.runs.round import LoopState
 from hanse.runs.run_record import load_run
+from hanse.runs.sat_out import told_used_up, used_up
 from hanse.runs.setup import build, settle_engine
+from hanse.wings.private.account import AccountFile, Release, spent
+from hanse.wings.private.budgets import PrivateGuard
+from hanse.wings.private.privacy import NOT_SAID, InState, Privacy, Private, clipped
 
 pytest.importorskip("dp_accounting")
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+# what becomes of each result under an account: docs/privacy.md shows this table
+LEAVES: dict[type[port.Result], str] = {
+    port.Trained: "the update is clipped and noised, and charged; an update of a private row stays with the client. "
+    "Loss, metrics and extras are left out; the number of samples is the one that the client joined with, and steps "
+    "follow from it and the recipe",
+    port.Derived: "each gradient is clipped and noised like an update, and charged",
+    port.Scored: "refused",
+    port.Counted: "refused",
+    port.Confused: "refused",
+    port.Answered: "passes where the question brings no models, since a policy then sees no samples; else refused",
+    port.Tested: "on a network empty: a test on no samples. In a simulation tests are measurements of whoever plays it",
+    port.SizeCommitted: "refused",
+    port.SizeAudited: "refused",
+    port.Masked: "the update in it was clipped, noised and charged before it was masked; the protocol's other messages "
+    "contain nothing of the samples",
+}
+PAGE = Path(__file__).parents[3] / "docs" / "privacy.md"
 RULE = Privacy(clip=1.0, epsilon=8.0, delta=1e-5, noise=2.0)
 WIDTH = 20_000
 START = torch.linspace(-1, 1, WIDTH)
@@ -553,10 +569,14 @@ def test_accounts_are_not_turned_on_or_off_on_resume(
 
 
 def test_accounts_count_as_they_did_on_resume() -> None:
-    kept = LoopState(3, Table.of(torch.zeros(1, 1)), np.zeros(1, np.int64), {}, accounts={1: RULE.opened()})
-    same_accounting(InState(RULE), kept)
+    kept = {1: RULE.opened()}
+    guard = PrivateGuard(experiment(4, GIVEN))
+    guard.terms, guard.accounts = RULE, InState(RULE)
+    guard.resumed(kept, 3, np.full(4, 20))
+    assert guard.accounts.accounts == kept
+    guard.terms = dataclasses.replace(RULE, unit="sample")
     with pytest.raises(UserError, match="unit: 'sample'"):
-        same_accounting(InState(dataclasses.replace(RULE, unit="sample")), kept)
+        guard.resumed(kept, 3, np.full(4, 20))
 
 
 def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_statement(tmp_path: Path) -> None:
@@ -705,8 +725,8 @@ def test_what_is_missing_is_named() -> None:
             "not with train.loss.weights 'balanced'",
         ),
         ({"federation": {"engine": "ray"}}, "not with federation.engine"),
-        ({"model": {"name": "tests.federation.test_privacy:normed"}}, "batch norm or other buffers"),
-        ({"model": {"name": "tests.federation.test_privacy:frozen"}}, "model.send = 'trainable'"),
+        ({"model": {"name": "tests.wings.private.test_privacy:normed"}}, "batch norm or other buffers"),
+        ({"model": {"name": "tests.wings.private.test_privacy:frozen"}}, "model.send = 'trainable'"),
     ],
 )
 def test_what_does_not_go_with_an_account_is_refused_with_the_reason(sections: Any, said: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rotation import rotating
 
 from hanse.base.errors import UserError
-from hanse.federation.account import KEPT, Account, AccountFile, Release, account_from, noise_for, spent
+from hanse.wings.private.account import KEPT, Account, AccountFile, Release, account_from, noise_for, spent
 
 dp = pytest.importorskip("dp_accounting")
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from hanse.core.part import Context, Part, State, View
 from hanse.core.port import Request, Train
-from hanse.federation.privacy import LEAST_CLIP, MOST_CLIP, WITHIN, Privacy
+from hanse.federation.believed import WITHIN
+from hanse.wings.private.privacy import LEAST_CLIP, MOST_CLIP, Privacy
 
 
 @dataclass(frozen=True)
