@@ -188,7 +188,7 @@ def test_a_loop_that_raises_on_samples_stands_still(tmp_path: Path) -> None:
 
     data = [ClientData(samples([0.1, 0.2], [0, 1]), num_classes=2) for _ in range(3)]
     here = network(tmp_path, data)
-    raising = member(tmp_path / "0", data[0], loop=Loop.of(fussy, "loop"), trusted=here.nodes[1].trusted)
+    raising = member(tmp_path / "0", data[0], loop=Loop.of(fussy, "loop"), trusted=here.nodes[1].guards[0].trusted)
     here = Network({**here.nodes, 0: raising})
     replies = asked(here, 0, step_at(raising, 0.5))
     assert [r.refused for r in replies] == [None] * 3
