@@ -23,7 +23,7 @@ class Command:
     """A command that a wing adds to ``hanse``.
 
     Attributes:
-        name: the word after ``hanse``.
+        name: the word after ``hanse``, or "audit" and the word after it.
         target: the import path ``"package.module:name"`` of a function, or of a ``typer.Typer`` with its own commands.
         panel: the heading under which ``hanse --help`` lists it.
         plays: whether it runs an experiment's code. Other commands only look, and import nothing that files name.

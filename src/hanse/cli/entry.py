@@ -330,10 +330,11 @@ app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
 for wing in wings():
     for command in wing.commands:
         added = target(command.target)
+        group, _, word = command.name.rpartition(" ")
         if isinstance(added, typer.Typer):
             app.add_typer(added, name=command.name, rich_help_panel=command.panel)
         else:
-            app.command(command.name, rich_help_panel=command.panel)(added)
+            {"": app, "audit": audit.app}[group].command(word, rich_help_panel=command.panel or None)(added)
 flowing(app)
 
 

@@ -56,7 +56,6 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.private import PrivateRow, private_arrays
 from hanse.federation.profiles import faults as profile_faults
-from hanse.federation.sizes import AuditFolder
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
@@ -393,7 +392,7 @@ class Node:
         self.federation: Federation = LocalFederation(
             mine, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
             policy=Loyal() if policy is None else policy, secret=secret,
-            run=job.run, attest=AuditFolder(self.folder).attest,
+            run=job.run, folder=self.folder,
         )  # fmt: skip
         self.home, self.recipe = folder, recipe
         for guard in guards:

@@ -328,7 +328,7 @@ class FederationSection(Section):
 
 
 class SizesSection(Section):
-    """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.runs.sizes`).
+    """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.wings.evidence.proved_sizes`).
 
     Attributes:
         proved: whether members must commit to their distinct samples before they train, and are audited. Until a member

@@ -1,4 +1,4 @@
-"""Guards: what wings put between a run's clients and its server, by the keys of ``[federation]`` that they read.
+"""Guards: what wings put between a run's clients and its server, by the settings that ask for it.
 
 A wing names a :class:`Guard` for its key as ``Wing(names={"guards": {key: path}})``. The core knows the keys, and
 neither their options nor what they do.
@@ -20,11 +20,11 @@ from hanse.learning.job import Problem
 from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
 
-KEYS = ("secure", "private")  # in the order in which their mistakes are listed
+KEYS = {"secure": "federation.secure", "private": "federation.private", "sizes": "sizes.proved"}
 
 
 class Guard:
-    """What a key of ``[federation]`` puts around a run's clients. This one changes nothing: override what you need.
+    """What a setting puts around a run's clients. This one changes nothing: override what you need.
 
     Args:
         experiment: the experiment, which has the key.
@@ -33,12 +33,14 @@ class Guard:
         terms: the key's options, checked, once :meth:`settle` has read them.
         groups: ``groups(seed, clients, round)`` says whose updates reach the server as one sum. None: it sees each.
         accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
+        sizes: a helper part that lets members prove their sizes, once :meth:`server` made it. None: claims count.
         clipping: a helper part that changes what training tasks say (its ``sent``). None: there is none.
     """
 
     groups: Callable[[int, Ints, int], list[Ints]] | None = None
     accounts: Any = None
     clipping: Any = None
+    sizes: Any = None
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
@@ -92,9 +94,11 @@ GUARDS: Mapping[str, type[Guard]] = Names({}, "guards")
 
 def guards_of(experiment: Experiment) -> dict[str, Guard]:
     """Return the guards that an experiment asks for, by key. Raises UserError if there is no wing for one of them."""
-    asked = [key for key in KEYS if getattr(experiment.federation, key) is not None]
+    section = experiment.federation
+    given = {"secure": section.secure, "private": section.private, "sizes": experiment.sizes.proved or None}
+    asked = [key for key in KEYS if given[key] is not None]
     if lost := [key for key in asked if key not in GUARDS]:
-        raise UserError(*(f"federation.{key}: needs a wing{absent() or ', and none reads it'}" for key in lost))
+        raise UserError(*(f"{KEYS[key]}: needs a wing{absent() or ', and none reads it'}" for key in lost))
     return {key: GUARDS[key](experiment) for key in asked}
 
 

@@ -37,7 +37,6 @@ from hanse.runs.arrivals import Underway, Waiting, joined
 from hanse.runs.exchange import Exchange, accepted, continued, merge, sent, training
 from hanse.runs.grants import Vesting, grant
 from hanse.runs.guards import Guard
-from hanse.runs.sizes import ProvedSizes
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ class Setup:
         min_replies: the fewest valid updates with which a round counts. With fewer, every row stays unchanged.
         waiting: when TRAIN ends, and what becomes of late updates.
         feedback: the object that tells clients the values of their updates. None: they are not told.
-        sizes: the object that asks clients to prove their numbers of samples. None: what they claim counts.
         grant: what the mint gives each new client, in units (a millionth of a token).
         vesting: the object that gives grants in parts. None: they are given at once.
         floor: the lowest balance that an account may reach, in units.
@@ -102,7 +100,6 @@ class Setup:
     min_replies: int = 0
     waiting: Waiting = field(default_factory=Waiting)
     feedback: Feedback | None = None
-    sizes: ProvedSizes | None = None
     grant: int = 0
     vesting: Vesting | None = None
     floor: int = 0
@@ -127,6 +124,11 @@ class Setup:
     def accounts(self) -> Any:
         """What keeps the accounts of a simulation's clients. None: they have none, or keep them themselves."""
         return next((guard.accounts for guard in self.guards if guard.accounts is not None), None)
+
+    @property
+    def sizes(self) -> Any:
+        """The part that asks clients to prove their numbers of samples. None: what they claim counts."""
+        return next((guard.sizes for guard in self.guards if guard.sizes is not None), None)
 
     @property
     def clipping(self) -> Any:

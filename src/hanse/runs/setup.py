@@ -62,7 +62,6 @@ from hanse.runs.judge import Judge, Root
 from hanse.runs.metrics import missing_metrics, refused_metrics
 from hanse.runs.round import Setup
 from hanse.runs.run_record import load_run
-from hanse.runs.sizes import ProvedSizes
 
 # clients on a network train themselves: numbers are those of one thread
 REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
@@ -84,7 +83,7 @@ class Blueprint:
         policy: the clients' policy.
         profiles: each client's role, costs and eagerness in a market. Empty: not given.
         refuse: the rule that refuses outlying updates. None: there is no such rule.
-        guards: what wings put around the clients, by the key of ``[federation]`` that asks for it.
+        guards: what wings put around the clients, by the key of the setting that asks for it.
         waiting: when TRAIN ends, and what becomes of late updates.
         device: where the table lies.
         about: descriptions of parts, behaviours and the policy.
@@ -496,8 +495,8 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
     federation: Federation = here if remote is None else remote
     for guard in guards.values() if remote is None else ():
         federation = guard.clients(federation, data.sizes)
-    if groups is None and (guards or remote is not None):
-        terms = next((guard.terms for guard in guards.values()), None)
+    if groups is None and ("private" in guards or remote is not None):
+        terms = guards["private"].terms if "private" in guards else None
         weighed = "noise" in in_slots(mechanism.weigh.needs, ["weigh"])
         half = experiment.federation.half_precision
         federation = Believed(federation, terms, recipe, problem.layout.size, half, weighed)
@@ -522,23 +521,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         min_replies=experiment.federation.min_replies,
         waiting=blueprint.waiting,
         feedback=Feedback() if experiment.clients.told else None,
-        sizes=_proving(experiment, remote is not None),
         grant=round(experiment.clients.grant * TOKEN),
         vesting=_vesting(experiment),
         floor=round(experiment.ledger.floor * TOKEN),
         about=blueprint.about,
         guards=tuple(guards.values()),
         kept=experiment.run.recomputable,
-    )
-
-
-def _proving(experiment: Experiment, remote: bool) -> ProvedSizes | None:
-    """Return the object that asks members to prove their sizes; None: their claims count."""
-    settings = experiment.sizes
-    if not settings.proved:
-        return None
-    return ProvedSizes(
-        settings.leaves, round(settings.bond * TOKEN), settings.repeats, frozenset(settings.auditors), fresh=remote
     )
 
 

@@ -11,14 +11,14 @@ import pytest
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.core.entry import Transaction
+from hanse.core.entry import BOND, KEPT, RETURNED, Transaction
 from hanse.core.port import AuditSize, Reply, SizeAudited, SizeCommitted
 from hanse.data.commitment import Commitment
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.ledger.run_ledger import reading
 from hanse.runs.replay import replay_books
-from hanse.runs.replay_bonds import Bonds
-from hanse.runs.sizes import AUDIT, BOND, COMMIT, KEPT, RETURNED, UNFINISHED
+from hanse.wings.evidence.proved_sizes import AUDIT, COMMIT, UNFINISHED
+from hanse.wings.evidence.replay_bonds import Bonds
 
 TOKEN = 1_000_000
 

@@ -22,8 +22,9 @@ from typing_extensions import TypedDict
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.core.declared import Count, Declared, Digest, UnsoundError
-from hanse.core.port import AuditSize, SizeAudited
+from hanse.core.port import AuditSize, CommitSize, SizeAudited, SizeCommitted
 from hanse.data.commitment import Commitment, Committed, attested, drawn, fault, packed
+from hanse.federation.local import LocalFederation, NoAnswerError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 QUESTION, SIGNED = "audit.json", "audit-signed.json"
 
 
-class AuditFaultError(Exception):
+class AuditFaultError(NoAnswerError):
     """The member cannot pass an audit, or not yet. The message becomes its refusal."""
 
 
@@ -75,6 +76,19 @@ def open_leaves(
         raise AuditFaultError(f"the auditor found: {wrong}")
     hashes = torch.from_numpy(packed([one.path for one in shown]))
     return SizeAudited(task.name, hashes, auditor, signature)
+
+
+def commits(here: LocalFederation, client: int, task: CommitSize) -> SizeCommitted:
+    """Return what a client answers when it is asked to commit to its samples."""
+    claim = here.claim(client, tag_key(here.secret, here.run or here.seed, client)).commitment
+    return SizeCommitted(task.name, claim.root.hex(), claim.size)
+
+
+def opens(here: LocalFederation, client: int, task: AuditSize) -> SizeAudited:
+    """Return what a client answers to an audit. Raises AuditFaultError as :func:`open_leaves`."""
+    key = tag_key(here.secret, here.run or here.seed, client)
+    attest = None if here.folder is None else AuditFolder(here.folder).attest
+    return open_leaves(task, here.claim(client, key), key, attest)
 
 
 class Question(TypedDict):

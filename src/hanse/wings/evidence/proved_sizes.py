@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import library
-from hanse.core.entry import MINT, Transaction, escrow
+from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow
 from hanse.core.entry import client as account_of
 from hanse.core.entry import tokens as say
 from hanse.core.part import Context, Part, State, View
-from hanse.core.port import AuditSize, CommitSize, Request, Roster, SizeAudited, SizeCommitted
+from hanse.core.port import AuditSize, CommitSize, Federation, Request, Roster, SizeAudited, SizeCommitted
 from hanse.core.table import Floats
 from hanse.data.commitment import Commitment, attested, drawn, misplaced, unpacked
+from hanse.runs.guards import Guard
 
 COMMIT, AUDIT = "size commitment", "size audit"  # the questions
-BOND, RETURNED, KEPT = "size bond", "bond returned", "bond kept"  # kinds of transactions
 UNKNOWN, COMMITTED, PROVED, FAILED = range(4)  # how a member stands
 UNFINISHED = "the run ended before its audit did"
 NEEDS_KEYS = "sizes.auditors: their signatures need the package 'cryptography'; 'pip install cryptography'"
@@ -213,3 +213,14 @@ def _copied(state: State) -> dict[str, NDArray[np.int64]]:
 def _released(client: int, units: int, to: str, kind: str, memo: str) -> Transaction:
     """Return the transaction that moves a client's bond out of escrow."""
     return Transaction(f"{kind}/{client}", kind, ((escrow(client), -units), (to, units)), memo)
+
+
+class SizesGuard(Guard):
+    """Members that prove how many samples they have."""
+
+    def server(self, inner: Federation, remote: bool, size: int) -> Federation:
+        """Return the federation itself, now that it is known where its clients are."""
+        said = self.experiment.sizes
+        bond = round(said.bond * TOKEN)
+        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, frozenset(said.auditors), fresh=remote)
+        return inner

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hanse.base.files import table
-from hanse.core.entry import MINT, TOKEN, Transaction
+from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction
 from hanse.core.entry import tokens as say
 from hanse.data.commitment import Commitment, attested
 from hanse.runs.config import SizesSection
-from hanse.runs.sizes import BOND, KEPT, RETURNED, UNFINISHED, signature_fault
+from hanse.wings.evidence.proved_sizes import UNFINISHED, signature_fault
 
-BONDS = frozenset({BOND, RETURNED, KEPT})  # kinds of transactions
 _COMMITTED = re.compile(r"([1-9][0-9]*) samples, root ([0-9a-f]{64})")
 _PASSED = re.compile(
     r"([1-9][0-9]*) leaves opened, seed ([0-9a-f]{64})(?:, auditor ([0-9a-f]{64}), signature ([0-9a-f]{128}))?"
@@ -44,12 +43,9 @@ class Bonds:
     over: set[str] = field(default_factory=set)
 
     @staticmethod
-    def of(config: Mapping[str, Any]) -> Bonds | None:
-        """Return the state of a run's bonds before its first transaction, or None if the run does not prove sizes."""
-        settings = table(config, "sizes")
-        if settings.get("proved") is not True:
-            return None
-        section = SizesSection(**settings)
+    def of(config: Mapping[str, Any]) -> Bonds:
+        """Return the state of a run's bonds before its first transaction; the run proves sizes."""
+        section = SizesSection(**table(config, "sizes"))
         return Bonds(round(section.bond * TOKEN), section.leaves, frozenset(section.auditors))
 
     def wrong(self, transaction: Transaction, ended: bool) -> str:
