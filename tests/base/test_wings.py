@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
+import torch
 
 from hanse.base import wings
 from hanse.base.errors import UserError, import_path
+from hanse.data.samples import Samples
+from hanse.federation.node import ACCOUNT, Assignment, ClientData, Node
 
 GONE = "hanse.wings.of_a_deleted_folder:WING"
 
@@ -40,3 +44,10 @@ def test_a_wing_that_cannot_be_imported_is_an_error(points: list[EntryPoint]) ->
     points.append(EntryPoint("broken", "hanse.base.wings:no_such_wing", wings.GROUP))
     with pytest.raises(AttributeError):
         wings.wings()
+
+
+def test_an_account_without_its_wing_answers_nothing(points: list[EntryPoint], tmp_path: Path) -> None:
+    (tmp_path / ACCOUNT).write_text("{}")
+    mine, job = Samples(torch.zeros(2, 3), torch.tensor([0, 1])), Assignment("a", 0, 4, 0, {"name": "logistic"}, {})
+    with pytest.raises(UserError, match=ACCOUNT):
+        Node(ClientData(mine, num_classes=2), job, tmp_path)

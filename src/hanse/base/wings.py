@@ -42,8 +42,10 @@ class Wing:
     Attributes:
         name: the wing's name, as ``hanse list`` shows it.
         commands: commands of ``hanse``.
-        names: for each kind of part ("models", "sources", "source_options", "behaviours"), import paths by the names
-            that they get.
+        names: for each kind of part, import paths by the names that they get. In an experiment's file: "models",
+            "sources", "source_options", "behaviours". By the core, under the names of settings and questions: "guards"
+            (:mod:`hanse.runs.guards`), "node_guards" (:mod:`hanse.federation.node`), "answers"
+            (:mod:`hanse.federation.local`), "replays" (:mod:`hanse.runs.replay`); "flower": names of ``hanse.flower``.
     """
 
     name: str
@@ -69,7 +71,7 @@ def _found() -> tuple[tuple[Wing, ...], str]:
                 raise
             package = point.dist.name if point.dist is not None else point.name
             lost.setdefault(package, []).append(point.name)
-    gets = "; not here: the wing {}: pip install --force-reinstall --no-deps {}"
+    gets = "; wings not here: {} (pip install --force-reinstall --no-deps {})"
     return tuple(found), "".join(gets.format(", ".join(names), package) for package, names in lost.items())
 
 
