@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hanse.cli.attack import sentences
-from hanse.lab.attack import search, small
+from hanse.wings.attack.attack_command import sentences
+from hanse.wings.attack.search import search, small
 
 TRIES, SEEDS = 100, 5
 ROOT = Path(__file__).resolve().parent.parent

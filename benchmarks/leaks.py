@@ -35,13 +35,13 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 import hanse
-from hanse.federation.privacy import Privacy, clipped
 from hanse.learning.job import SeatJob
 from hanse.learning.loop import LoopEngine
-from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequential import SequentialEngine
 from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import build, settle_engine
+from hanse.wings.private.privacy import Privacy, clipped
+from hanse.wings.private.private_loop import dp_sgd
 
 CLIENTS, HELD, STEPS, WORLDS = 12, 50, 600, 32
 CASTS: dict[str, dict[str, Any]] = {

@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import hanse
 from hanse.data import build
-from hanse.federation.masker import Trusted
 from hanse.federation.node import ClientData
 from hanse.flower.agreed import agree
 from hanse.flower.client import client_app
 from hanse.flower.rehearsal import InProcessGrid
 from hanse.flower.server import play
 from hanse.ledger.witness import Witness
+from hanse.wings.private.masker import Trusted
 
 
 class Clock:

@@ -21,9 +21,9 @@ import hanse
 import hanse.runs.setup
 from hanse.base.errors import UserError
 from hanse.data import build
-from hanse.federation.masker import Trusted
 from hanse.flower import ClientData
 from hanse.ledger.witness import Witness
+from hanse.wings.private.masker import Trusted
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from test_flower_in_process import over_flower
 
 import hanse
 from hanse.data import build
-from hanse.federation.account import AccountFile, Release, spent
 from hanse.federation.node import ClientData
+from hanse.wings.private.account import AccountFile, Release, spent
 
 N = 5
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
-from hanse.core.entry import TOKEN
+from hanse.core.entry import BOND, KEPT, RETURNED, TOKEN
 from hanse.federation.behaviour import Liar
 from hanse.federation.node import ClientData
 from hanse.flower.client import client_app
@@ -23,7 +23,7 @@ from hanse.flower.rehearsal import NetworkRehearsal, rehearse_network
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.replay import replay_books
 from hanse.runs.round import finish, play_round
-from hanse.runs.sizes import BOND, FAILED, KEPT, PROVED, RETURNED, UNFINISHED
+from hanse.wings.evidence.proved_sizes import FAILED, PROVED, UNFINISHED
 
 AUDITOR = Ed25519PrivateKey.generate()
 DATA: dict[int, ClientData] = {}

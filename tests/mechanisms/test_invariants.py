@@ -17,8 +17,9 @@ import hanse
 from hanse.core.book import Book
 from hanse.core.entry import TOKEN, client
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View
-from hanse.core.port import Roster, Trained
+from hanse.core.port import Reply, Request, Roster, Trained
 from hanse.core.table import Seats, Table, Updates
+from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.flower.arrays import Form
 from hanse.flower.valued.mechanism import OfReplies, Watched
 from hanse.flower.valued.worth import ByFunction
@@ -27,6 +28,18 @@ from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.value import GTG, Banzhaf, Exact, FirstOrder, LeaveOneOut, Mixture, MonteCarlo, Path
 from hanse.runs.round import finish, first_state, play_round
 from hanse.runs.setup import build, settle_engine
+
+
+@dataclass(frozen=True)
+class Scaled(OfSome):
+    """Clients whose updates have another length."""
+
+    scale: float = 1.0
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        if me.id not in self.clients:
+            return reply
+        return with_updates(request, reply, lambda t, r: replace(r, row=t.start + self.scale * (r.row - t.start)))
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ def played(draw: np.random.Generator) -> tuple[Any, list[View], Book]:
     base = replace(fedavg() if draw.random() < 0.7 else fedprox(), select=replace(fedavg().select, clients_per_round=n))
     mechanism = replace(base, weigh=weigh, value=VALUES[draw.integers(len(VALUES))], settle=pay)
     scale = float(draw.choice([0.1, 3.0, 10.0, 50.0]))
-    behaviour = {"deviant": {"clients": [int(draw.integers(n))], "sends": "trained", "scale": scale}}
+    behaviour = {f"{__name__}:Scaled": {"clients": [int(draw.integers(n))], "scale": scale}}
     experiment = hanse.Experiment(
         data={"clients": n, "partition": str(draw.choice(["iid", "dirichlet"])), "seed": int(draw.integers(100))},
         model="logistic",

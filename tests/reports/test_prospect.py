@@ -8,7 +8,7 @@ from hanse.base.errors import UserError
 from hanse.core.port import Train
 from hanse.reports.prospect import prospect
 from hanse.runs.config import Experiment
-from hanse.runs.privacy import private_of
+from hanse.runs.guards import settled
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build, settle_engine
 
@@ -51,7 +51,8 @@ def test_the_noise_that_is_foretold_is_as_long_as_the_noise_that_comes(unit: str
     state = first_state(setup)
     played = play_round(setup, state)
     updates, old = played.view.trained, state.table.rows[0]
-    rule, recipe, sizes = private_of(given, setup.data.sizes), given.train.recipe, setup.data.sizes
+    recipe, sizes = given.train.recipe, setup.data.sizes
+    rule = settled(given, sizes)["private"].terms
     learned = [rule.of(c).longest(int(n), recipe, recipe.lr, Train(0, 0, old)) for c, n in enumerate(sizes)]
     for client in range(4):
         said = [float(one) for one in re.findall("([0-9.e+]+) times", prospect(given, client).gives[-1])]

@@ -13,7 +13,7 @@ from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.value import GTG
 from hanse.runs.config import Experiment
-from hanse.runs.privacy import private_of
+from hanse.runs.guards import settled
 from hanse.runs.setup import build, settle_engine
 
 
@@ -298,8 +298,7 @@ def test_what_must_be_a_table_is_said_with_one_that_is_allowed(given: Any) -> No
         allowed = tomllib.loads(f"table = {shown}")["table"]
         played = Experiment(**{"mechanism": "fedavg", section: {below: allowed} if below else allowed})
         if key == "federation.private":
-            assert (rule := private_of(played)) is not None
-            assert rule.clip == 1.0
+            assert settled(played)["private"].terms.clip == 1.0
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hanse.base.import_trust import OWN, is_looking, own_things
+from hanse.base.wings import absent
 
 
 def _printable(line: str) -> str:
@@ -164,7 +165,8 @@ def of_file(wrong: OSError) -> UserError | MachineError:
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the allowed word most like ``word``, or the whole list if none is similar.
 
-    The text begins with a semicolon, so it can be appended to an error message.
+    The text begins with a semicolon, so it can be appended to an error message. It ends with the wings that are absent,
+    since the word may be one of theirs (:func:`hanse.base.wings.absent`).
 
     Examples:
         >>> nearest("gtflatt", ["gtflat", "samples"])
@@ -174,7 +176,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     """
     names = sorted(allowed)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names)}"
+    return (f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names)}") + absent()
 
 
 def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., Any]:

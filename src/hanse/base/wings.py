@@ -23,7 +23,7 @@ class Command:
     """A command that a wing adds to ``hanse``.
 
     Attributes:
-        name: the word after ``hanse``.
+        name: the word after ``hanse``, or "audit" and the word after it.
         target: the import path ``"package.module:name"`` of a function, or of a ``typer.Typer`` with its own commands.
         panel: the heading under which ``hanse --help`` lists it.
         plays: whether it runs an experiment's code. Other commands only look, and import nothing that files name.
@@ -42,8 +42,10 @@ class Wing:
     Attributes:
         name: the wing's name, as ``hanse list`` shows it.
         commands: commands of ``hanse``.
-        names: for each kind of part ("models", "sources", "source_options", "behaviours"), import paths by the names
-            that they get.
+        names: for each kind of part, import paths by the names that they get. In an experiment's file: "models",
+            "sources", "source_options", "behaviours". By the core, under the names of settings and questions: "guards"
+            (:mod:`hanse.runs.guards`), "node_guards" (:mod:`hanse.federation.node`), "answers"
+            (:mod:`hanse.federation.local`), "replays" (:mod:`hanse.runs.replay`); "flower": names of ``hanse.flower``.
     """
 
     name: str
@@ -58,20 +60,33 @@ def target(path: str) -> Any:
 
 
 @cache
-def wings() -> tuple[Wing, ...]:
-    """Return the wings that are installed, in the order of their names.
-
-    An entry point whose package is not there is left out: hanse's own wings can be deleted from a checkout. Any other
-    error of a wing's module is raised.
-    """
-    found = []
+def _found() -> tuple[tuple[Wing, ...], str]:
+    """Return what :func:`wings` and :func:`absent` do."""
+    found, lost = [], dict[str, list[str]]()
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             found.append(point.load())
         except ModuleNotFoundError as wrong:
             if wrong.name is None or not f"{point.module}.".startswith(f"{wrong.name}."):
                 raise
-    return tuple(found)
+            package = point.dist.name if point.dist is not None else point.name
+            lost.setdefault(package, []).append(point.name)
+    gets = "; wings not here: {} (pip install --force-reinstall --no-deps {})"
+    return tuple(found), "".join(gets.format(", ".join(names), package) for package, names in lost.items())
+
+
+def wings() -> tuple[Wing, ...]:
+    """Return the wings that are installed, in the order of their names.
+
+    An entry point whose package is not there is left out: hanse's own wings can be deleted from a checkout. Any other
+    error of a wing's module is raised.
+    """
+    return _found()[0]
+
+
+def absent() -> str:
+    """Return how to get the wings that were deleted, for an error about an unknown name; "" if all are here."""
+    return _found()[1]
 
 
 class Names(Mapping[str, Any]):

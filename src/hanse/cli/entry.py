@@ -27,8 +27,8 @@ from hanse.base.errors import MachineError, PartError, UserError, first_line, of
 from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking, own_modules
 from hanse.base.terminal import plainly
-from hanse.base.wings import target, wings
-from hanse.cli import attack, audit, crate, doctor, invoice, ledger, receipt, statement, sweep
+from hanse.base.wings import absent, target, wings
+from hanse.cli import audit, crate, doctor, invoice, ledger, receipt, statement, sweep
 from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
 from hanse.flower import new
 
@@ -49,7 +49,7 @@ Track = Annotated[
     list[str] | None, typer.Option("--track", help="Also log to tensorboard, mlflow or wandb; may be repeated.")
 ]
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
-RUNS = ("run", "resume", "sweep", "attack", "list", "demo")
+RUNS = ("run", "resume", "sweep", "list", "demo")
 # what is looked for among the commands, and is not there
 PAPERS = "it comes with hanse-papers, the folder papers of a clone: pip install -e papers"
 ELSEWHERE = {"value": "it is a function of Python, hanse.value", "reproduce": PAPERS, "theory": PAPERS}
@@ -320,7 +320,6 @@ def report(
 
 app.command(rich_help_panel=START)(doctor.doctor)
 app.command(rich_help_panel=RUN)(sweep.sweep)
-app.command(rich_help_panel=RUN)(attack.attack)
 app.command(rich_help_panel=LOOK)(statement.statement)
 app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(crate.crate)
@@ -331,10 +330,11 @@ app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
 for wing in wings():
     for command in wing.commands:
         added = target(command.target)
+        group, _, word = command.name.rpartition(" ")
         if isinstance(added, typer.Typer):
             app.add_typer(added, name=command.name, rich_help_panel=command.panel)
         else:
-            app.command(command.name, rich_help_panel=command.panel)(added)
+            {"": app, "audit": audit.app}[group].command(word, rich_help_panel=command.panel or None)(added)
 flowing(app)
 
 
@@ -345,8 +345,8 @@ def _usage(wrong: Any) -> str:
         re.sub(r"( Did you mean [^?]*\?) \(?Did you mean .*", r"\1", wrong.format_message()).removesuffix(".")
         or "a command is missing"
     )
-    if (missing := re.match(r"No such command '(\w+)'", line)) and missing[1] in ELSEWHERE:
-        line = f"{missing[0]}: {ELSEWHERE[missing[1]]}"
+    if missing := re.match(r"No such command '(\w+)'", line):
+        line = f"{missing[0]}: {ELSEWHERE[missing[1]]}" if missing[1] in ELSEWHERE else f"{line}{absent()}"
     context = getattr(wrong, "ctx", None)
     return line if context is None else f"{line} (see '{context.command_path} --help')"
 

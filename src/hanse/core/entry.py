@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 TOKEN = 1_000_000  # units of one token
 MINT = "mint"  # where grants come from: the only account that may go below its floor
+BOND, RETURNED, KEPT = BONDS = ("size bond", "bond returned", "bond kept")  # kinds of transactions of proved sizes
 LOG = "transactions.jsonl"  # in a run directory: the book, a line for each transaction
 CLOSE = "close"  # step and kind of the line that closes a round; it moves nothing
 COMMIT = "commit"  # step and kind of the line that says what a run was committed to before it began; it moves nothing

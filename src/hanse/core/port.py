@@ -252,7 +252,7 @@ class AuditSize:
 
 @dataclass(frozen=True)
 class Mask:
-    """A step of masking an update, so only a group's sum is seen (:mod:`hanse.federation.masker`).
+    """A step of masking an update, so only a group's sum is seen (:mod:`hanse.federation.mask_steps`).
 
     Attributes:
         name: "keys", "shares", "sum" or "open".

@@ -117,6 +117,7 @@ class Behaviour(Protocol):
             me: the client.
             round: the round's number.
             sets: in a simulation, the server's samples: "judge" for validation, "public" for tests. Only what there is.
+                If the behaviour names one as its attribute ``trains_on`` ("own": none), a run without it is refused.
         """
         return None
 

@@ -7,8 +7,9 @@ difference. A node on a network also uses it, for its one client.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, gated, out_of_memory
+from hanse.base.wings import Names
 from hanse.core import port
 from hanse.core.recipe import Recipe
 from hanse.data.commitment import Committed, commit
@@ -26,11 +28,14 @@ from hanse.federation.augmented import augmented
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.federation.codec import Traffic
 from hanse.federation.policy import Loyal, answer
-from hanse.federation.sizes import AuditFaultError, open_leaves, tag_key
 from hanse.learning.client_payloads import half_of, unsound
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows, batch_plan, smallest_batch
 
 _Key = tuple[int, int | str]  # a client, and the number of a seat or the name of a question
+
+
+# what wings answer: by the name of a task's class, answer(federation, client, task), which may raise NoAnswerError
+ANSWERS: Mapping[str, Any] = Names({}, "answers")
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,7 @@ class LocalFederation:
         profiles: one for each client, or none at all (:mod:`hanse.federation.profiles`).
         secret: the participant's secret, on a network (:mod:`hanse.federation.node`); empty in a simulation.
         run: the run's name, on a network.
-        attest: a function that fetches an auditor's signature (:mod:`hanse.federation.sizes`). None: a simulation,
-            which audits itself.
+        folder: the participant's folder of the run, on a network. None: a simulation.
     """
 
     data: FederatedData
@@ -63,7 +67,7 @@ class LocalFederation:
     profiles: Sequence[Mapping[str, Any]] = ()
     secret: bytes = field(default=b"", repr=False)
     run: str = ""
-    attest: Callable[[port.AuditSize], tuple[str, str]] | None = None
+    folder: Path | None = None
     _clients: port.Roster = field(init=False, repr=False)
     _traffic: Traffic = field(default_factory=Traffic, init=False, repr=False)
 
@@ -142,7 +146,7 @@ class LocalFederation:
         down = self._traffic.down(round, request)
         try:
             results = tuple(self._result(round, request.client, t, ready) for t in request.tasks)
-        except _NoAnswerError as reason:
+        except NoAnswerError as reason:
             return port.Reply(request.client, refused=str(reason), bytes_down=down)
         most = self._authorise(round, request)
         return port.Reply(request.client, results, None, most, down, self._traffic.up(request, results))
@@ -346,7 +350,7 @@ class LocalFederation:
         if isinstance(task, port.Score | port.Train):
             result = ready[client, task.seat if isinstance(task, port.Train) else task.name]
             if isinstance(result, str):
-                raise _NoAnswerError(result)
+                raise NoAnswerError(result)
             return result
         if isinstance(task, port.Ask):
             told = dict(task.values)
@@ -360,25 +364,22 @@ class LocalFederation:
                 }
             said = answer(self.policy, task.name, self._me(client), round, told)
             if said is None:
-                raise _NoAnswerError(f"its policy does not answer '{task.name}'")
+                raise NoAnswerError(f"its policy does not answer '{task.name}'")
             return port.Answered(task.name, said)
-        if isinstance(task, port.Mask):  # a node answers these (hanse.federation.masker)
-            raise _NoAnswerError("nothing is masked in this process")
+        if isinstance(task, port.Mask):  # a node's guard answers these
+            raise NoAnswerError("nothing is masked in this process")
+        if isinstance(task, port.CommitSize | port.AuditSize):
+            if (name := type(task).__name__) not in ANSWERS:
+                raise NoAnswerError(f"no wing here answers {name}")
+            found: port.Result = ANSWERS[name](self, client, task)
+            return found
         assert not isinstance(task, port.Test)  # answered apart
-        if isinstance(task, port.CommitSize):
-            claim = self._claim(client).commitment
-            return port.SizeCommitted(task.name, claim.root.hex(), claim.size)
-        if isinstance(task, port.AuditSize):
-            try:
-                return open_leaves(task, self._claim(client), self._tag_key(client), self.attest)
-            except AuditFaultError as reason:
-                raise _NoAnswerError(str(reason)) from None
         pool, [index] = self.data.pool([client], task.share)
         share = Share(pool, index).limited(task.limit, self.seed, round, client)
         if isinstance(task, port.Nearest):
             return nearest(task, share, self.engine)
         if self.data.num_classes is None and not isinstance(task, port.Gradient):
-            raise _NoAnswerError("confusion counts were asked for, but the targets are not classes")
+            raise NoAnswerError("confusion counts were asked for, but the targets are not classes")
         with gated(f"round {round}: client {self._who(client)}: the model fails on its samples"):
             if isinstance(task, port.Gradient):
                 return gradient(task, share, self.problem)
@@ -389,14 +390,15 @@ class LocalFederation:
         name = self._clients[client].name
         return str(client) if name == f"client {client}" else f"{client} ({name})"
 
-    def _tag_key(self, client: int) -> bytes:
-        """Return the key of a client's sample tags."""
-        return tag_key(self.secret, self.run or self.seed, client)
+    def claim(self, client: int, key: bytes) -> Committed:
+        """Return what a client commits to: its distinct train samples, perhaps falsified by a behaviour.
 
-    def _claim(self, client: int) -> Committed:
-        """Return what a client commits to: its distinct train samples, perhaps falsified by a behaviour."""
+        Args:
+            client: the client.
+            key: the key of its samples' tags.
+        """
         pool, [index] = self.data.pool([client])
-        held = commit(pool.take(index), self._tag_key(client))
+        held = commit(pool.take(index), key)
         for behaviour in self.behaviours:
             held = _call(behaviour, "claims", Committed, self._me(client), held)
         return held
@@ -440,5 +442,5 @@ def _call(behaviour: Behaviour, method: str, kind: Any, *given: Any) -> Any:
     return result
 
 
-class _NoAnswerError(Exception):
+class NoAnswerError(Exception):
     """The client cannot answer; the message becomes its refusal."""

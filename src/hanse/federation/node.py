@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import torch
@@ -29,13 +29,11 @@ from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.base.files import ASKED, ASKED_HEAD, private_folder, write_whole
 from hanse.base.import_trust import from_message
+from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.history import NEVER
 from hanse.core.port import (
-    Ask,
     Federation,
-    Mask,
-    OnModels,
     Reply,
     Request,
     Result,
@@ -51,24 +49,18 @@ from hanse.core.recipe import Recipe
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
 from hanse.data.samples import Samples, first_gap
-from hanse.federation.account import AccountFile
 from hanse.federation.answers import mixed
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
-from hanse.federation.masker import MEMBERS, Masker, Trusted
 from hanse.federation.policy import Loyal
-from hanse.federation.privacy import InFile, Privacy, Private, answering
 from hanse.federation.private import PrivateRow, private_arrays
 from hanse.federation.profiles import faults as profile_faults
-from hanse.federation.secure_sums import MOST_SAMPLES, Summand, in_words, summand
-from hanse.federation.sizes import AuditFolder
 from hanse.learning.job import Engine, Problem
-from hanse.learning.loop import LOOP, Loop, LoopEngine
+from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
-from hanse.learning.private_loop import dp_sgd
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.ledger import witness
@@ -78,7 +70,8 @@ from hanse.ledger.receipts import Receipt, contradiction, newest, write_receipts
 BEST = "own model"
 # what a participant draws its noise from; it is never sent
 SECRET, SECRET_BYTES = "secret.key", 32
-ACCOUNT, ACCOUNT_LOCK = "privacy.json", "privacy.lock"  # its privacy account, over all runs
+# its privacy account, over all runs, and the members with whose updates its own may be summed: what a wing reads
+ACCOUNT, ACCOUNT_LOCK, MEMBERS = "privacy.json", "privacy.lock", "members.txt"
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
 OPERATORS = "operators"  # the folder next to it with the operators' keys that are pinned
 # the agreements that its owner has signed, and what went beyond them
@@ -181,7 +174,6 @@ class ClientData:
         )
 
 
-NOT_SUMMED = "it has no update that can be summed; its own log says why"
 MOST_CLIENTS = 1_000_000  # a node keeps a number for each
 
 
@@ -298,6 +290,36 @@ def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:
     }
 
 
+class NodeGuard(Protocol):
+    """What a wing puts around a node: ``Wing(names={"node_guards": {name: path}})``.
+
+    It is made for each message: ``make(job, folder, samples, trusted, private)``, the last two as for :class:`Node`.
+    """
+
+    def trains(self, problem: Problem, recipe: Recipe, loop: Loop | None) -> Loop | None:
+        """Return the participant's training loop; None: hanse's training is used. Raises UserError."""
+
+    def around(self, inner: Federation, recipe: Recipe, sizes: NDArray[np.int64], secret: bytes) -> Federation:
+        """Return the participant's federation of one, wrapped; ``sizes [N]`` has its own number of samples."""
+
+    def answers(self, node: Node, round: int, request: Request) -> Reply | None:
+        """Return the answer to a request that its federation is not to see; None for others. Raises WireError."""
+
+    @staticmethod
+    def checked(private: Mapping[str, Any]) -> Any:
+        """Return the participant's own privacy settings as a node takes them. Raises UserError."""
+
+
+NODE_GUARDS: Mapping[str, Any] = Names({}, "node_guards")
+
+
+def own_terms(private: Mapping[str, Any]) -> Any:
+    """Return a participant's own privacy settings, as :class:`Node` takes them. Raises UserError."""
+    if "private" not in NODE_GUARDS:
+        raise UserError(f"client_app: private: needs a wing{absent()}")
+    return NODE_GUARDS["private"].checked(private)
+
+
 class Node:
     """Answers requests for one participant in one run.
 
@@ -312,7 +334,7 @@ class Node:
             is followed.
         trusted: the members with whose updates the participant's own may be summed. The participant's updates are then
             sent only in such sums, and it answers no questions about models on its samples; its answer to a test is
-            empty, as if it had no test samples. None: updates are sent unmasked.
+            empty, as if it had no test samples. None: those that ``members.txt`` in the folder names, if it is there.
         private: the participant's own privacy settings, which override those of ``job``. None: the settings of ``job``.
 
     Raises:
@@ -339,26 +361,29 @@ class Node:
         behaviours: Sequence[Behaviour] = (),
         loop: Loop | None = None,
         own: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
-        trusted: Trusted | None = None,
-        private: Privacy | None = None,
+        trusted: Any = None,
+        private: Any = None,
     ) -> None:
+        guards: list[NodeGuard] = [
+            make(job, folder, len(data.train), trusted, private) for make in NODE_GUARDS.values()
+        ]
+        kept = [name for name in (ACCOUNT, MEMBERS) if (folder / name).exists()]
+        if "private" not in NODE_GUARDS and (
+            kept or any(given is not None for given in (trusted, private, job.private))
+        ):
+            raise UserError(f"{', '.join(kept) or 'federation.private'}: needs a wing{absent()}")
+        self.guards = guards
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         mine = _Own.of(data, job.client, job.num_clients)
-        rule = answering(AccountFile(folder / ACCOUNT), private, job.private)
-        rule = None if rule is None else rule.of(job.client).bearing(job.num_clients, len(data.train))
         train = dict(job.train)
         with from_message(own):
             problem = _problem(job, train.pop("loss", None), mine, is_text(data.train))
             if (named := train.pop("loop", None)) is not None and loop is None:
                 loop = Loop.of(named, "train.loop")
         recipe: Recipe = call(Recipe, train, "train")
-        if rule is not None and rule.noise is not None and rule.unit == "sample":
-            if loop is not None:
-                raise UserError("a training loop of one's own is not DP-SGD: leave it out, or take the unit 'client'")
-            if recipe.optimizer != "sgd":
-                raise UserError(f"train.optimizer: '{recipe.optimizer}': must be 'sgd': DP-SGD steps as SGD")
-            loop = dp_sgd(problem, rule.clip, rule.noise, fresh=True)
+        for guard in guards:
+            loop = guard.trains(problem, recipe, loop)
         plain = SequentialEngine(problem, threads=1)
         engine: Engine = plain if loop is None else LoopEngine(plain, loop)
         self.problem, self.data = problem, data
@@ -367,12 +392,11 @@ class Node:
         self.federation: Federation = LocalFederation(
             mine, problem, engine, recipe, job.seed, behaviours=behaviours, profiles=profiles,
             policy=Loyal() if policy is None else policy, secret=secret,
-            run=job.run, attest=AuditFolder(self.folder).attest,
+            run=job.run, folder=self.folder,
         )  # fmt: skip
-        self.home, self.trusted, self.recipe = folder, trusted, recipe
-        if rule is not None:
-            account = InFile(AccountFile(folder / ACCOUNT), rule)
-            self.federation = Private(self.federation, rule, account, recipe, mine.sizes, job.seed, secret, own=True)
+        self.home, self.recipe = folder, recipe
+        for guard in guards:
+            self.federation = guard.around(self.federation, recipe, mine.sizes, secret)
 
     def answer(self, round: int, message: Message, permit: Callable[[Request], None] = lambda request: None) -> Message:
         """Answer one packed request with a packed reply.
@@ -398,12 +422,9 @@ class Node:
         changed = note_own_data(self.folder, round, self.data.fingerprint)
         if changed is not None:
             logging.getLogger(__name__).warning("%s", changed)
-        if self.trusted is not None:
-            _refuse_in_the_clear(request)
-            if tests := tuple(Tested(task.name, None, None, 0) for task in request.tasks if isinstance(task, Test)):
-                return pack(Reply(self.job.client, tests))
-        if request.tasks and isinstance(request.tasks[0], Mask):
-            return pack(self._masked(round, request, request.tasks[0]))
+        for guard in self.guards:
+            if (instead := guard.answers(self, round, request)) is not None:
+                return pack(instead)
         self._move_rows(round, request)
         request = dataclasses.replace(request, tasks=tuple(self._with_own_row(t) for t in request.tasks))
         replies = self.federation.exchange(round, [request], None, None)
@@ -416,71 +437,6 @@ class Node:
         # what the message weighed, and when it came, is for the server to say
         answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)
         return pack(answer, half=self.job.half)
-
-    @cached_property
-    def masker(self) -> Masker:
-        """The masker, which answers the steps of masked sums."""
-        alike = dataclasses.replace(self.job, client=0).to_json()
-        return Masker(
-            self.folder.parent, witness.Witness(self.home), self.trusted, self.job.run, alike, self.job.client
-        )
-
-    def _masked(self, round: int, request: Request, task: Mask) -> Reply:
-        """Answer a step of masking; besides "sum" there may be questions.
-
-        Raises:
-            WireError: this node takes no part in such a sum (:mod:`hanse.federation.masker`).
-        """
-        masker, others = self.masker, request.tasks[1:]
-        if task.name != "sum":
-            simple = {"keys": masker.keys, "shares": masker.shares, "open": masker.open}
-            if task.name not in simple or others:
-                raise WireError(f"'{task.name}': no step of masking, or one with other questions")
-            return Reply(self.job.client, (simple[task.name](round, task),))
-        if self.recipe.remembers:
-            raise WireError("training that goes by each member's own last training is not the same for all")
-        fresh = masker.before_sum(round, task)
-        assert task.train is not None  # before_sum looks
-        asked = dataclasses.replace(request, tasks=(task.train, *others) if fresh else others)
-        replies, failed = self._exchanged(round, asked)
-        if failed and fresh and others:  # what else was asked is answered as if training had not failed
-            replies, _ = self._exchanged(round, dataclasses.replace(request, tasks=others))
-        if not replies and not failed:
-            return Reply(self.job.client, refused="silent")
-        reply = dataclasses.replace(
-            replies[0] if replies else Reply(self.job.client), bytes_down=0, bytes_up=0, arrival=None
-        )
-        if not fresh and reply.refused is None:
-            return dataclasses.replace(reply, results=(masker.sum(round, task, None, 0), *reply.results))
-        beside = reply.results if failed else reply.results[1:]
-        found = failed or reply.refused or summand(asked, reply, self.problem.layout.size, None)
-        if not isinstance(found, Summand):  # a reason may be made of samples, unless it comes from the account
-            log = logging.getLogger(__name__)
-            log.warning("round %d: nothing of this node is summed: %s", round, found)
-            if reply.refused is not None:
-                return Reply(self.job.client, refused=found if isinstance(self.federation, Private) else NOT_SUMMED)
-            # whether a model makes training fail would tell of samples: nobody but the group learns of it
-            said = [one.num_samples for one in reply.results if isinstance(one, Trained)]
-            samples = float(said[0] if said and 0 <= said[0] <= MOST_SAMPLES else len(self.data.train))
-            if samples > MOST_SAMPLES:
-                return Reply(self.job.client, refused=NOT_SUMMED)
-            still = Trained(task.train.seat, task.train.start, samples, None, 0)
-            found = Summand(reply, 0, task.train.start, still)
-        words = masker.sum(round, task, in_words(found.trained, found.start), found.trained.num_samples)
-        return dataclasses.replace(reply, results=(words, *beside))
-
-    def _exchanged(self, round: int, request: Request) -> tuple[Sequence[Reply], str]:
-        """Return what the participant's federation of one answers, and why training failed; "" if it did not."""
-        try:
-            replies = self.federation.exchange(round, [request], None, None)
-        except Exception as wrong:  # of whatever class: a server may choose the model for which it is raised
-            if not any(isinstance(task, Train) for task in request.tasks):
-                raise
-            logging.getLogger(__name__).warning("round %d: training failed", round, exc_info=True)
-            return (), f"{type(wrong).__name__}: {wrong}"
-        refused = replies[0].refused if replies else None
-        account = isinstance(self.federation, Private)
-        return ((), refused) if refused is not None and refused.startswith(LOOP) and not account else (replies, "")
 
     def keep_receipts(self, lines: str, operator: bytes, agreement: str = "") -> None:
         """Keep receipts whose proofs are valid.
@@ -608,21 +564,6 @@ class Node:
         row = mixed(weights[None], task.mixture)[0] if weights.any() else task.model
         kept = {"row": row.numpy(), "weights": weights, "round": np.array(round)}
         private_arrays(self.folder / "personal.npz", kept)
-
-
-def _refuse_in_the_clear(request: Request) -> None:
-    """Raise WireError if a request would release an unmasked update, or figures that reveal one.
-
-    Bids and the weights of a tested mixture depend on how models score on the client's samples.
-    """
-    for task in request.tasks:
-        scoring = task.models if isinstance(task, Ask) else task.mixture if isinstance(task, Test) else None
-        crowded = isinstance(task, Test) and len(request.tasks) > 1
-        if isinstance(task, Train | OnModels) or scoring is not None or crowded:
-            raise WireError(
-                f"{type(task).__name__}: updates of this participant leave it in masked sums alone, and it answers no "
-                "questions about models on its samples"
-            )
 
 
 def _problem(job: Assignment, loss: Any, data: FederatedData, text: bool) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hanse.base.wings import Names
 from hanse.federation.behaviour import (
     Attacker,
     Behaviour,
@@ -17,18 +18,19 @@ from hanse.federation.behaviour import (
     Speed,
     Straggler,
 )
-from hanse.federation.deviant import Deviant
 
-BEHAVIOURS: Mapping[str, type[Behaviour]] = {
-    "straggler": Straggler,
-    "noisy": Noisy,
-    "dropout": DropOut,
-    "speed": Speed,
-    "free_rider": FreeRider,
-    "attacker": Attacker,
-    "liar": Liar,
-    "joiner": Joiner,
-    "leaver": Leaver,
-    "drift": Drift,
-    "deviant": Deviant,
-}
+BEHAVIOURS: Mapping[str, type[Behaviour]] = Names(
+    {
+        "straggler": Straggler,
+        "noisy": Noisy,
+        "dropout": DropOut,
+        "speed": Speed,
+        "free_rider": FreeRider,
+        "attacker": Attacker,
+        "liar": Liar,
+        "joiner": Joiner,
+        "leaver": Leaver,
+        "drift": Drift,
+    },
+    "behaviours",
+)

@@ -12,8 +12,9 @@ Needs the extra ``flower`` (``pip install '.[flower]'`` in a clone of hanse).
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hanse.base.wings import Names, absent
+
 if TYPE_CHECKING:
-    from hanse.federation.masker import Trusted
     from hanse.federation.node import ClientData
     from hanse.flower.client import client_app
     from hanse.flower.existing_app.federation import Keys
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientData", "Keys", "Trusted", "client_app", "server_app", "speaks", "strategy"]
 
-# the module of each public name
+_OF_WINGS = Names({}, "flower")
+# the module of each other public name
 _HOMES = {
     "ClientData": "hanse.federation.node",
     "Keys": "hanse.flower.existing_app.federation",
-    "Trusted": "hanse.federation.masker",
     "client_app": "hanse.flower.client",
     "server_app": "hanse.flower.server",
     "speaks": "hanse.flower.existing_app.wrapped_app",
@@ -37,6 +38,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that modules of this folder do not import each other's users."""
+    if name in _OF_WINGS:
+        return _OF_WINGS[name]
+    if name in __all__ and name not in _HOMES:
+        raise ImportError(f"hanse.flower.{name}: needs a wing{absent()}")
     if name not in _HOMES:
         raise AttributeError(f"module 'hanse.flower' has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)

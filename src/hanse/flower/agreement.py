@@ -37,7 +37,7 @@ from hanse.ledger.record import Head
 from hanse.ledger.witness import name_of
 from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
-from hanse.runs.privacy import noised, private_of
+from hanse.runs.guards import completed
 
 SIGNER = "hanse/agreement"  # the name under which the operator signs
 DAYS = 365  # that an agreement holds, unless the operator says otherwise
@@ -380,7 +380,7 @@ def _added(one: Counted, other: Counted) -> dict[str, tuple[int, int]]:
 
 def canonical(experiment: Experiment) -> dict[str, Any]:
     """Return an experiment as an agreement has it: every setting that concerns participants, as plain JSON values."""
-    said = json.loads(json.dumps(noised(experiment, private_of(experiment)).sections()))
+    said = json.loads(json.dumps(completed(experiment).sections()))
     kept = {name: section for name, section in said.items() if name not in _LEFT_OUT}
     unused = ("engine", "replay")
     kept["federation"] = {name: value for name, value in said["federation"].items() if name not in unused}

@@ -25,13 +25,10 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
 from hanse.base.errors import UserError, import_path, path_of
-from hanse.base.factories import call
 from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
-from hanse.federation.masker import Trusted
-from hanse.federation.node import Assignment, ClientData, Node, hello
-from hanse.federation.privacy import Privacy
+from hanse.federation.node import Assignment, ClientData, Node, hello, own_terms
 from hanse.flower.agreed import Binding, asked_of
 from hanse.flower.agreement import counted, digest_of
 from hanse.flower.members import NAME
@@ -59,7 +56,7 @@ def client_app(
     train: str | Callable[..., Any] | None = None,
     own: Sequence[str | Callable[..., Any]] = (),
     operator: bytes | None = None,
-    trusted: Trusted | None = None,
+    trusted: Any = None,
     private: Mapping[str, Any] | None = None,
     witnesses: str | Path | None = None,
 ) -> ClientApp:
@@ -81,10 +78,10 @@ def client_app(
         operator: the public key of the operator whose requests are answered, 32 bytes. Default: the key that was pinned
             when the node was started (``hanse network join --operator``).
         trusted: the members with whose updates the participant's may be summed (``[federation] secure``). Its updates
-            then leave the node only under masks. Default: the members named by ``members.txt`` in the participant's
-            folder, if the file is there.
+            then leave the node only under masks. They are a :class:`hanse.flower.Trusted`. Default: the members named
+            by ``members.txt`` in the participant's folder, if the file is there.
         private: the privacy settings with which the participant answers, whatever the experiment says. These are the
-            options of :class:`hanse.federation.privacy.Privacy`, including ``noise``. Default: what the experiment
+            options of :class:`hanse.wings.private.privacy.Privacy`, including ``noise``. Default: what the experiment
             says. Once an account is opened, it is used in every later run.
         witnesses: a file with the members' witness keys, one name and 64 hexadecimal digits per line. The node acts on
             a request once more than half of them have cosigned the head of the books in it. Default: the file named
@@ -100,7 +97,7 @@ def client_app(
     end_with_parent(sys.argv)  # a message's process must not outlive its node
     app, loop = ClientApp(), None if train is None else Loop.of(train, "client_app: train")
     home, things, data_of = home_of(folder), dict(_listed(own)), _once(load_data)
-    rule = None if private is None else call(Privacy, private, "client_app: private")
+    rule = None if private is None else own_terms(private)
 
     log = NodeLog(home)
 
@@ -178,8 +175,7 @@ def client_app(
 
         # one thread, so that a sum is added up in the same order on every machine
         with intra_op(1):
-            known = trusted or Trusted.named_in(home)
-            node = Node(data_of(context), job, home, policy, behaviours, loop, things, known, rule)
+            node = Node(data_of(context), job, home, policy, behaviours, loop, things, trusted, rule)
             if values.get("letter"):
                 node.keep_receipts(str(values["letter"]), pinned, bound.agreement.hash)
             return Message("null") if letter else node.answer(round, request, permit)

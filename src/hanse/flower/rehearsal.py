@@ -34,7 +34,7 @@ from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
 from hanse.flower.server import assignments
 from hanse.runs.config import Experiment
-from hanse.runs.privacy import noised, private_of
+from hanse.runs.guards import completed
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.round import LoopState, Played, Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine
@@ -187,7 +187,7 @@ def rehearse_network(
         "client 2 'client 2'"
     """
     experiment = small_experiment(mechanism, **sections)
-    experiment = noised(experiment, private_of(experiment))
+    experiment = completed(experiment)
     blueprint = build(experiment)
     here = blueprint.data
     key = Ed25519PrivateKey.generate()

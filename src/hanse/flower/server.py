@@ -46,7 +46,7 @@ from hanse.learning.sequences import is_text
 from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
-from hanse.runs.privacy import noised, private_of
+from hanse.runs.guards import completed
 from hanse.runs.refusals import loop_lacks
 
 OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
@@ -150,7 +150,7 @@ def play(
     if members > experiment.data.clients:
         raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
     signs = signing_key() if key is None else key
-    experiment = noised(experiment, private_of(experiment))  # participants are told it
+    experiment = completed(experiment)  # participants are told it
     _agreed(agreement, experiment, signs)
     out.mkdir(parents=True, exist_ok=True)
     with hold or Hold(out) as hold:

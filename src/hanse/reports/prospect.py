@@ -27,8 +27,8 @@ from hanse.federation.profiles import at_round, build_profiles
 from hanse.mechanisms.weigh import BySamples
 from hanse.reports.statement_privacy import before
 from hanse.runs.config import Experiment
+from hanse.runs.guards import settled
 from hanse.runs.names import client_of
-from hanse.runs.privacy import private_of, warn_of_budgets
 from hanse.runs.setup import build_model
 
 
@@ -212,14 +212,15 @@ def _gives(
         found.append(
             f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
         )
-        if (rules := private_of(experiment, np.asarray(data.sizes))) is not None:
-            sizes, recipe = np.asarray(data.sizes), experiment.train.recipe
+        sizes, recipe = np.asarray(data.sizes), experiment.train.recipe
+        if (guard := settled(experiment, sizes).get("private")) is not None:
+            rules = guard.terms
             costs = before(
                 rules, client, sizes, row.numel(), seats=seats, rounds=experiment.run.rounds, recipe=recipe,
                 by_samples=isinstance(mechanism.weigh, BySamples),
             )  # fmt: skip
             found.append(costs)
-            found += [f"{line.removeprefix('warning: ')}." for line in warn_of_budgets(rules.of(client))]
+            found += [f"{line.removeprefix('warning: ')}." for line in rules.of(client).drowned()]
     return tuple(found)
 
 

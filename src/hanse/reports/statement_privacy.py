@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +14,11 @@ from hanse.base.files import table
 from hanse.core.port import Train
 from hanse.core.recipe import Recipe
 from hanse.core.table import Floats, Ints
-from hanse.federation.account import SAT_OUT
-from hanse.federation.privacy import Privacy
 from hanse.games.jackknife import SURE
 from hanse.reports.statement_contributed import Contributed
-from hanse.runs.privacy import clients_named, told_used_up, used_up
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.run_record import RunRecord
+from hanse.runs.sat_out import SAT_OUT, clients_named, told_used_up, used_up
 
 HIDES = {"client": "the client as a whole", "sample": "each single sample"}
 
@@ -131,7 +130,7 @@ def sitting_out(run: RunRecord) -> list[str]:
 
 
 def before(
-    rule: Privacy, client: int, sizes: Ints, size: int, *, seats: int, rounds: int, recipe: Recipe, by_samples: bool
+    rule: Any, client: int, sizes: Ints, size: int, *, seats: int, rounds: int, recipe: Recipe, by_samples: bool
 ) -> str:
     """Return what privacy costs a client, said before it joins.
 
@@ -164,7 +163,7 @@ def before(
 
 
 def noise_lengths(
-    rule: Privacy, client: int, sizes: Ints, size: int, seats: int, recipe: Recipe, by_samples: bool
+    rule: Any, client: int, sizes: Ints, size: int, seats: int, recipe: Recipe, by_samples: bool
 ) -> tuple[float, float]:
     """Return how long the noise is in a client's update, and in the mean of a round's updates.
 

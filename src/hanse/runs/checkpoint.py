@@ -28,8 +28,8 @@ from hanse.core.entry import Transaction
 from hanse.core.history import History
 from hanse.core.part import State
 from hanse.core.table import Block, Seats, Table, Updates
-from hanse.federation.account import account_from
 from hanse.runs.arrivals import Flight, Underway
+from hanse.runs.guards import restored
 from hanse.runs.round import LoopState
 
 VERSION = 4  # of the format; a checkpoint of any other is refused
@@ -288,7 +288,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
         personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
         held=tensors["table/held"].numpy() if "table/held" in tensors else None,
         on_server=tensors["on_server"].numpy() if "on_server" in tensors else None,
-        accounts=None if kept is None else {int(client): account_from(one) for client, one in kept.items()},
+        accounts=None if kept is None else restored(kept),
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))

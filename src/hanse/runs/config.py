@@ -298,9 +298,9 @@ class FederationSection(Section):
         half_precision: whether models travel as 16-bit numbers on a network.
         refuse: a rule that refuses outlying updates ("norm_bound", see :mod:`hanse.federation.norm_bound`).
         secure: if given, the server sees only sums over groups of at least ``group`` clients (3 or more; default 3)
-            (:mod:`hanse.federation.secure_sums`). None: it sees every update.
+            (:mod:`hanse.wings.private.secure_sums`). None: it sees every update.
         private: differential privacy at the clients, with ``clip``, ``epsilon``, ``delta``, and further options
-            (:class:`hanse.federation.privacy.Privacy`). None: updates are sent unchanged.
+            (:class:`hanse.wings.private.privacy.Privacy`). None: updates are sent unchanged.
         enough: training ends once this many valid replies have come: a whole number, or a share of the round's seats.
         late: "drop" discards later replies; "next" mixes them into the next round.
         max_staleness: with "next": the largest number of rounds by which an update may be late. None: any number.
@@ -328,7 +328,7 @@ class FederationSection(Section):
 
 
 class SizesSection(Section):
-    """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.runs.sizes`).
+    """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.wings.evidence.proved_sizes`).
 
     Attributes:
         proved: whether members must commit to their distinct samples before they train, and are audited. Until a member

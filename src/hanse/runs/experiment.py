@@ -37,7 +37,6 @@ from hanse.runs.budget import Budget
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.privacy import same_accounting, warn_of_sitting_out
 from hanse.runs.round import LoopState, Setup, first_state
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
@@ -444,12 +443,13 @@ def _from_a_checkpoint(
             state = first_state(setup)
             if snapshot is not None:
                 _same_parts(hold.folder, state, snapshot.state)
-                same_accounting(setup.accounts, snapshot.state)
                 state = snapshot.state
-                if setup.accounts is not None:
-                    setup.accounts.accounts = state.accounts or {}
-                    spent = warn_of_sitting_out(setup.accounts, setup.data.sizes, setup.context.recipe)
-                    said = [*dict.fromkeys([*said, *spent])]
+                if setup.accounts is None and state.accounts is not None:
+                    raise UserError(
+                        "federation.private: is missing: clients began this run with privacy accounts, and keep them"
+                    )
+                spent = (guard.resumed(state.accounts, state.round, setup.data.sizes) for guard in setup.guards)
+                said = [*dict.fromkeys([*said, *(line for lines_ in spent for line in lines_)])]
             elif setup.kept:
                 state = _begun(Commitment.read(hold.folder), state, folder)
             told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")

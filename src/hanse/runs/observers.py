@@ -29,10 +29,10 @@ from hanse.base.terminal import Terminal
 from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
 from hanse.runs.config import Experiment
-from hanse.runs.privacy import told_used_up, used_up
 from hanse.runs.round import Played
 from hanse.runs.round_record import figure_of
 from hanse.runs.run import Observer, Run
+from hanse.runs.sat_out import told_used_up, used_up
 
 _NAMED = 5  # clients that are named; of the others it is said how many there are
 

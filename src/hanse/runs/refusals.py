@@ -24,7 +24,6 @@ from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.federated import RemoteData
 from hanse.federation.behaviour import Behaviour
-from hanse.federation.deviant import Deviant
 from hanse.federation.local import server_sets
 from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
@@ -196,7 +195,7 @@ def no_such_samples(behaviours: Mapping[str, Behaviour | None], data: FederatedD
     return [
         f"behaviour.{name}.trains_on: '{chosen}': the server has no such samples; allowed: {', '.join(sorted(there))}"
         for name, behaviour in behaviours.items()
-        if isinstance(behaviour, Deviant) and (chosen := behaviour.trains_on) not in there
+        if (chosen := getattr(behaviour, "trains_on", "own")) not in there
     ]
 
 

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from hanse.base.errors import UserError
 from hanse.base.factories import named_choice
 from hanse.base.files import MEMBERS, json_lines, read_toml, table
+from hanse.base.wings import Names, absent
 from hanse.core.book import LARGEST
-from hanse.core.entry import TOKEN, Transaction
+from hanse.core.entry import BONDS, TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.table import Table
@@ -37,10 +39,11 @@ from hanse.runs.grants import grant, part_of
 from hanse.runs.names import read_members
 from hanse.runs.recorded_market import MarketRound, recorded_markets
 from hanse.runs.recorded_seats import is_number
-from hanse.runs.replay_bonds import BONDS, Bonds
 from hanse.runs.replay_by_value import replay_by_value
 from hanse.runs.replay_tokens import replay_tokens
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, row_hash
+
+REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the payment rule, by section
 
 
 def wrong_payments(r: MarketRound) -> str:
@@ -199,7 +202,10 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
     asked = table(config, "clients").get("grant")
     units = round((float(asked) if is_number(asked) else ClientsSection().grant) * TOKEN)
     clients, kinds = _registered(folder, config), _kinds(folder, config)
-    bonds = Bonds.of(config)
+    proved = table(config, "sizes").get("proved") is True
+    if proved and "sizes" not in REPLAYS:
+        raise UserError(f"{folder / 'config.toml'}: sizes.proved: needs a wing{absent()}")
+    bonds = REPLAYS["sizes"].of(config) if proved else None
     parts, given = _parts(config), dict[str, int]()
     opened, last = set[str](), 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
     for round_, transaction in history:

@@ -16,13 +16,12 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, read_arrays, read_toml
-from hanse.core.entry import TOKEN, Transaction
+from hanse.core.entry import BONDS, TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.part import State
 from hanse.mechanisms.by_value import ByValue, Paid, given_back, put_up
 from hanse.mechanisms.carried import Carried
 from hanse.mechanisms.registry import built_in_parts
-from hanse.runs.replay_bonds import BONDS
 from hanse.runs.replay_tokens import unlike
 from hanse.runs.round_record import METRICS, Arrays, round_file
 

@@ -21,11 +21,10 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, read_arrays, read_toml
-from hanse.core.entry import Transaction, pool
+from hanse.core.entry import BONDS, Transaction, pool
 from hanse.games.tokens import settle_tier, share_out
 from hanse.mechanisms.pifl import TokenManager, moved_bids, tier_transactions
 from hanse.mechanisms.registry import built_in_parts
-from hanse.runs.replay_bonds import BONDS
 from hanse.runs.round_record import METRICS, Arrays, round_file
 
 # the seats of a round as they are recorded: the kinds of their dtypes

@@ -30,16 +30,13 @@ from hanse.core.port import Federation, Request, Roster
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
 from hanse.core.telling import About
 from hanse.data.federated import FederatedData
-from hanse.federation.account import Account
-from hanse.federation.privacy import InState
 from hanse.learning.job import Engine, Problem
 from hanse.mechanisms.feedback import Feedback, gone
 from hanse.mechanisms.value_noise import unknown_without
 from hanse.runs.arrivals import Underway, Waiting, joined
-from hanse.runs.clipping import AdaptiveClip
 from hanse.runs.exchange import Exchange, accepted, continued, merge, sent, training
 from hanse.runs.grants import Vesting, grant
-from hanse.runs.sizes import ProvedSizes
+from hanse.runs.guards import Guard
 
 
 @dataclass(frozen=True)
@@ -63,13 +60,11 @@ class Setup:
         min_replies: the fewest valid updates with which a round counts. With fewer, every row stays unchanged.
         waiting: when TRAIN ends, and what becomes of late updates.
         feedback: the object that tells clients the values of their updates. None: they are not told.
-        sizes: the object that asks clients to prove their numbers of samples. None: what they claim counts.
         grant: what the mint gives each new client, in units (a millionth of a token).
         vesting: the object that gives grants in parts. None: they are given at once.
         floor: the lowest balance that an account may reach, in units.
         about: descriptions of parts, behaviours and the policy, for reports.
-        accounts: the privacy accounts of a simulation's clients. None: they have none, or keep them themselves.
-        clipping: a clip that follows the lengths of updates. None: the clip is fixed, or there is none.
+        guards: what wings put around the clients.
         agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
         kept: whether the run keeps all answers and commits to its inputs, so that an auditor can replay it.
 
@@ -105,13 +100,11 @@ class Setup:
     min_replies: int = 0
     waiting: Waiting = field(default_factory=Waiting)
     feedback: Feedback | None = None
-    sizes: ProvedSizes | None = None
     grant: int = 0
     vesting: Vesting | None = None
     floor: int = 0
     about: About = field(default_factory=About)
-    accounts: InState | None = None
-    clipping: AdaptiveClip | None = None
+    guards: Sequence[Guard] = ()
     kept: bool = False
     agreement: str = ""
 
@@ -126,6 +119,21 @@ class Setup:
         beside: dict[str, Part | None] = {"feedback": self.feedback, "sizes": self.sizes, "vesting": self.vesting}
         beside["clipping"] = self.clipping
         return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
+
+    @property
+    def accounts(self) -> Any:
+        """What keeps the accounts of a simulation's clients. None: they have none, or keep them themselves."""
+        return next((guard.accounts for guard in self.guards if guard.accounts is not None), None)
+
+    @property
+    def sizes(self) -> Any:
+        """The part that asks clients to prove their numbers of samples. None: what they claim counts."""
+        return next((guard.sizes for guard in self.guards if guard.sizes is not None), None)
+
+    @property
+    def clipping(self) -> Any:
+        """A part that changes what training tasks say, such as a clip that follows the updates. None: there is none."""
+        return next((guard.clipping for guard in self.guards if guard.clipping is not None), None)
 
     @property
     def books(self) -> bool:
@@ -188,7 +196,7 @@ class LoopState:
     held: Ints | None = None
     underway: Underway = field(default_factory=Underway)
     on_server: Floats | None = None
-    accounts: Mapping[int, Account] | None = None
+    accounts: Mapping[int, Any] | None = None
 
 
 @dataclass(frozen=True)

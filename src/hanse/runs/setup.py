@@ -33,13 +33,12 @@ from hanse.data import build as build_data
 from hanse.data.build import with_own
 from hanse.data.choices import OBJECT
 from hanse.federation.behaviour import Behaviour
+from hanse.federation.believed import Believed
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
-from hanse.federation.privacy import Believed, InState, Privacy, Private
 from hanse.federation.profiles import Profile, build_profiles
 from hanse.federation.registry import BEHAVIOURS
-from hanse.federation.secure_sums import Secured, SecureSums
 from hanse.learning.agreement import settle
 from hanse.learning.by_name import own_module
 from hanse.learning.engines import EngineChoice, choose, pick_device
@@ -56,15 +55,13 @@ from hanse.mechanisms.judging import judged, who_judges
 from hanse.mechanisms.registry import REASONS, unmet_needs
 from hanse.runs import idle, refusals
 from hanse.runs.arrivals import Waiting
-from hanse.runs.clipping import AdaptiveClip
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.grants import Vesting
+from hanse.runs.guards import Guard, guards_of
 from hanse.runs.judge import Judge, Root
 from hanse.runs.metrics import missing_metrics, refused_metrics
-from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets, warn_of_sitting_out
 from hanse.runs.round import Setup
 from hanse.runs.run_record import load_run
-from hanse.runs.sizes import ProvedSizes
 
 # clients on a network train themselves: numbers are those of one thread
 REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
@@ -86,8 +83,7 @@ class Blueprint:
         policy: the clients' policy.
         profiles: each client's role, costs and eagerness in a market. Empty: not given.
         refuse: the rule that refuses outlying updates. None: there is no such rule.
-        secure: the settings of secure sums. None: the server sees every update.
-        private: the clients' privacy settings. None: there are none.
+        guards: what wings put around the clients, by the key of the setting that asks for it.
         waiting: when TRAIN ends, and what becomes of late updates.
         device: where the table lies.
         about: descriptions of parts, behaviours and the policy.
@@ -105,8 +101,7 @@ class Blueprint:
     policy: Any
     profiles: Sequence[Profile]
     refuse: Any
-    secure: SecureSums | None
-    private: Privacy | None
+    guards: Mapping[str, Guard]
     waiting: Waiting
     device: torch.device
     about: About = field(default_factory=About)
@@ -178,13 +173,17 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     lines += refused_metrics(problem, data, _tested(experiment, data, False))
     lines += [] if misfit else refusals.no_slope(data, problem, mechanism)
     lines += refusals.misfits(experiment, data, problem, mechanism)
-    secure, private = tried(lambda: _secure(experiment, mechanism)), tried(lambda: private_of(experiment, data.sizes))
-    loop = loop if private is None else tried(lambda: private_loop(private, problem, loop))
+    guards: dict[str, Guard] = tried(lambda: guards_of(experiment)) or {}
+    for guard in guards.values():
+        tried(partial(guard.settle, data.sizes))
+    for guard in guards.values():
+        loop = tried(partial(guard.trains, problem, loop))
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += refusals.no_such_clients(acting, data.num_clients)
     lines += refusals.no_such_samples(acting, data)
-    lines += unfit_private(experiment, problem, mechanism, acting, refusals.loop_lacks(mechanism, "plain"))
+    for guard in guards.values():
+        lines += guard.unfit(problem, acting, refusals.loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -204,8 +203,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         policy=policy,
         profiles=profiles,
         refuse=refuse,
-        secure=secure,
-        private=private,
+        guards=guards,
         waiting=waiting,
         device=device,
         about=_told(data, mechanism, acting, policy, profiles, seed),
@@ -243,16 +241,6 @@ def _settled(
     if (chosen := judged(experiment.mechanism.table, experiment.mechanism.built, data.server_validation)) is not None:
         experiment = experiment.model_copy(update={"mechanism": MechanismSection(**chosen)})
     return experiment, data, another
-
-
-def _secure(experiment: Experiment, mechanism: Mechanism) -> SecureSums | None:
-    """Return which updates are summed together; None: the server sees every update.
-
-    Groups stay the same unless members' values need changing ones, because sums of changing groups reveal a member's
-    mean update.
-    """
-    given, regroup = experiment.federation.secure, refusals.by_groups(mechanism)
-    return None if given is None else call(SecureSums, {"regroup": regroup, **given}, "federation.secure")
 
 
 def _waiting(experiment: Experiment, seats: int) -> Waiting:
@@ -431,10 +419,11 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         }
     )
     experiment = experiment.model_copy(update={"engine": section})
-    experiment, mechanism = noised(experiment, blueprint.private), blueprint.mechanism
+    mechanism, guards = blueprint.mechanism, blueprint.guards.values()
+    for guard in guards:
+        experiment = guard.written(experiment)
     if blueprint.loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, blueprint.loop)
-    fresh = None if blueprint.private is None else InState(blueprint.private)
     said = [
         *asked.mechanism.notes,
         *choice.why,
@@ -448,8 +437,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *idle.of_absent_rounds(experiment, blueprint.behaviours),
         *(idle.of_absent_network(experiment) if federation is None else ()),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
-        *warn_of_budgets(blueprint.private),
-        *warn_of_sitting_out(fresh, np.asarray(blueprint.data.sizes), experiment.train.recipe),
+        *(line for guard in guards for line in guard.warns(np.asarray(blueprint.data.sizes))),
         *who_judges(asked.mechanism.built, mechanism),
         *refusals.not_by_steps(mechanism, blueprint.loop),
         *(
@@ -494,32 +482,28 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         return (blueprint.initial if k == 0 else blueprint.another(k)).to(blueprint.device)
 
     recipe = experiment.train.recipe
-    mechanism, secure = blueprint.mechanism, blueprint.secure
+    mechanism, guards = blueprint.mechanism, blueprint.guards
+    groups = next((guard.groups for guard in guards.values() if guard.groups is not None), None)
     context = Context(
         data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots(),
-        None if secure is None else partial(secure.groups, seed),
+        None if groups is None else partial(groups, seed),
     )  # fmt: skip
     here = LocalFederation(
         data, problem, engine, recipe, seed,
         behaviours=blueprint.behaviours, policy=blueprint.policy, profiles=blueprint.profiles,
     )  # fmt: skip
     federation: Federation = here if remote is None else remote
-    accounts, private = None, blueprint.private
-    if private is not None and remote is None:
-        accounts = InState(private)
-        federation = Private(here, private, accounts, recipe, data.sizes, seed)
-    if secure is None and (private is not None or remote is not None):
+    for guard in guards.values() if remote is None else ():
+        federation = guard.clients(federation, data.sizes)
+    if groups is None and ("private" in guards or remote is not None):
+        terms = guards["private"].terms if "private" in guards else None
         weighed = "noise" in in_slots(mechanism.weigh.needs, ["weigh"])
         half = experiment.federation.half_precision
-        federation = Believed(federation, private, recipe, problem.layout.size, half, weighed)
+        federation = Believed(federation, terms, recipe, problem.layout.size, half, weighed)
     if blueprint.refuse is not None:
         federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
-    if secure is not None and remote is None:
-        federation = Secured(federation, secure, seed, problem.layout.size)
-    elif secure is not None:
-        from hanse.federation.masked_sums import MaskedSums  # here, since it takes the package cryptography
-
-        federation = MaskedSums(federation, secure, seed, problem.layout.size)
+    for guard in guards.values():
+        federation = guard.server(federation, remote is not None, problem.layout.size)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
     return Setup(
@@ -537,24 +521,12 @@ def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote:
         min_replies=experiment.federation.min_replies,
         waiting=blueprint.waiting,
         feedback=Feedback() if experiment.clients.told else None,
-        sizes=_proving(experiment, remote is not None),
         grant=round(experiment.clients.grant * TOKEN),
         vesting=_vesting(experiment),
         floor=round(experiment.ledger.floor * TOKEN),
         about=blueprint.about,
-        accounts=accounts,
-        clipping=None if private is None or private.quantile is None else AdaptiveClip(private),
+        guards=tuple(guards.values()),
         kept=experiment.run.recomputable,
-    )
-
-
-def _proving(experiment: Experiment, remote: bool) -> ProvedSizes | None:
-    """Return the object that asks members to prove their sizes; None: their claims count."""
-    settings = experiment.sizes
-    if not settings.proved:
-        return None
-    return ProvedSizes(
-        settings.leaves, round(settings.bond * TOKEN), settings.repeats, frozenset(settings.auditors), fresh=remote
     )
 
 

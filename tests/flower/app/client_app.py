@@ -18,10 +18,10 @@ from hanse.data.commitment import commit
 from hanse.federation.behaviour import Behaviour, Liar
 from hanse.federation.node import own_secret
 from hanse.federation.profiles import build_profiles
-from hanse.federation.sizes import AuditFolder, tag_key
 from hanse.flower import ClientData, client_app
 from hanse.ledger.note import load_key
 from hanse.runs.config import Experiment
+from hanse.wings.evidence.audits import AuditFolder, tag_key
 
 SEEN: dict[str, ClientData] = {}
 

@@ -1,0 +1,125 @@
+"""What the server believes of the noise that updates say they have (:class:`Believed`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hanse.core import port
+from hanse.core.recipe import Recipe
+from hanse.federation.check import refusal
+
+MOST_EPSILON = 1e6
+EPSILON, BUDGET, DELTA, NOISE, WITHIN = "epsilon", "budget", "delta", "noise", "within"
+"""What an update says besides its numbers: the epsilon that its client has spent so far, of which budget and at which
+delta; the standard deviation of the noise at each number, in the unit of the parameters; and, with noise, whether it
+was within the clip."""
+SURELY = 25.0
+"""Minus the logarithm of the chance with which an honest update is longer than it may be."""
+TOO_LONG = "its update is longer than its clip and the noise that it says allow"
+
+
+@dataclass(frozen=True)
+class Believed:
+    """Updates as the server believes them: with at least the noise that the run demands, and not longer than it allows.
+
+    A client may declare less noise than it adds, or choose a clip so small that it adds next to none. Rules that weigh
+    updates by their noise, and the errors of values, would then trust it more than a client that follows the run's
+    terms. A client's declared noise is therefore taken as at least the noise of its own terms (``stricter``), and at
+    most a million times that. A client that says more may send a longer update, but its update weighs less. If weights
+    do not depend on noise, updates are shortened to the length that the run's terms allow.
+
+    What a client claims about its account is kept if such an account is possible. Other numbers are left out.
+
+    Attributes:
+        inner: the federation that is asked.
+        rule: the run's terms, such as :class:`hanse.wings.private.privacy.Privacy`, of which ``of``, ``level`` and
+            ``longest`` are called. None: the run has none, and only participants' own accounts add noise.
+        recipe: how clients train.
+        size: P, the numbers of an update.
+        half: whether models travel as 16-bit floats.
+        weighed: whether the weights of updates fall with their noise.
+    """
+
+    inner: port.Federation
+    rule: Any
+    recipe: Recipe
+    size: int
+    half: bool = False
+    weighed: bool = False
+
+    def present(self, round: int) -> port.Roster:
+        """Return the clients that are present."""
+        return self.inner.present(round)
+
+    def exchange(
+        self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
+    ) -> Sequence[port.Reply]:
+        """Return the replies. An update that is too long for the noise that it declares is refused."""
+        asked = {request.client: request for request in requests}
+        replies = self.inner.exchange(round, requests, deadline_s, closing)
+        return [self._heard(round, asked[r.client], r) if r.client in asked else r for r in replies]
+
+    def _heard(self, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
+        """Return one reply as it is believed."""
+        if reply.refused is not None or refusal(request, reply, self.size) is not None:
+            return reply  # the exchange's own check refuses it
+        results, rule = list[port.Result](), None if self.rule is None else self.rule.of(request.client)
+        for task, result in zip(request.tasks, reply.results, strict=True):
+            one: port.Result | None = result
+            if isinstance(task, port.Train) and isinstance(result, port.Trained) and not task.private:
+                one = self._without_terms(task, result) if rule is None else self._under(rule, round, task, result)
+            if one is None:
+                return replace(reply, results=(), refused=TOO_LONG)
+            results.append(one)
+        return replace(reply, results=tuple(results))
+
+    def _under(self, rule: Any, round: int, task: port.Train, result: port.Trained) -> port.Trained | None:
+        """Return an update under its client's terms as it is believed; None: it is too long for the noise it says."""
+        given, said = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task), result.metrics
+        least, longest, length = rule.level(*given), rule.longest(*given), self._length(task, result)
+        noise = max(least, min(said.get(NOISE, 0.0), 1e6 * least))  # its square stays finite
+        if self.weighed and length > longest + noise * self._normal:
+            return None
+        if not self.weighed:
+            shorter = min(1.0, (longest + least * self._normal) / length) if length > 0 else 1.0
+            if shorter < 1:
+                start = task.start.to(result.row.device)
+                result = replace(result, row=start + shorter * (result.row - start))
+            noise = max(least, min(shorter * noise, self._room(shorter * length)))
+        within = {WITHIN: said[WITHIN]} if WITHIN in said else {}
+        # what it claims of its account counts only if some account can be like that
+        epsilon, budget, delta = (said.get(name, math.nan) for name in (EPSILON, BUDGET, DELTA))
+        if 0 <= epsilon <= budget and 0 < budget <= MOST_EPSILON and 0 < delta < 1:
+            within |= {EPSILON: epsilon, BUDGET: budget, DELTA: delta}
+        return replace(result, metrics={**within, NOISE: noise})
+
+    def _without_terms(self, task: port.Train, result: port.Trained) -> port.Trained:
+        """Return an update whose noise is its client's own affair, as it is believed."""
+        if NOISE not in result.metrics:
+            return result
+        noise = min(max(0.0, result.metrics[NOISE]), self._room(self._length(task, result)))
+        return replace(result, metrics={**result.metrics, NOISE: noise})
+
+    def _room(self, length: float) -> float:
+        """Return the most noise in an update of some length: P normal numbers have about the length sqrt(P)."""
+        return max(0.0, 2 * length / math.sqrt(self.size))
+
+    @property
+    def _normal(self) -> float:
+        """How long a draw of P standard normal numbers is at most, but for one in 10^10 (Laurent, Massart 2000, lemma
+        1).
+        """
+        return math.sqrt(self.size + 2 * math.sqrt(self.size * SURELY) + 2 * SURELY)
+
+    def _length(self, task: port.Train, result: port.Trained) -> float:
+        """Return the least length of an update that arrives like this: models are rounded, on both ways."""
+        start = task.start.to(result.row.device)
+        step, model = (
+            float(torch.linalg.vector_norm(x, dtype=torch.float64)) for x in (result.row - start, result.row)
+        )
+        return step / 1.001 - model * (2**-9 if self.half else 2**-22)

@@ -1,0 +1,124 @@
+"""Guards: what wings put between a run's clients and its server, by the settings that ask for it.
+
+A wing names a :class:`Guard` for its key as ``Wing(names={"guards": {key: path}})``. The core knows the keys, and
+neither their options nor what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hanse.base.errors import UserError
+from hanse.base.wings import Names, absent
+from hanse.core.port import Federation
+from hanse.core.table import Ints
+from hanse.federation.behaviour import Behaviour
+from hanse.learning.job import Problem
+from hanse.learning.loop import Loop
+from hanse.runs.config import Experiment
+
+KEYS = {"secure": "federation.secure", "private": "federation.private", "sizes": "sizes.proved"}
+
+
+class Guard:
+    """What a setting puts around a run's clients. This one changes nothing: override what you need.
+
+    Args:
+        experiment: the experiment, which has the key.
+
+    Attributes:
+        terms: the key's options, checked, once :meth:`settle` has read them.
+        groups: ``groups(seed, clients, round)`` says whose updates reach the server as one sum. None: it sees each.
+        accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
+        sizes: a helper part that lets members prove their sizes, once :meth:`server` made it. None: claims count.
+        clipping: a helper part that changes what training tasks say (its ``sent``). None: there is none.
+    """
+
+    groups: Callable[[int, Ints, int], list[Ints]] | None = None
+    accounts: Any = None
+    clipping: Any = None
+    sizes: Any = None
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.terms: Any = None
+
+    def settle(self, sizes: Ints | None) -> None:
+        """Read the options, for clients with so many samples ``[N]`` (None: not known). Raises UserError."""
+
+    def unfit(self, problem: Problem, acting: Mapping[str, Behaviour | None], lacks: str | None) -> list[str]:
+        """Return a line for each setting that does not go with the key, whose own options may be wrong.
+
+        Args:
+            problem: the model and its loss.
+            acting: the behaviours by name. None stands for a behaviour that was already refused.
+            lacks: what the mechanism requires of training and a plain loop lacks. None: nothing.
+        """
+        return []
+
+    def trains(self, problem: Problem, loop: Loop | None) -> Loop | None:
+        """Return the training loop; None: hanse's training is used. Raises UserError."""
+        return loop
+
+    def written(self, experiment: Experiment) -> Experiment:
+        """Return the experiment with the options that follow from others."""
+        return experiment
+
+    def warns(self, sizes: Ints) -> list[str]:
+        """Return warnings before round 0; ``sizes [N]`` are the clients' numbers of samples."""
+        return []
+
+    def clients(self, inner: Federation, sizes: Ints) -> Federation:
+        """Return a simulation's clients as they answer: wrapped, next to the clients themselves."""
+        return inner
+
+    def server(self, inner: Federation, remote: bool, size: int) -> Federation:
+        """Return the federation as the server sees it: wrapped last; ``size`` is P, the numbers of an update."""
+        return inner
+
+    def resumed(self, kept: Mapping[int, Any] | None, round: int, sizes: Ints) -> Sequence[str]:
+        """Go on from the accounts in a checkpoint, and return warnings. Raises UserError if they do not fit."""
+        return ()
+
+    @staticmethod
+    def restored(kept: Mapping[str, Any]) -> Any:
+        """Return a client's account from its plain values in a checkpoint. Raises UnsoundError."""
+        raise NotImplementedError
+
+
+GUARDS: Mapping[str, type[Guard]] = Names({}, "guards")
+
+
+def guards_of(experiment: Experiment) -> dict[str, Guard]:
+    """Return the guards that an experiment asks for, by key. Raises UserError if there is no wing for one of them."""
+    section = experiment.federation
+    given = {"secure": section.secure, "private": section.private, "sizes": experiment.sizes.proved or None}
+    asked = [key for key in KEYS if given[key] is not None]
+    if lost := [key for key in asked if key not in GUARDS]:
+        raise UserError(*(f"{KEYS[key]}: needs a wing{absent() or ', and none reads it'}" for key in lost))
+    return {key: GUARDS[key](experiment) for key in asked}
+
+
+def settled(experiment: Experiment, sizes: np.ndarray | None = None) -> dict[str, Guard]:
+    """Return the guards of an experiment with their options read. Raises UserError."""
+    found = guards_of(experiment)
+    for guard in found.values():
+        guard.settle(sizes)
+    return found
+
+
+def completed(experiment: Experiment) -> Experiment:
+    """Return an experiment as participants are told it, with the options that follow from others."""
+    for guard in settled(experiment).values():
+        experiment = guard.written(experiment)
+    return experiment
+
+
+def restored(kept: Mapping[str, Any]) -> dict[int, Any]:
+    """Return the accounts in a checkpoint by client. Raises UserError if there is no wing for them."""
+    if "private" not in GUARDS:
+        raise UserError(f"this checkpoint has privacy accounts: needs a wing{absent()}")
+    return {int(client): GUARDS["private"].restored(one) for client, one in kept.items()}

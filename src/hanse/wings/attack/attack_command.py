@@ -1,0 +1,368 @@
+"""``hanse attack``: what a client could gain by cheating. The search is in :mod:`hanse.wings.attack.search`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from click.core import ParameterSource
+from rich.table import Table as RichTable
+
+from hanse.base.errors import UserError
+from hanse.cli.options import Changes, Workers, err, out, resumable, say
+
+if TYPE_CHECKING:
+    from hanse.wings.attack.cheat_table import AttackTable
+    from hanse.wings.attack.random_markets import Found
+    from hanse.wings.attack.search import Attacked, Try
+
+What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name.", show_default=False
+    ),
+]
+SecondKey = Annotated[
+    bool, typer.Option("--second-key", help="The next client is the same party's second key; honest ones use one.")
+]
+Markets = Annotated[
+    int | None, typer.Option("--markets", help="Try every lie on this many random markets instead of playing runs.")
+]
+SeedsFrom = Annotated[
+    str | None, typer.Option("--seeds-from", metavar="COMMIT", help="With --table: draw its seeds from this hash.")
+]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", help="End the search after this time, not counting the confirmation.")
+]
+
+
+def attack(
+    ctx: typer.Context,
+    what: What = None,
+    client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
+    pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
+    second_key: SecondKey = False,
+    replay: Annotated[bool, typer.Option("--replay", help="Measure an attack.toml again.")] = False,
+    markets: Markets = None,
+    table: Annotated[bool, typer.Option("--table", help="Play known cheats under several mechanisms.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="With --table: a small one, in a minute or two.")] = False,
+    seeds_from: SeedsFrom = None,
+    tries: Annotated[int, typer.Option("--tries", help="How many deviations are tried.")] = 150,
+    minutes: Minutes = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Fresh seeds that confirm the best deviation.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", help="The first of the search's three seeds.")] = 0,
+    set_: Changes = None,
+    workers: Workers = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default runs/attack-<name>.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Search for the cheat that gains most for a client or a pair: false numbers, answers, models, gradients, silence.
+
+    The mechanism's questions to the client define the possible deviations. Each is played with the same data, models
+    and draws as honest play, so the difference is what the cheat earns. The best one is confirmed with fresh seeds and
+    written to attack.toml, which 'hanse run' plays and --replay measures again. Finished runs are kept: repeat the
+    command to continue.
+
+    A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --table plays a list of known
+    cheats under six mechanisms (with a file, under its own one, too) and says of each whether it pays. --markets trains
+    nothing: it tries each lie about size, cost and eagerness, and splitting into several sellers. It does so on two
+    kinds of random markets, in which sizes differ by factors of up to 2.2 and 35.
+
+    Examples:
+        hanse attack ipfl --minutes 5
+        hanse attack exp.toml --client 3 --pair
+        hanse attack runs/attack-ipfl/attack.toml --replay
+        hanse attack --table --smoke
+        hanse attack exp.toml --table
+        hanse attack ipfl_posted --markets 200 --set sizes.proved=true
+        hanse attack runs/market/config.toml --client 3 --set mechanism.pricing=critical
+        hanse attack pifl --set 'mechanism.value={name="first_order_clients", judges="all"}'
+    """
+    from hanse.lab.player import cores
+
+    _check_options(ctx, what, markets=markets is not None, replay=replay, table=table)
+    many = cores() if workers is None else workers
+    if table:
+        _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
+        return
+    if what is None:
+        raise UserError("EXP.toml|MECHANISM: is missing: give an experiment's file, a mechanism's name, or --table")
+    sections, name = _asked(what, set_ or [])
+    if markets is not None:
+        _on_markets(sections, markets, seed, as_json)
+        return
+    clients = [client, client + 1] if pair or second_key else [client]
+    folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
+    how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
+    found = _searched(
+        sections, folder, how, None if replay else {"clients": clients, "tries": tries, "minutes": minutes}
+    )
+    if as_json:
+        print(json.dumps(_json(found), indent=1))
+        return
+    if not replay:
+        out.print(_table(found))
+    for line in sentences(found):
+        say(line, wrap=True)
+    if not replay:
+        flags = [f"--seed {seed}"] * (seed != 0) + [f"--seeds {seeds}"] * (seeds != 5) + ["--second-key"] * second_key
+        say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
+
+
+def _searched(sections: dict[str, Any], folder: Path, how: dict[str, Any], new: dict[str, Any] | None) -> Attacked:
+    """Return the result of a search with these options, or of a replay if there are none."""
+    from hanse.runs.observers import counting
+    from hanse.wings.attack.search import replay, search
+
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+        if new is None:
+            return replay(sections, folder, told=told, **how)
+        return search(sections, new.pop("clients"), folder, told=told, **new, **how)
+
+
+def _check_options(ctx: typer.Context, what: str | None, *, markets: bool, replay: bool, table: bool) -> None:
+    """Raise UserError for an option that was given and that the command would not use."""
+    how = {"what", "seed", "set_", "out_dir", "as_json"}
+    if table:
+        allowed = {"table", "smoke", "seeds_from", "workers", *how} - {"seed"}
+        why = "--table goes with --smoke, --seeds-from, --set, --workers, --out and --json only"
+        if ctx.params["seeds_from"] is not None and (what or ctx.params["smoke"] or ctx.params["set_"]):
+            raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
+    elif ctx.params["smoke"] or ctx.params["seeds_from"] is not None:
+        raise UserError(f"{'--smoke' if ctx.params['smoke'] else '--seeds-from'}: not here: goes with --table only")
+    elif markets:
+        allowed, why = {"markets", *how} - {"out_dir"}, "--markets goes with --seed, --set and --json only"
+        for change in ctx.params["set_"] or []:
+            if not change.startswith(("mechanism.", "sizes.", "mechanism=", "sizes=")):
+                raise UserError(f"--set {change}: not here: of an experiment --markets reads mechanism and sizes only")
+    elif replay:
+        allowed = {"replay", "second_key", "seeds", "workers", *how}
+        why = "--replay takes who deviates, and how, from the file"
+    elif ctx.params["pair"] and ctx.params["second_key"]:
+        raise UserError("--pair, --second-key: only one of them")
+    else:
+        return
+    for option in ctx.command.params:
+        given = option.name is not None and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        if given and option.name not in allowed:
+            raise UserError(f"{option.opts[0]}: not here: {why}")
+
+
+def _on_table(
+    what: str | None,
+    overrides: list[str],
+    out_dir: Path | None,
+    workers: int,
+    smoke: bool,
+    seeds_from: str | None,
+    as_json: bool,
+) -> None:
+    """Play a table of cheats and print it. Exit with 1 if a run failed, or if nothing could be measured."""
+    from hanse.lab.kept import KeptFile
+    from hanse.mechanisms.registry import MECHANISMS
+    from hanse.runs.observers import counting
+    from hanse.wings.attack.cheat_table import play_table, read_rules
+
+    own, name = (None, what) if what is None or what in MECHANISMS else _asked(what, overrides)
+    rules = read_rules(own, name if own is None else None, smoke=smoke)
+    if own is None and overrides:
+        rules = replace(rules, columns={key: _changed(dict(one), overrides) for key, one in rules.columns.items()})
+    folder = out_dir or Path("runs") / "-".join(["attack-table", *filter(None, [name]), *["smoke"] * smoke])
+    if (mended := KeptFile(folder).mend()) is not None:
+        say(mended, err)
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+        found = play_table(rules, folder, commit=seeds_from, workers=workers, told=told)
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1))
+    else:
+        for line in table_sentences(found):
+            say(line, wrap=True)
+        grid = RichTable("cheat", *(column.name for column in found.columns))
+        for name, row in found.rows().items():
+            grid.add_row(name, *row)
+        out.print(grid)
+        say(f"{folder / 'table.md'} has the intervals, {folder / 'table.json'} everything; the same command goes on")
+    if found.failed or not found.cells:
+        raise typer.Exit(1)
+
+
+def table_sentences(found: AttackTable) -> list[str]:
+    """Return what a table of cheats says, in sentences."""
+    counts, cells, failed = found.counts, found.cells, found.failed
+    words = ", ".join(f"{counts[word]} {word}" for word in ("pays", "does not pay", "open"))
+    first = f"{words}, of {len(cells)} cells ({len(found.seeds)} seeds each)."
+    first = f"Nothing is decided: {first}" if counts["open"] == len(cells) else first
+    lines = [first if cells else "Nothing could be measured."]
+    if failed:
+        lines = [f"{len(failed)} cells could not be played. {first}"]
+        lines += [f"The first, {failed[0].cheat} under {failed[0].mechanism}: {failed[0].failed}"]
+    lines += [f"{one.name}: not measured: {one.why}." for one in found.columns if one.why is not None]
+    look = "a smoke table, too small to decide much" if found.rules.smoke else "a look, not evidence"
+    drawn = f"drawn from commit {found.commit}" if found.commit else f"not drawn after the rules were fixed: {look}"
+    return [
+        *lines,
+        f"The seeds, {', '.join(map(str, found.seeds))}, were {drawn}.",
+        "Gains are in % of honest pay, with intervals corrected over all cells. Pays: the interval lies above 0; does "
+        f"not pay: it ends at most at {100 * found.rules.margin:g} %; open: neither.",
+    ]
+
+
+def _changed(sections: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """Return an experiment's sections with the changes of --set, and say what they replace."""
+    from hanse.runs.overrides import apply
+
+    changed, notes = apply(sections, overrides)
+    for line in notes:
+        say(line, err, style="yellow")
+    return changed
+
+
+def _on_markets(sections: dict[str, Any], markets: int, seed: int, as_json: bool) -> None:
+    """Search random markets, and print what was found."""
+    from hanse.runs.config import Experiment
+    from hanse.runs.observers import counting
+    from hanse.wings.attack.random_markets import KINDS, rule_of, search_markets
+
+    if markets < 1:
+        raise UserError(f"--markets {markets}: must be at least 1")
+    if seed < 0:
+        raise UserError(f"--seed {seed}: must be at least 0")
+    rule, found = rule_of(Experiment(**sections)), []
+    for kind in KINDS:
+        with counting(f"{kind} markets", err) as told:
+            found.append(search_markets(rule, kind, markets, seed=seed, told=told))
+    if as_json:
+        print(json.dumps([one.as_json() for one in found], indent=1))
+        return
+    for one in found:
+        out.print(_market_table(one))
+
+
+def _market_table(found: Found) -> RichTable:
+    """Return a table of what each lie brings on random markets."""
+    from hanse.wings.attack.random_markets import CLIENTS, LIES
+
+    clients = found.markets * CLIENTS
+    title = (
+        f"{found.markets} {found.kind} markets of {CLIENTS} clients; {found.losers} end below zero when honest; "
+        f"welfare net of distance {100 * found.welfare:.1f} % of eq. (10)'s"
+    )
+    heads = ("lie", "pays, of clients", "in markets (at most, 95 %)", "gain where it pays, tokens", "all others then")
+    table = RichTable(*heads, title=title, title_justify="left")
+    for lie in LIES:
+        pays, gained, others = found.pays[lie], "-", "-"
+        if pays:
+            gained = f"{found.gained[lie]:+.3f} of {found.honest[lie]:.3f}"
+            others = "-" if lie == "split" else f"{found.others[lie]:+.3f}"
+        share = f"{100 * found.touched[lie] / found.markets:.1f} % ({100 * found.at_most(lie):.1f} %)"
+        table.add_row(lie, f"{100 * pays / clients:.2f} %", share, gained, others)
+    return table
+
+
+def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
+    """Return the experiment's sections, and what to call its folder."""
+    from hanse.mechanisms.registry import MECHANISMS
+    from hanse.runs.config import read_file
+    from hanse.wings.attack.search import small
+
+    if what in MECHANISMS:
+        sections, name = small(what), what
+    elif what.endswith(".toml") or Path(what).exists():
+        sections, name = read_file(what), Path(what).stem
+    else:
+        raise UserError(f"{what!r}: no such file, and no mechanism of that name; 'hanse list' shows these")
+    return _changed(sections, overrides), name
+
+
+def _percent(found: Attacked, value: float) -> float:
+    return 100 * value / found.scale
+
+
+def _yardstick(found: Attacked) -> str:
+    """Return what percentages are of, in words."""
+    if found.measure == "utility":
+        return "its utility when honest"
+    return "the mean amount by which honest clients' balances end above or below their grant"
+
+
+def _table(found: Attacked) -> RichTable:
+    """Return a table of the deviations that looked best, with what they earned in the search's seeds."""
+    seeds = ", ".join(map(str, found.searched))
+    who = " and ".join(map(str, found.clients))
+    title = f"client {who}: {len(found.tries)} deviations; {_yardstick(found)}: {found.scale:.3f} tokens"
+    table = RichTable(
+        f"deviation (seeds {seeds})",
+        "gain, tokens",
+        "gain, %",
+        "ahead of the others",
+        title=title,
+        title_justify="left",
+    )
+    raced = [one for one in found.tries if len(one.gains) >= len(found.searched) and one.failed is None]
+    for one in sorted(raced, key=lambda one: -_mean(one.gains, found.searched))[:8]:
+        gain, ahead = _mean(one.gains, found.searched), _ahead(one, found.searched)
+        beside = "nobody else" if ahead is None else f"{ahead:+.3f}"
+        table.add_row(one.said, f"{gain:+.3f}", f"{_percent(found, gain):+.1f}", beside)
+    return table
+
+
+def _mean(by_seed: Any, seeds: Any) -> float:
+    return float(sum(by_seed[s] for s in seeds) / len(seeds))
+
+
+def _ahead(one: Try, seeds: Any) -> float | None:
+    """Return by how much the deviants are ahead of the others on average; None: there are no others."""
+    return _mean(one.ahead, seeds) if one.ahead else None
+
+
+def sentences(found: Attacked) -> list[str]:
+    """Return what a search says, in sentences."""
+    paid, drawn, bound = found.paying_share()
+    fresh = f"seeds {found.fresh[0]} to {found.fresh[-1]}"
+    nothing = (
+        "Does not surely pay"
+        if found.ended == "replay"
+        else f"Found nothing that pays surely in {len(found.tries)} tries; best"
+    )
+    lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
+    if found.idle is not None and found.idle.deviation != found.best.deviation:
+        lines.append(f"The best cheat that sends no trained update: {_told(found, found.idle)}.")
+    if drawn:
+        lines.append(
+            f"Of {drawn} deviations drawn at random, {paid} paid with seed {found.searched[0]}; so at most "
+            f"{100 * bound:.0f} % of all possible deviations pay with it (95 % confidence)."
+        )
+    if failed := [one for one in found.tries if one.failed is not None]:
+        lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")
+    ends = {"minutes": "The search was ended by --minutes.", "space": "Every deviation was tried."}
+    return [*lines, *([ends[found.ended]] if found.ended in ends else [])]
+
+
+def _told(found: Attacked, one: Try) -> str:
+    """Return what a deviation earned with the fresh seeds, in words."""
+    gain, low, high = (_percent(found, value) for value in one.gain(found.fresh))
+    ahead = _ahead(one, found.fresh)
+    said = f"{one.said}. It gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {_yardstick(found)}"
+    if ahead is None:
+        return said
+    return f"{said}, and ends {abs(ahead):.3f} tokens {'above' if ahead >= 0 else 'below'} the others' mean"
+
+
+def _json(found: Attacked) -> dict[str, Any]:
+    """Return a search's result as plain values."""
+    paid, drawn, bound = found.paying_share()
+
+    def one(tried: Try) -> dict[str, Any]:
+        gains = {"gains": dict(tried.gains), "ahead": dict(tried.ahead)}
+        return {"deviation": dict(tried.deviation), "said": tried.said, **gains, "failed": tried.failed}
+
+    return {
+        "clients": list(found.clients), "measure": found.measure, "honest": found.scale, "pays": found.pays,
+        "best": one(found.best), "idle": None if found.idle is None else one(found.idle),
+        "interval": list(found.best.gain(found.fresh)), "fresh": list(found.fresh), "searched": list(found.searched),
+        "random": {"drawn": drawn, "paid": paid, "at_most": bound}, "ended": found.ended,
+        "tries": [one(tried) for tried in found.tries],
+    }  # fmt: skip

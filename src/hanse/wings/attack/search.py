@@ -1,0 +1,799 @@
+"""``hanse attack``: searches for the deviation from honest play that pays a client best, by playing many of them.
+
+The experiment is played twice: honestly, and with one client, or a pair, as
+:class:`hanse.wings.attack.deviant.Deviant`. Data, models and draws are the same, so the difference in the outcome is
+the deviation's gain. The possible deviations follow from the types of the questions that the client is asked
+(:func:`space_of`). Deviations are tried one by one, then in combinations drawn at random or derived from the best so
+far. The most promising ones are played with more seeds. The best is confirmed with fresh seeds, which avoids selection
+bias.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hanse.base import toml
+from hanse.base.errors import UserError
+from hanse.base.files import read_text, write_whole
+from hanse.base.streams import stream
+from hanse.base.toml import dumps, flat
+from hanse.core.entry import MINT, TOKEN, client
+from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
+from hanse.federation.local import server_sets
+from hanse.games.market import utilities_of
+from hanse.games.market_posted import APART
+from hanse.lab.job import Job, Step, attempt, seeded
+from hanse.lab.kept import Results, Store
+from hanse.lab.player import PlayedJobs, play_all
+from hanse.mechanisms.ipfl import IPFL
+from hanse.runs.config import Experiment
+from hanse.runs.observers import Told, untold
+from hanse.runs.round import first_state, play_round
+from hanse.runs.setup import build, settle_engine
+from hanse.wings.attack.deviant import KINDS, Deviant, fields_of, said_of
+
+RULES = Path(__file__).with_name("cheats.toml")
+FACTORS = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
+SEARCHED = 3  # seeds that the search plays its best deviations with
+LEAST = 0.01  # of what honesty brings: a smaller gain is not called one
+MEASURES = ("utility", "balance", "nothing")
+_BATCH, _KEEPS, _HEARD = 8, 6, 3
+_SECOND = ("copied", "opposed", "turns", "mean")
+Deviation = Mapping[str, Any]
+"""What a deviant does, by knob: ``{"sends": "nothing", "times.declare.cost": 0.5}``."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One way in which a client can deviate.
+
+    Attributes:
+        key: the option of :class:`Deviant`, such as "sends" or "times.samples".
+        values: the values to try, first one by one.
+        factor: whether values in between are allowed.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    factor: bool = False
+
+
+@dataclass(frozen=True)
+class Try:
+    """A deviation and its gains.
+
+    Attributes:
+        deviation: the deviation.
+        gains: by seed, the deviants' outcome minus that of the same clients when honest, in tokens. If there is a
+            second key, it is the sum of both keys' outcomes.
+        ahead: by seed, the deviants' outcome minus the mean of the others in the same run. Empty: there are no others.
+        uniform: whether it was drawn at random from the whole space, not derived from earlier ones.
+        failed: why it could not be played. None: it was played.
+    """
+
+    deviation: Deviation
+    gains: Mapping[int, float] = field(default_factory=dict)
+    ahead: Mapping[int, float] = field(default_factory=dict)
+    uniform: bool = False
+    failed: str | None = None
+
+    @property
+    def said(self) -> str:
+        """The deviation in words."""
+        return said_of(Deviant(**table_of(self.deviation, [])))
+
+    @property
+    def contributes(self) -> bool:
+        """Whether the client still sends something trained, by itself or by clients that it copies or bought from."""
+        trained = self.deviation.get("sends", "trained") in ("trained", "copied", "echo")
+        return (trained or "adds.copied" in self.deviation) and not self.deviation.get("silent")
+
+    def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
+        """Return the mean gain over these seeds and its 95 % interval (Student's t)."""
+        return interval([self.gains[s] for s in seeds])
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """The result of a search.
+
+    Attributes:
+        clients: who deviated.
+        scale: the unit by which gains are judged, in tokens; see :attr:`_Game.scale`.
+        measure: the outcome that is compared: "utility" or "balance".
+        tries: all deviations, in the order of the search.
+        best: the one that paid most, with the fresh seeds.
+        idle: the best deviation that sends no trained update, with the fresh seeds. None: none was tried.
+        searched: the search's seeds.
+        fresh: the seeds of the confirmation.
+        ended: why the search ended: "tries", "minutes" or "space" (everything was tried).
+    """
+
+    clients: Sequence[int]
+    scale: float
+    measure: str
+    tries: Sequence[Try]
+    best: Try
+    idle: Try | None
+    searched: Sequence[int]
+    fresh: Sequence[int]
+    ended: str
+
+    @property
+    def pays(self) -> bool:
+        """Whether the best deviation gains more than 1 % of the scale, beyond its interval."""
+        return self.best.gain(self.fresh)[1] > LEAST * self.scale
+
+    def paying_share(self) -> tuple[int, int, float]:
+        """Return how many random deviations paid in the search's first seed, and of how many.
+
+        The third number is the 95 % upper bound of the share of the whole space that pays (Clopper and Pearson).
+        """
+        from scipy.special import betaincinv  # late: it takes longer to import than a short run
+
+        drawn = [one for one in self.tries if one.uniform and one.failed is None]
+        paid = sum(one.gains[self.searched[0]] > LEAST * self.scale for one in drawn)
+        bound = 1.0 if paid == len(drawn) else float(betaincinv(paid + 1, len(drawn) - paid, 0.95))
+        return paid, len(drawn), bound
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean of at least two values and its 95 % interval (Student's t)."""
+    from scipy.special import stdtrit  # late: it takes longer to import than a short run
+
+    found = np.asarray(values, float)
+    half = float(stdtrit(len(found) - 1, 0.975)) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    return float(found.mean()), float(found.mean()) - half, float(found.mean()) + half
+
+
+def table_of(deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
+    """Return the table ``[behaviour.deviant]`` of a deviation."""
+    table: dict[str, Any] = {"clients": list(clients)}
+    for key, value in deviation.items():
+        outer, dot, inner = key.partition(".")
+        if dot:
+            table.setdefault(outer, {})[inner] = value
+        else:
+            table[outer] = value
+    return table
+
+
+def with_deviation(sections: Mapping[str, Any], deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
+    """Return an experiment's sections in which these clients deviate, or are honest if no deviation is given."""
+    behaviour = dict(sections.get("behaviour", {}))
+    return {**sections, "behaviour": behaviour | ({"deviant": table_of(deviation, clients)} if deviation else {})}
+
+
+# ---- what can be done otherwise
+
+
+@dataclass
+class _Listening:
+    """A federation that records what clients were asked and answered."""
+
+    inner: Any
+    heard: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def present(self, round: int) -> Any:
+        """Return the present clients."""
+        return self.inner.present(round)
+
+    def exchange(self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Any) -> Any:
+        """Ask as usual, and record the answers."""
+        replies: Sequence[Reply] = self.inner.exchange(round, requests, deadline_s, closing)
+        tasks = {request.client: request.tasks for request in requests}
+        for reply in replies:
+            self.heard += zip(tasks.get(reply.client, ()), reply.results, strict=False)
+        return replies
+
+
+def space_of(experiment: Experiment) -> list[Knob]:
+    """Return a client's possible deviations, from the questions that it is asked in the first rounds, and from the
+    samples that the server holds.
+
+    Raises:
+        UserError: the experiment does not fit together.
+    """
+    setup = settle_engine(build(experiment)).setup
+    listening = _Listening(setup.federation)
+    setup, state = replace(setup, federation=listening), first_state(setup)
+    for _ in range(min(_HEARD, experiment.run.rounds)):
+        state = play_round(setup, state).state
+    found: dict[str, Knob] = {}
+    for task, result in listening.heard:
+        for knob in _knobs_of(task, result):
+            found.setdefault(knob.key, knob)
+        if isinstance(task, Train) and task.centre is not None and task.mu and torch.equal(task.start, task.centre):
+            found["start"] = Knob("start", ("kept",))  # everybody goes on from what it was sent
+    if sets := tuple(server_sets(setup.data)) if "sends" in found else ():
+        found["trains_on"] = Knob("trains_on", sets)
+    rounds, middle = experiment.run.rounds, experiment.run.rounds // 2
+    times = {"since": sorted({1, middle} - {0}), "leaves": sorted({1, middle, rounds - 1} - {0})}
+    return [*found.values(), *(Knob(key, tuple(at)) for key, at in times.items() if found and rounds > 1)]
+
+
+def _knobs_of(task: Any, result: Any) -> list[Knob]:
+    """Return the ways to falsify one result."""
+    if isinstance(result, Trained):
+        knobs = [
+            Knob("sends", ("nothing", "copied", "last", *KINDS, *([] if task.centre is None else ["echo"]))),
+            Knob("of", ("model",)),
+            *([] if task.centre is None else [Knob("start", ("sent",))]),
+            Knob("scale", (0.1, 3.0, 10.0, 50.0), factor=True),
+        ]
+        knobs += [Knob("times.samples", FACTORS, factor=True), Knob("times.steps", (0.0, 10.0))]
+        knobs += [Knob("silent", (True,)), Knob("longer", (5,))]
+        knobs += [Knob("adds.copied", (1.0, 2.0), factor=True), Knob("adds.noise", (0.01, 0.1, 1.0), factor=True)]
+        return knobs + ([] if result.loss is None else [Knob("times.loss", (0.0, 0.5, 2.0, 10.0), factor=True)])
+    if isinstance(result, Scored):
+        return [
+            Knob("times.accuracy", (0.0, 0.5, 10.0), factor=True),
+            Knob("times.loss", (0.0, 0.5, 2.0, 10.0), factor=True),
+        ]
+    if isinstance(result, Derived):
+        return [Knob("gradient", (1.0, 1e3, 1e6), factor=True)]
+    if isinstance(result, Answered) and isinstance(task, Ask):
+        return [knob for name, kind in fields_of(task.name).items() for knob in _answer_knobs(task, name, kind, result)]
+    return []
+
+
+def _answer_knobs(task: Ask, name: str, kind: type, result: Answered) -> list[Knob]:
+    """Return the other values that a field of an answer may take."""
+    key = f"{task.name}.{name}"
+    if kind is bool:
+        return [Knob(f"says.{key}", (True, False))] if task.name != "stay" else []  # leaving is a knob of its own
+    if kind is list:
+        said = result.values.get(name)
+        weighs = isinstance(said, list) and len(said) > 0 and isinstance(said[0], float)
+        amounts = [Knob(f"times.{key}", (0.1, 0.5), factor=True)] if weighs else []
+        return amounts + ([Knob(f"says.{key}", ("none", "all"))] if name in task.values else [])
+    return [Knob(f"times.{key}", FACTORS, factor=True), Knob(f"says.{key}", (0.0,))] if name in result.values else []
+
+
+# ---- the search
+
+
+def search(
+    sections: Mapping[str, Any],
+    clients: Sequence[int],
+    folder: Path,
+    *,
+    tries: int = 150,
+    seeds: int = 5,
+    seed: int = 0,
+    minutes: float | None = None,
+    second_key: bool = False,
+    workers: int = 1,
+    told: Told = untold,
+    work: Callable[[Job, Step], dict[str, Any]] | None = None,
+) -> Attacked:
+    """Search for the deviation of some clients that pays best, and write the best one to ``folder/attack.toml``.
+
+    Finished runs are kept in the folder: repeat the call to continue.
+
+    Args:
+        sections: the experiment as nested plain values.
+        clients: who deviates, all in the same way.
+        folder: the folder for the results, which is made if it is missing.
+        tries: how many deviations are tried, at most.
+        seeds: how many fresh seeds confirm the best one, at least 2.
+        seed: the first of the search's three seeds. The fresh seeds come after these.
+        minutes: the search ends after this time, not counting the confirmation. None: no limit.
+        second_key: the second of two clients is another key of the first, which honest clients never use. Its earnings
+            minus its grant count as the first client's, and it sends only what the first client produces.
+        workers: how many processes play.
+        told: a function that is called after every run with the number played, the largest possible number, and the
+            best so far.
+        work: a function that plays one job. None: a run of hanse.
+
+    Raises:
+        UserError: there is no such client, a number is out of range, the experiment is not valid, or nobody is paid.
+    """
+    experiment = Experiment(**sections)
+    members = _check(experiment, clients, tries, seeds, seed, minutes)
+    game = _game(sections, clients, members, folder, workers, work, second_key)
+    game.counted(told, SEARCHED + tries + 2 * _KEEPS * (SEARCHED - 1) + 3 * seeds if minutes is None else None)
+    searched = list(range(seed, seed + SEARCHED))
+    fresh = fresh_seeds(seed, seeds)
+    game.honest(searched)
+    if game.scale == 0:
+        raise UserError(
+            f"run.rounds: {experiment.run.rounds}: nobody has gained or paid anything by then, so there is no measure"
+        )
+    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    space = [knob for knob in space_of(experiment) if not (second_key and knob.key in ("since", "leaves"))]
+    if len(clients) > 1:
+        space.append(Knob("second", _SECOND[:2] if second_key else _SECOND))
+    found, ended = _tried(game, space, tries, searched, until)
+    ranked = _ranked([one for one in found if len(one.gains) == SEARCHED], searched)
+    if not ranked:
+        raise UserError(f"none of {len(found)} deviations could be played: {found[0].failed}")
+    idle = next((one for one in ranked if not one.contributes), None)
+    game.honest(fresh)
+    chosen = [_simplest(game, one, searched) for one in (ranked[0], idle) if one is not None]
+    best, *others = game.played_all(chosen, fresh)
+    if best.failed is not None:
+        raise UserError(f"{best.said}: could not be played again: {best.failed}")
+    write_whole(folder / "attack.toml", dumps(game.sections_of(best.deviation)).encode())
+    kept = others[0] if others and others[0].failed is None else None
+    return Attacked(clients, game.scale, game.measure, found, best, kept, searched, fresh, ended)
+
+
+def replay(
+    sections: Mapping[str, Any],
+    folder: Path,
+    *,
+    seeds: int = 5,
+    seed: int = 0,
+    second_key: bool = False,
+    workers: int = 1,
+    told: Told = untold,
+    work: Callable[[Job, Step], dict[str, Any]] | None = None,
+) -> Attacked:
+    """Measure a deviation again, against honest play, with the fresh seeds of :func:`search`.
+
+    Args:
+        sections: an experiment with a table ``[behaviour.deviant]``, such as ``attack.toml``.
+        folder: the folder for finished runs. It is created if it is missing.
+        seeds: how many.
+        seed: the first of the search's seeds, which are left out.
+        second_key: as for :func:`search`.
+        workers: how many processes play.
+        told: as for :func:`search`.
+        work: a function that plays one job. None: a run of hanse.
+
+    Raises:
+        UserError: nobody deviates, a number is out of range, the experiment is not valid, or nobody is paid.
+    """
+    behaviour = dict(sections.get("behaviour", {}))
+    given = behaviour.pop("deviant", None)
+    if not isinstance(given, Mapping) or not given.get("clients"):
+        raise UserError("behaviour.deviant.clients: are missing: there is no deviation to replay")
+    clients, honest = [*given["clients"]], {**sections, "behaviour": behaviour}
+    members = _check(Experiment(**honest), clients, 1, seeds, seed, None)
+    if second_key and len(clients) != 2:
+        raise UserError(f"--second-key: {len(clients)} clients deviate in this file: must be 2")
+    game = _game(honest, clients, members, folder, workers, work, second_key)
+    game.counted(told, 2 * seeds)
+    fresh = fresh_seeds(seed, seeds)
+    game.honest(fresh)
+    deviation = {key: value for key, value in flat(given) if key != "clients"}
+    [best] = game.played_all([Try(deviation)], fresh)
+    if best.failed is not None:
+        raise UserError(f"{best.said}: could not be played: {best.failed}")
+    return Attacked(clients, game.scale, game.measure, [best], best, None, fresh, fresh, "replay")
+
+
+def fresh_seeds(seed: int, seeds: int) -> list[int]:
+    """Return the seeds that confirm the result of a search with the first seed ``seed``."""
+    return list(range(seed + SEARCHED, seed + SEARCHED + seeds))
+
+
+def _check(
+    experiment: Experiment, clients: Sequence[int], tries: int, seeds: int, seed: int, minutes: float | None
+) -> int:
+    """Return how many clients there are. Raises UserError for one that is not there, or a number out of range."""
+    members = build(experiment).data.num_clients  # a table of owners may have fewer than data.clients
+    last = members - 1
+    of = "" if len(clients) == 1 else f" of {clients[0]} and {clients[-1]}, who cheat together"
+    lines = [f"--client {c}: there is no such client{of}; allowed: 0..{last}" for c in clients if not 0 <= c <= last]
+    lines += [f"--seed {seed}: must be at least 0"] if seed < 0 else []
+    lines += [] if experiment.run.rounds else ["run.rounds: 0: nobody is asked anything, so nothing can be cheated at"]
+    lines += [f"--tries {tries}: must be at least 1"] if tries < 1 else []
+    lines += [f"--seeds {seeds}: must be at least 2, as one run has no interval"] if seeds < 2 else []
+    lines += [f"--minutes {minutes:g}: must be above 0"] if minutes is not None and not minutes > 0 else []
+    if "deviant" in experiment.behaviour:
+        lines.append("behaviour.deviant: the search puts its own in this place; leave it out of the file")
+    if lines:
+        raise UserError(*lines)
+    return members
+
+
+def _game(
+    sections: Mapping[str, Any],
+    clients: Sequence[int],
+    members: int,
+    folder: Path,
+    workers: int,
+    work: Callable[[Job, Step], dict[str, Any]] | None,
+    second_key: bool,
+) -> _Game:
+    """Return what plays an experiment's deviations and keeps them in a folder."""
+    key = clients[1] if second_key else None
+    store = KeptOutcomes(Store(folder / ("jobs" if key is None else "jobs-second-key")), members, clients)
+    plays = work or partial(play_with_outcome, watched=tuple(clients), second_key=key)
+    return _Game(sections, clients, store, workers, plays, second_key)
+
+
+def _tried(
+    game: _Game,
+    space: Sequence[Knob],
+    tries: int,
+    searched: Sequence[int],
+    until: float,
+) -> tuple[list[Try], str]:
+    """Return the deviations that were tried and why the search ended: singles, then batches of combinations."""
+    draw = stream(searched[0], "attack search")
+    todo = [Try({knob.key: value}) for knob in space for value in knob.values]
+    found: list[Try] = []
+    seen = {_key(one.deviation) for one in todo}
+    while len(found) < tries:
+        batch, todo = todo[: min(_BATCH, tries - len(found))], todo[_BATCH:]
+        if not batch:
+            batch = _drawn(draw, space, _leading(found, searched[:1]), seen, min(_BATCH, tries - len(found)))
+        if not batch:
+            return _raced(game, found, searched), "space"
+        found += game.played_all(batch, searched[:1])
+        best = next(iter(_ranked(found, searched[:1])), None)
+        game.figure = "" if best is None else f"best so far: {best.said}"
+        if time.monotonic() > until:
+            return _raced(game, found, searched), "minutes"
+    return _raced(game, found, searched), "tries"
+
+
+def _raced(game: _Game, found: list[Try], searched: Sequence[int]) -> list[Try]:
+    """Return the tries; the best of them, and of those that send nothing trained, have been played with all of the
+    search's seeds.
+    """
+    chosen = _leading(found, searched[:1])
+    game.honest(searched[1:])
+    again = {_key(one.deviation): one for one in game.played_all(chosen, searched[1:])}
+    return [again.get(_key(one.deviation), one) for one in found]
+
+
+def _leading(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
+    """Return the tries that look best, and the best of those that send nothing trained, each once."""
+    ranked = _ranked(found, seeds)
+    chosen = [*ranked[:_KEEPS], *[one for one in ranked if not one.contributes][:_KEEPS]]
+    return list({_key(one.deviation): one for one in chosen}.values())
+
+
+def _simplest(game: _Game, best: Try, seeds: Sequence[int]) -> Try:
+    """Return a try without the knobs that earn nothing, leaving them out one after another."""
+    for key in sorted(best.deviation):
+        less = {k: v for k, v in best.deviation.items() if k != key}
+        if not less or (best.contributes != Try(less).contributes):
+            continue
+        [tried] = game.played_all([Try(less, uniform=best.uniform)], seeds)
+        if tried.failed is None and sum(tried.gains.values()) >= sum(best.gains[s] for s in seeds):
+            best = tried
+    return best
+
+
+def _ranked(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
+    """Return the tries that could be played, the best-paying first; ties go to the simpler one."""
+    sound = [one for one in found if one.failed is None]
+    return sorted(sound, key=lambda one: (-sum(one.gains[s] for s in seeds), len(one.deviation)))
+
+
+def _drawn(
+    draw: np.random.Generator, space: Sequence[Knob], best: Sequence[Try], seen: set[str], most: int
+) -> list[Try]:
+    """Return new deviations, half drawn from the whole space and half changed from the best; none if all are known."""
+    made: list[Try] = []
+    for _ in range(50 * most):
+        if len(made) == most or not space:
+            break
+        uniform = len(made) % 2 == 0 or not best
+        chosen = {} if uniform else dict(best[int(draw.integers(len(best)))].deviation)
+        count = int(draw.integers(1, 4)) if uniform else 1
+        for k in draw.permutation(len(space))[:count].tolist():
+            chosen = _turned(draw, chosen, space[k])
+        if chosen and _key(chosen) not in seen:
+            seen.add(_key(chosen))
+            made.append(Try(chosen, uniform=uniform))
+    return made
+
+
+def _turned(draw: np.random.Generator, deviation: Mapping[str, Any], knob: Knob) -> dict[str, Any]:
+    """Return the deviation with one knob at another value; a knob that was set may be left out again."""
+    found = dict(deviation)
+    if knob.key in found and draw.random() < 0.3:
+        del found[knob.key]
+    elif knob.factor and draw.random() < 0.5:
+        low, high = (math.log(max(v, 0.01)) for v in (min(knob.values), max(knob.values)))
+        found[knob.key] = float(f"{math.exp(draw.uniform(low, high)):.3g}")
+    else:
+        found[knob.key] = knob.values[int(draw.integers(len(knob.values)))]
+    return found
+
+
+def _key(deviation: Deviation) -> str:
+    return repr(sorted(deviation.items()))
+
+
+@dataclass
+class _Game:
+    """Plays deviations and honest runs.
+
+    Attributes:
+        second_key: whether the second of the clients is another key of the first.
+        outcomes: by seed, what each client ends with if all are honest.
+        figure: what is shown with the number of runs.
+    """
+
+    sections: Mapping[str, Any]
+    clients: Sequence[int]
+    store: Results
+    workers: int
+    work: Callable[[Job, Step], dict[str, Any]]
+    second_key: bool = False
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    figure: str = ""
+    _told: Told = untold
+    _played: int = 0
+    _most: int | None = None
+
+    def counted(self, told: Told, most: int | None) -> None:
+        """Report after every run how many were played, of about how many (None: the time decides)."""
+        self._told, self._most = told, most
+
+    @property
+    def scale(self) -> float:
+        """The yardstick for gains; see :func:`scale_of`."""
+        return scale_of(list(self.outcomes.values()), self.people)
+
+    @property
+    def measure(self) -> str:
+        """What is compared: "utility" or "balance"."""
+        return next(iter(self.outcomes.values())).measure
+
+    @property
+    def people(self) -> list[int]:
+        """The deviants, each once: a second key is not counted."""
+        return list(self.clients)[: 1 if self.second_key else None]
+
+    def honest(self, seeds: Sequence[int]) -> None:
+        """Play these seeds honestly. Raises UserError if that fails or nobody is paid anything."""
+        jobs = {s: self._job({}, s) for s in seeds if s not in self.outcomes}
+        done = self._all(jobs.values())
+        for s, job in jobs.items():
+            if job.key in done.failures:
+                raise UserError(f"the honest run with seed {s} failed: {done.failures[job.key]}")
+            self.outcomes[s] = Outcome.of(done.results[job.key])
+            if self.outcomes[s].measure == "nothing":
+                name = self.sections["mechanism"]["name"]
+                raise UserError(
+                    f"mechanism.name: '{name}': pays nobody in this experiment, so nobody can gain by cheating"
+                )
+
+    def played_all(self, batch: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
+        """Return the tries with what they earned with these seeds added."""
+        jobs = [[self._job(one.deviation, s) for s in seeds] for one in batch]
+        done = self._all([job for of in jobs for job in of])
+        found = []
+        for one, of in zip(batch, jobs, strict=True):
+            failed = next((done.failures[job.key] for job in of if job.key in done.failures), None)
+            if failed is not None:
+                found.append(replace(one, failed=failed))
+                continue
+            ended = {s: Outcome.of(done.results[job.key]) for s, job in zip(seeds, of, strict=True)}
+            gains = {s: gained(o, self.outcomes[s], self.clients, self.second_key) for s, o in ended.items()}
+            rest = {s: np.delete(o.held, list(self.clients)) for s, o in ended.items()}
+            ahead = {
+                s: gains[s] + float(self.outcomes[s].held[self.people].mean() - np.nanmean(others))
+                for s, others in rest.items()
+                if np.isfinite(others).any()
+            }
+            found.append(replace(one, gains={**one.gains, **gains}, ahead={**one.ahead, **ahead}))
+        return found
+
+    def sections_of(self, deviation: Deviation) -> dict[str, Any]:
+        """Return the experiment in which the clients deviate like this, or are honest."""
+        return played_sections(self.sections, deviation, self.clients, self.second_key)
+
+    def _job(self, deviation: Deviation, seed: int) -> Job:
+        return job_of(self.sections_of(deviation), seed, deviation)
+
+    def _all(self, jobs: Any) -> Any:
+        found = play_all(list(jobs), self.store, self.work, workers=self.workers, label="attack", ended=self._count)
+        self._played += len(found.results) + len(found.failures) - found.played
+        return found
+
+    def _count(self, done: PlayedJobs) -> None:
+        self._played += 1
+        self._told(self._played, self._most and max(self._most, self._played), self.figure)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+class KeptOutcomes:
+    """The results of a search: those that have the outcome of every client.
+
+    Attributes:
+        inner: where they are kept.
+        members: how many clients there are.
+        watched: the clients whose purchases are needed (see :func:`play_with_outcome`).
+    """
+
+    def __init__(self, inner: Results, members: int, watched: Sequence[int]) -> None:
+        self.inner, self.members, self.watched = inner, members, {str(c) for c in watched}
+
+    def read(self, job: Job) -> dict[str, Any] | None:
+        """Return a finished result with outcomes; None if it must be played."""
+        found = self.inner.read(job) or {}
+        outcome, trades = found.get("outcome"), found.get("trades_of")
+        sound = (
+            found.get("measure") in MEASURES
+            and _is_number(found.get("granted"))
+            and isinstance(outcome, list)
+            and len(outcome) == self.members
+            and all(o is None or _is_number(o) for o in outcome)
+            # a result of before these were kept is played again: its distances are those that cheats feign
+            and (found["measure"] != "utility" or isinstance(trades, dict))
+            and (not trades or self.watched <= trades.keys())
+        )
+        return found if sound else None
+
+    def write(self, job: Job, result: Mapping[str, Any]) -> None:
+        """Keep a result. Raises MachineError if it cannot be written."""
+        self.inner.write(job, result)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the clients of a run ended with.
+
+    Attributes:
+        measure: "utility", "balance" or "nothing"; see :func:`play_with_outcome`.
+        held: ``[N]`` in tokens. NaN: the client never joined, so it has no account.
+        granted: what the mint gave each client that joined, in tokens; 0 for utilities.
+        trades: by client, for each round ``[2, N]``: lambda n_j/n_i of what it imported from each other client, and
+            their distances from it. No numbers: it was not at a market.
+    """
+
+    measure: str
+    held: NDArray[np.float64]
+    granted: float
+    trades: Mapping[int, Sequence[NDArray[np.float64]]]
+
+    @staticmethod
+    def of(kept: Mapping[str, Any]) -> Outcome:
+        """Return the outcome in a result of :func:`play_with_outcome`."""
+        trades = {int(c): [np.array(row, float) for row in rows] for c, rows in kept.get("trades_of", {}).items()}
+        return Outcome(kept["measure"], np.array(kept["outcome"], float), float(kept["granted"]), trades)
+
+
+def gained(found: Outcome, honest: Outcome, clients: Sequence[int], second_key: bool = False) -> float:
+    """Return how much more the deviants have than if honest: the mean over them; for two keys the sum, less the
+    second's grant.
+
+    A market's utility takes off how far the models lie that a client buys. For deviants, these are the distances of
+    the round in the honest run: what a cheat sends does not change what its samples are. Where that run has none, they
+    are the cheat's.
+    """
+    apart = (np.nan_to_num(found.held) - np.nan_to_num(honest.held))[list(clients)]
+    for place, c in enumerate(clients):
+        for ours, true in zip(found.trades.get(c, ()), honest.trades.get(c, ()), strict=False):
+            if ours.size and true.size:
+                apart[place] += float((ours[0] * np.nan_to_num(ours[1] - true[1])).sum())
+    return float(apart.sum()) - found.granted if second_key else float(apart.mean())
+
+
+def scale_of(honest: Sequence[Outcome], people: Sequence[int]) -> float:
+    """Return the yardstick for gains, in tokens: the people's mean absolute utility in honest runs; for balances, the
+    mean distance of all members' balances from their grant, that is, what the mechanism moves.
+    """
+    if honest[0].measure == "balance":
+        return float(np.mean([np.nanmean(np.abs(one.held - one.granted)) for one in honest]))
+    return float(np.mean([np.abs(one.held[list(people)]).mean() for one in honest]))
+
+
+def played_sections(
+    sections: Mapping[str, Any], deviation: Deviation, clients: Sequence[int], second_key: bool = False
+) -> dict[str, Any]:
+    """Return an experiment in which the clients deviate like this, or are honest; then a second key never joins."""
+    if second_key and not deviation:
+        return with_deviation(sections, {"leaves": 0}, clients[1:])
+    base = {"second": "copied"} if second_key else {}
+    return with_deviation(sections, {**base, **deviation} if deviation else {}, clients)
+
+
+def job_of(sections: Mapping[str, Any], seed: int, deviation: Deviation) -> Job:
+    """Return the run of an experiment with one seed, under the name of what its deviants do."""
+    return seeded(sections, seed, f"{Try(deviation).said if deviation else 'honest'}, seed={seed}")
+
+
+def play_with_outcome(
+    job: Job, step: Step, watched: Sequence[int] = (), second_key: int | None = None
+) -> dict[str, Any]:
+    """Play a job and return the result of :func:`hanse.lab.job.attempt`, together with each client's outcome.
+
+    ``outcome`` is a list of tokens per client, and ``measure`` says what they mean. It is "utility" if the mechanism
+    records that: by true numbers instead of declared ones, less the loss of eq. (8) of iPFL from distant models.
+    Otherwise it is "balance", of the client's account (None: it never joined), or "nothing" if no client was ever paid.
+    ``granted`` are the tokens that the mint granted each client; 0 for utilities. ``trades_of`` has what
+    :class:`Outcome` says of the ``watched`` clients. ``second_key`` is a client that is another's second key.
+    """
+    from hanse.runs.experiment import run
+
+    last, kept = _Watched(watched, second_key), dict[str, Any]()
+
+    def go(observers: Sequence[Any]) -> Any:
+        result = run(job.experiment, observers=[*observers, last])
+        kept.update(_outcome(result, last))
+        return result
+
+    return attempt(job, step, go) | kept
+
+
+class _Watched:
+    """An observer that keeps the parts' states after the last round, and a market's gains by the true numbers.
+
+    Attributes:
+        states: the parts' states, by slot.
+        members: how many clients there are.
+        traded: iPFL's eq. (1) minus lambda n_j/n_i d_ij of all imports that were delivered, ``[N]`` in tokens. A second
+            key's model contains nothing new: it counts as having no samples, and its imports add nothing to its
+            owner's.
+        trades: by watched client, each round's purchases and distances, as :class:`Outcome` describes them.
+    """
+
+    def __init__(self, watched: Sequence[int] = (), second_key: int | None = None) -> None:
+        self.states: Mapping[str, Any] = {}
+        self.members, self.traded, self._key = 0, np.zeros(0), second_key
+        self.trades: dict[int, list[list[list[float | None]]]] = {client: [] for client in watched}
+
+    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+        """Keep the states, and add the round's market."""
+        self.states = played.state.states
+        if not self.members:
+            self.members = played.view.context.num_clients
+            self.traded = np.zeros(self.members)
+        arrays = {} if played.view.settlement is None else played.view.settlement.arrays
+        if "market_distance" not in arrays:
+            for rounds in self.trades.values():
+                rounds.append([])
+            return
+        paid, clients = arrays["market_paid"][:, None], arrays["market_client"]
+        graph, money = arrays["market_graph"] * paid, arrays["market_units"] * paid / TOKEN
+        truth = [arrays[f"market_true_{name}"] for name in ("size", "cost", "eagerness")]
+        sizes, costs, eagerness = truth[0] * (clients != self._key), truth[1], truth[2] * (clients != self._key)
+        eagerness = np.where(sizes > 0, eagerness, 0.0)  # papers.md I13
+        # who may not trade, since nothing is alike, counts as at a right angle
+        distance = np.where(arrays["market_distance"] >= APART, 1.0, arrays["market_distance"])
+        weight = float(arrays["market_lam"]) * sizes[None, :] / np.maximum(sizes, 1)[:, None]
+        weight = np.where((graph != 0) & (sizes[:, None] > 0), graph * weight, 0.0)
+        far = (weight * distance).sum(axis=1)
+        np.add.at(self.traded, clients, utilities_of(graph, money, sizes, costs, eagerness) - far)
+        for c, rounds in self.trades.items():
+            imports, apart = np.zeros(self.members), np.full(self.members, np.nan)
+            for i in np.flatnonzero(clients == c):
+                imports[clients], apart[clients] = weight[i], distance[i]
+            rounds.append([[*imports.tolist()], [None if math.isnan(d) else d for d in apart.tolist()]])
+
+
+def _outcome(result: Any, last: _Watched) -> dict[str, Any]:
+    """Return what each client ended with, what that is, and what the mint gave."""
+    utility = next((state["utility"] for state in last.states.values() if "utility" in state), None)
+    if utility is not None:
+        priced = isinstance(result.experiment.mechanism.built.settle, IPFL)
+        held = (last.traded if priced else utility).tolist()
+        trades = {str(c): rounds for c, rounds in last.trades.items()} if priced else {}
+        return {"measure": "utility", "outcome": held, "granted": 0.0, "trades_of": trades}
+    pays, accounts = "settle" in result.experiment.mechanism.built.slots(), result.book.balances
+    there = [f"client/{c}" in accounts for c in range(last.members)]
+    balances = [result.book.balance(client(c)) / TOKEN if joined else None for c, joined in enumerate(there)]
+    granted = -result.book.balance(MINT) / TOKEN / max(1, sum(there))
+    return {"measure": "balance" if pays else "nothing", "outcome": balances, "granted": granted}
+
+
+def small(mechanism: str) -> dict[str, Any]:
+    """Return a small experiment with a mechanism: 8 clients with handwritten digits, who trade or bid for 8 rounds.
+
+    Args:
+        mechanism: the name of the mechanism.
+    """
+    return {**toml.loads(read_text(RULES, 1 << 20))["experiment"], "mechanism": {"name": mechanism}}

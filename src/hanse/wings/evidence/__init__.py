@@ -1,0 +1,20 @@
+"""Evidence: members that prove how many samples they have.
+
+``proved_sizes.py`` asks for commitments and audits, and moves the bonds. ``audits.py`` is a member's side, and
+``size_command.py`` an auditor's. ``replay_bonds.py`` checks the bonds in a book.
+"""
+
+from hanse.base.wings import Command, Wing
+
+WING = Wing(
+    "evidence",
+    commands=(Command("audit size", "hanse.wings.evidence.size_command:size", ""),),
+    names={
+        "guards": {"sizes": "hanse.wings.evidence.proved_sizes:SizesGuard"},
+        "answers": {
+            "CommitSize": "hanse.wings.evidence.audits:commits",
+            "AuditSize": "hanse.wings.evidence.audits:opens",
+        },
+        "replays": {"sizes": "hanse.wings.evidence.replay_bonds:Bonds"},
+    },
+)

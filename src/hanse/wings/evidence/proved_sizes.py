@@ -1,0 +1,226 @@
+"""Proved sizes: members commit to their samples before they train, and are audited by a public draw.
+
+:class:`ProvedSizes` runs alongside the parts of any mechanism. A new member commits to its distinct samples
+(:mod:`hanse.data.commitment`) and puts up a bond. The root of the commitment is written into the book. The leaves that
+it must open are drawn from a seed that nobody knew before. This seed is made of the book's head after all commitments
+and, on a network, a number that the server draws then. If the audit succeeds, including the auditor's signature, the
+bond is returned and the size counts from this round on. If not, the bond goes to the mint. A member that does not
+answer gets the same questions again (``repeats``). Until it has proved its size, a member counts as having no samples.
+So if the run ends before its questions are used up, its bond is returned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.base.errors import library
+from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow
+from hanse.core.entry import client as account_of
+from hanse.core.entry import tokens as say
+from hanse.core.part import Context, Part, State, View
+from hanse.core.port import AuditSize, CommitSize, Federation, Request, Roster, SizeAudited, SizeCommitted
+from hanse.core.table import Floats
+from hanse.data.commitment import Commitment, attested, drawn, misplaced, unpacked
+from hanse.runs.guards import Guard
+
+COMMIT, AUDIT = "size commitment", "size audit"  # the questions
+UNKNOWN, COMMITTED, PROVED, FAILED = range(4)  # how a member stands
+UNFINISHED = "the run ended before its audit did"
+NEEDS_KEYS = "sizes.auditors: their signatures need the package 'cryptography'; 'pip install cryptography'"
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The outcome of one question to the members.
+
+    Attributes:
+        transactions: the bonds that move.
+        refused: (client, reason).
+        state: the next state.
+    """
+
+    transactions: Sequence[Transaction]
+    refused: Sequence[tuple[int, str]]
+    state: State
+
+
+@dataclass(frozen=True)
+class ProvedSizes(Part):
+    """Asks members to prove their sizes. The round calls it before all other parts.
+
+    Attributes:
+        leaves: how many leaves an audit opens (all, if there are fewer).
+        bond: units held in escrow until the audit is passed.
+        repeats: how often an unanswered question is asked again before it counts as failed.
+        auditors: the public keys (Ed25519, hexadecimal) of those whose signatures count. Empty: a simulation, whose
+            word is taken.
+        fresh: whether seeds include a number that the server draws. Members then cannot try one commitment after
+            another until they like the questions. Without it, runs are repeatable.
+    """
+
+    leaves: int = 30
+    bond: int = 10_000_000
+    repeats: int = 1
+    auditors: frozenset[str] = frozenset()
+    fresh: bool = False
+
+    def init(self, context: Context) -> State:
+        """Return the state in which nobody has committed to anything."""
+        n = context.num_clients
+        hashes = np.zeros((n, 32), np.uint8)
+        counts = np.zeros(n, np.int64)
+        return {"root": hashes, "seed": hashes, "size": counts, "asked": counts, "standing": counts}
+
+    def figures(self, state: State) -> dict[str, Floats]:
+        """Return the proved sizes, ``[N]``, for the record."""
+        return {"proved_samples": self.proved(state)}
+
+    @staticmethod
+    def proved(state: State) -> Floats:
+        """Return the sizes that are proved, ``[N]``. All others are 0."""
+        return np.where(state["standing"] == PROVED, state["size"], 0).astype(np.float64)
+
+    def roster(self, roster: Roster, state: State) -> Roster:
+        """Return the roster with everybody's samples limited to the proved number."""
+        proved = self.proved(state)
+        return Roster(replace(c, num_samples=min(c.num_samples, int(proved[c.id]))) for c in roster)
+
+    def ask_commitments(self, view: View, state: State) -> tuple[list[Request], State]:
+        """Return a question for each present client that has not committed yet."""
+        new = view.present[state["standing"][view.present] == UNKNOWN]
+        return [Request(c, (CommitSize(COMMIT),)) for c in new.tolist()], state
+
+    def hear_commitments(self, view: View, state: State) -> Heard:
+        """Accept the commitments and bonds of the members that can pay."""
+        after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
+        for c in view.present[state["standing"][view.present] == UNKNOWN].tolist():
+            answer = view.answers.get((c, COMMIT))
+            if not isinstance(answer, SizeCommitted):
+                self._silent(after, c)
+                if after["standing"][c] == FAILED:
+                    refused.append((c, "did not commit to its samples"))
+            elif answer.size == 0:
+                after["standing"][c] = FAILED
+                refused.append((c, "commits to no samples"))
+            elif not view.book.can_pay(account_of(c), self.bond):
+                refused.append((c, f"cannot pay the bond of {say(self.bond)} tokens for its size"))
+            else:
+                paid = (account_of(c), -self.bond), (escrow(c), self.bond)
+                posted.append(Transaction(f"{BOND}/{c}", BOND, paid, f"{answer.size} samples, root {answer.root}"))
+                after["root"][c] = np.frombuffer(bytes.fromhex(answer.root), np.uint8)
+                after["size"][c], after["asked"][c], after["standing"][c] = answer.size, 0, COMMITTED
+        return Heard(posted, refused, after)
+
+    def ask_audits(self, view: View, state: State) -> tuple[list[Request], State]:
+        """Return the questions to those who have committed and not been audited, and the state with their seeds."""
+        after, asked = _copied(state), []
+        entropy = secrets.token_bytes(16) if self.fresh else b""
+        seed = hashlib.sha256(entropy + bytes.fromhex(view.book.head)).digest()
+        for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
+            if not after["seed"][c].any():  # an audit that is repeated asks the same
+                after["seed"][c] = np.frombuffer(seed, np.uint8)
+            if c in view.present:
+                told, own = _commitment(after, c), after["seed"][c].tobytes()
+                leaves = tuple(drawn(told, own, self.leaves))
+                asked.append(Request(c, (AuditSize(AUDIT, told.root.hex(), told.size, own.hex(), leaves),)))
+        return asked, after
+
+    def hear_audits(self, view: View, state: State) -> Heard:
+        """Judge the audits. Members that passed get their bond back; those that failed or did not answer lose it."""
+        after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
+        for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
+            answer = view.answers.get((c, AUDIT))
+            if isinstance(answer, SizeAudited):
+                wrong = self._wrong(_commitment(state, c), state["seed"][c].tobytes(), answer)
+                after["standing"][c] = FAILED if wrong else PROVED
+            else:
+                wrong = "the audit was not answered"
+                self._silent(after, c)
+            if after["standing"][c] == COMMITTED:
+                continue  # it is asked again
+            if wrong:
+                refused.append((c, f"its size is not proved: {wrong}"))
+                posted.append(_released(c, self.bond, MINT, KEPT, wrong))
+            else:
+                assert isinstance(answer, SizeAudited)
+                posted.append(_released(c, self.bond, account_of(c), RETURNED, self._note(state, c, answer)))
+        return Heard(posted, refused, after)
+
+    def released(self, state: State) -> Heard:
+        """Return the bonds that are still in escrow after the last round: they go back, and prove nothing."""
+        after = _copied(state)
+        open_ = np.flatnonzero(after["standing"] == COMMITTED).tolist()
+        after["standing"][open_] = FAILED
+        back = [_released(c, self.bond, account_of(c), RETURNED, UNFINISHED) for c in open_]
+        return Heard(back, (), after)
+
+    def _note(self, state: State, client: int, said: SizeAudited) -> str:
+        """Return what the book says of an audit that was passed: all that a signature needs to be checked again."""
+        size, seed = int(state["size"][client]), state["seed"][client].tobytes().hex()
+        note = f"{min(self.leaves, size)} leaves opened, seed {seed}"
+        return f"{note}, auditor {said.auditor}, signature {said.signature}" if said.signature else note
+
+    def _silent(self, after: dict[str, NDArray[np.int64]], client: int) -> None:
+        """Count a question that was not answered; the last one fails."""
+        after["asked"][client] += 1
+        if after["asked"][client] > self.repeats:
+            after["standing"][client] = FAILED
+
+    def _wrong(self, told: Commitment, seed: bytes, said: SizeAudited) -> str:
+        """Return what is wrong with an answer to an audit, or ""."""
+        leaves = drawn(told, seed, self.leaves)
+        try:
+            paths = unpacked(told.size, leaves, said.hashes.numpy())
+        except ValueError as misfit:
+            return str(misfit)
+        if wrong := next(filter(None, (misplaced(told, i, path) for i, path in zip(leaves, paths, strict=True))), ""):
+            return wrong
+        return signature_fault(self.auditors, attested(told, seed, len(leaves)), said.auditor, said.signature)
+
+
+def signature_fault(auditors: frozenset[str], statement: bytes, auditor: str, signature: str) -> str:
+    """Return why an auditor's signature is invalid, or "". If no auditors are named, none is needed."""
+    if not auditors:
+        return ""
+    if auditor not in auditors:
+        return f"auditor '{auditor[:16]}': is not among those that the members named"
+    public = library("cryptography.hazmat.primitives.asymmetric.ed25519", NEEDS_KEYS).Ed25519PublicKey
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public.from_public_bytes(bytes.fromhex(auditor)).verify(bytes.fromhex(signature), statement)
+    except (InvalidSignature, ValueError):
+        return "the auditor's signature is not one of this commitment and these leaves"
+    return ""
+
+
+def _commitment(state: State, client: int) -> Commitment:
+    """Return what a client committed to."""
+    return Commitment(state["root"][client].tobytes(), int(state["size"][client]))
+
+
+def _copied(state: State) -> dict[str, NDArray[np.int64]]:
+    """Return a copy whose arrays may be written into."""
+    return {name: array.copy() for name, array in state.items()}
+
+
+def _released(client: int, units: int, to: str, kind: str, memo: str) -> Transaction:
+    """Return the transaction that moves a client's bond out of escrow."""
+    return Transaction(f"{kind}/{client}", kind, ((escrow(client), -units), (to, units)), memo)
+
+
+class SizesGuard(Guard):
+    """Members that prove how many samples they have."""
+
+    def server(self, inner: Federation, remote: bool, size: int) -> Federation:
+        """Return the federation itself, now that it is known where its clients are."""
+        said = self.experiment.sizes
+        bond = round(said.bond * TOKEN)
+        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, frozenset(said.auditors), fresh=remote)
+        return inner

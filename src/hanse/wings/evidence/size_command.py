@@ -1,0 +1,83 @@
+"""``hanse audit size``: an auditor looks whether a member has the samples that it claims."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hanse.base.errors import UserError, import_path
+from hanse.cli.options import say, trusting
+
+if TYPE_CHECKING:
+    from hanse.federation.node import ClientData
+
+
+def size(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The member's folder of the run, such as ~/.hanse/RUN/client-3.")
+    ],
+    data: Annotated[str, typer.Option("--data", metavar="MODULE:FUNCTION", help="What loads the member's samples.")],
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="The auditor's private key (Ed25519).")],
+    node_config: Annotated[
+        str, typer.Option("--node-config", help="What load_data finds in context.node_config, as 'a=1 b=2'.")
+    ] = "",
+) -> None:
+    """Check a member's number of samples, at the place where they are, and sign what was found.
+
+    The auditor runs this on the member's premises, after the server has asked. Each sample that the server drew must be
+    among those that load_data returns, and at its place in the tree to which the member committed. If all are, the
+    signature is left in the folder, and the node sends it when asked again. If anything is wrong, nothing is signed and
+    the exit code is 2.
+
+    This counts distinct records, not their worth: the auditor must see whether they are real.
+
+    Examples:
+        hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem
+    """
+    from hanse.data.commitment import commit
+    from hanse.federation.node import own_secret
+    from hanse.ledger.note import load_key
+    from hanse.wings.evidence.audits import AuditFolder, tag_key
+
+    number = folder.name.removeprefix("client-")
+    if not folder.is_dir() or not number.isdecimal():
+        raise UserError(f"{folder}: is no member's folder of a run; it is called client-NUMBER")
+    if not key.is_file():
+        raise UserError(f"--key {key}: there is no such file")
+    place = folder.resolve()
+    asked, signing = AuditFolder(place), load_key(key)
+    asked.question()  # before anything is loaded: was anything asked?
+    tags = tag_key(own_secret(place.parent.parent), place.parent.name, int(number))
+    question = asked.sign(commit(_held(data, node_config).train, tags), tags, signing)
+    opened = min(question["leaves"], question["size"])
+    say(f"{opened} of {question['size']} samples opened, all there; signed in {folder}")
+
+
+def _held(data: str, node_config: str) -> ClientData:
+    """Return what a member's load_data returns. Raises UserError if it returns none, or does not return."""
+    from hanse.federation.node import ClientData
+
+    if ":" not in data:
+        raise UserError(f"--data {data!r}: must be MODULE:FUNCTION, such as client_app:load_data")
+    try:
+        words = shlex.split(node_config)
+    except ValueError as wrong:
+        raise UserError(f"--node-config {node_config!r}: {wrong}; must be like 'a=1 b=2'") from None
+    if odd := next((word for word in words if not word.partition("=")[1]), None):
+        raise UserError(f"--node-config {odd!r}: must be NAME=VALUE")
+    pairs = [word.partition("=") for word in words]
+    config = {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
+    try:
+        with trusting(True):  # the auditor named the module
+            returned = import_path(data, "--data", ())(SimpleNamespace(node_config=config, node_id=0))
+    except UserError:
+        raise
+    except Exception as wrong:
+        raise UserError(f"--data {data}: the samples were not loaded: {type(wrong).__name__}: {wrong}") from wrong
+    if not isinstance(returned, ClientData):
+        raise UserError(f"--data {data}: returned {type(returned).__name__}: must be a hanse.flower.ClientData")
+    return returned

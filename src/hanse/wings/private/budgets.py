@@ -1,0 +1,202 @@
+"""``[federation] private`` and ``secure``: the noise that a budget needs, what both exclude, and their guards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from hanse.base.errors import UserError
+from hanse.base.factories import call
+from hanse.core.port import Federation
+from hanse.core.recipe import Recipe
+from hanse.core.table import Ints
+from hanse.federation.behaviour import Behaviour
+from hanse.learning.job import Problem, smallest_batch
+from hanse.learning.loop import Loop
+from hanse.mechanisms.demands import refuse_private
+from hanse.runs.config import Experiment
+from hanse.runs.guards import Guard
+from hanse.runs.refusals import by_groups
+from hanse.runs.sat_out import SAT_OUT, clients_named
+from hanse.wings.private.account import Account, account_from
+from hanse.wings.private.clipping import AdaptiveClip
+from hanse.wings.private.privacy import InState, Privacy, Private, Stricter
+from hanse.wings.private.private_loop import dp_sgd
+from hanse.wings.private.secure_sums import Secured, SecureSums
+
+
+def warn_of_sitting_out(accounts: InState, sizes: np.ndarray, recipe: Recipe) -> list[str]:
+    """Return a line for each reason why the rest of a privacy budget is too little for even one answer.
+
+    Args:
+        accounts: the clients' accounts.
+        sizes: ``[N]``, how many samples each client has.
+        recipe: how clients train.
+    """
+    out: dict[str, list[int]] = {}
+    for client, size in enumerate(sizes.tolist()):
+        account, one = accounts.of(client), accounts.rule.of(client).update(size, recipe)
+        if not account.affords(one):
+            out.setdefault(account.refuses(one).removeprefix(f"{SAT_OUT} "), []).append(client)
+    return [
+        f"warning: federation.private.epsilon: {clients_named(who)} will sit out every round: the budget is {why}"
+        for why, who in out.items()
+    ]
+
+
+class PrivateGuard(Guard):
+    """Clients that let out only what their privacy accounts allow."""
+
+    terms: Privacy
+
+    def settle(self, sizes: Ints | None) -> None:
+        """Read the settings, and find the noise that a budget needs.
+
+        Raises:
+            UserError: an option is wrong; delta is so large that it promises nothing; no noise is enough; or the noise
+                depends on sizes that are not known.
+        """
+        experiment = self.experiment
+        rule: Privacy = call(Privacy, experiment.federation.private or {}, "federation.private")
+        clients, recipe = experiment.data.clients if sizes is None else len(sizes), experiment.train.recipe
+        rule.bearing(clients, 0 if sizes is None else int(sizes.max(initial=0)))
+        share = experiment.mechanism.built.most_seats(clients) / max(1, clients)
+
+        def noise(terms: Privacy, of: Sequence[int], where: str = "federation.private") -> float:
+            """Return the noise of some clients' terms, which lasts for whoever of them spends the most."""
+            if terms.noise is None and rule.unit == "sample" and sizes is None:
+                raise UserError(f"{where}.noise: is required with unit 'sample' on a network")
+            held = np.ones(1) if sizes is None else sizes[list(of)]
+            # whoever has the fewest samples draws the largest share of them in each step, and spends the most
+            one = rule.release(int(held[held > 0].min(initial=2**53)), recipe)
+            try:
+                return terms.needs(experiment.run.rounds, share, one)
+            except UserError as wrong:
+                raise UserError(*(f"{where}.{line}" for line in wrong.lines)) from None
+
+        strict = [client for one in rule.stricter for client in one["clients"]]
+        if (wrong := max(strict, default=0)) >= clients:
+            raise UserError(f"federation.private.stricter: client {wrong}: allowed: 0 to {clients - 1}")
+        least = noise(rule, [c for c in range(clients) if c not in strict])
+        stricter: list[Stricter] = []
+        for at, one in enumerate(rule.stricter):
+            terms = replace(rule, epsilon=one["epsilon"], noise=one.get("noise"), stricter=())
+            own = noise(terms, one["clients"], f"federation.private.stricter[{at}]")
+            stricter.append({**one, "noise": max(least, own)})
+        self.terms = replace(rule, noise=least, stricter=stricter)
+        if self.terms.quantile is not None:
+            self.clipping = AdaptiveClip(self.terms)
+
+    def unfit(self, problem: Problem, acting: Mapping[str, Behaviour | None], lacks: str | None) -> list[str]:
+        """Return a line for each setting that is incompatible with clients that send only noised updates."""
+        experiment = self.experiment
+        given = experiment.federation.private or {}
+        lines = [f"federation.private: {line}" for line in refuse_private(experiment.mechanism.built)]
+        layout, loop, recipe = problem.layout, experiment.train.loop, experiment.train.recipe
+        by_sample = given.get("unit") == "sample"
+        loss = experiment.train.loss
+        balanced = isinstance(loss, Mapping) and loss.get("weights") == "balanced"
+        if layout.size != layout.num_parameters or smallest_batch(problem) > 1:
+            lines.append(
+                "federation.private: the model has batch norm or other buffers, which are made of samples and would "
+                "leave a client without noise; take group norm or layer norm"
+            )
+        if problem.frozen_columns is not None and not by_sample:
+            lines.append("federation.private: frozen parameters would get noise; must be model.send = 'trainable'")
+        wrong = (
+            ("behaviour.noisy", "noisy" in experiment.behaviour, "updates have their noise already; leave it out"),
+            ("federation.secure", given.get("quantile") is not None and experiment.federation.secure is not None,
+             "what each client says of the clip is not in a sum; leave quantile out"),
+            ("sizes.proved", experiment.sizes.proved, "commitments and audits are made of samples; must be false"),
+            ("federation.engine", experiment.federation.engine != "local",
+             "its virtual nodes share a folder, and accounts are kept in it; must be 'local', or a network"),
+            ("train.loop", by_sample and loop is not None, "with unit 'sample' training is DP-SGD; leave it out"),
+            ("train.optimizer", by_sample and recipe.optimizer != "sgd", "DP-SGD steps as SGD; must be 'sgd'"),
+            ("data.augment", by_sample and experiment.data.augment is not None, "one sample would count several times; "
+             "leave it out"),
+            ("train.loss.weights 'balanced'", balanced, "they are counts of clients' samples; give numbers"),
+            ("train.statistics", recipe.remembers, "what a client did before would show; leave it out"),
+        )  # fmt: skip
+        lines += [f"federation.private: not with {key}: {why}" for key, is_so, why in wrong if is_so]
+        if not by_sample:
+            return lines
+        # the share that a step draws is of the samples with which a client joined, and pulls are no sample's gradient
+        moving = [name for name, one in acting.items() if one and type(one).holds is not Behaviour.holds]
+        lines += [f"behaviour.{name}: not with federation.private.unit 'sample': its samples change" for name in moving]
+        return lines if lacks is None else [*lines, f"federation.private.unit: 'sample': DP-SGD {lacks}"]
+
+    def trains(self, problem: Problem, loop: Loop | None) -> Loop | None:
+        """Return the training loop that hides single samples; if whole clients are hidden, ``loop`` itself.
+
+        Raises:
+            UserError: Opacus is not installed, or cannot train the model.
+        """
+        rule = self.terms
+        if rule is None or rule.unit == "client" or rule.noise is None:
+            return loop
+        own = {c: one.get("noise") or rule.noise for one in rule.stricter for c in one["clients"]}
+        return dp_sgd(problem, rule.clip, rule.noise, own=own)
+
+    def written(self, experiment: Experiment) -> Experiment:
+        """Return the experiment with the settings written in, including noise derived from the budget."""
+        section = experiment.federation.model_copy(update={"private": asdict(self.terms)})
+        return experiment.model_copy(update={"federation": section})
+
+    def warns(self, sizes: Ints) -> list[str]:
+        """Return lines for budgets with which nothing is learned, or which are too small for one answer."""
+        fresh = warn_of_sitting_out(InState(self.terms), sizes, self.experiment.train.recipe)
+        return [*self.terms.drowned(), *fresh]
+
+    def clients(self, inner: Federation, sizes: Ints) -> Federation:
+        """Return the clients under accounts that are a part of the run's state."""
+        self.accounts, run = InState(self.terms), self.experiment
+        return Private(inner, self.terms, self.accounts, run.train.recipe, sizes, run.run.seed)
+
+    def resumed(self, kept: Mapping[int, Account] | None, round: int, sizes: Ints) -> list[str]:
+        """Go on from kept accounts. Budgets may change: the lesser one binds.
+
+        Raises:
+            UserError: the run began without accounts, or they count otherwise.
+        """
+        if kept is None and round > 0:
+            raise UserError(
+                "federation.private: this run began without: what its clients sent had no noise; start another"
+            )
+        if units := {one.unit for one in (kept or {}).values()} - {self.terms.unit}:
+            raise UserError(f"federation.private.unit: '{self.terms.unit}': this run's accounts count by {units.pop()}")
+        if self.accounts is None:  # those of a network keep their own
+            return []
+        self.accounts.accounts = kept or {}
+        return warn_of_sitting_out(self.accounts, sizes, self.experiment.train.recipe)
+
+    @staticmethod
+    def restored(kept: Mapping[str, Any]) -> Account:
+        """Return an account from its plain values. Raises UnsoundError."""
+        return account_from(kept)
+
+
+class SecureGuard(Guard):
+    """Updates of which the server sees only sums over groups."""
+
+    terms: SecureSums
+
+    def settle(self, sizes: Ints | None) -> None:
+        """Read which updates are summed together. Raises UserError.
+
+        Groups stay the same unless members' values need changing ones, because sums of changing groups reveal a
+        member's mean update.
+        """
+        options = {"regroup": by_groups(self.experiment.mechanism.built), **(self.experiment.federation.secure or {})}
+        self.terms = call(SecureSums, options, "federation.secure")
+        self.groups = self.terms.groups
+
+    def server(self, inner: Federation, remote: bool, size: int) -> Federation:
+        """Return the federation whose updates are sums; on a network, of what members send under masks."""
+        if not remote:
+            return Secured(inner, self.terms, self.experiment.run.seed, size)
+        from hanse.wings.private.masked_sums import MaskedSums  # here, since it takes the package cryptography
+
+        return MaskedSums(inner, self.terms, self.experiment.run.seed, size)

@@ -1,0 +1,109 @@
+"""'hanse attack' counts the members that exist, whatever the file says of their number, and whoever never joins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hanse
+from hanse.core.entry import TOKEN
+from hanse.lab.job import Job, Step, seeded
+from hanse.wings.attack.search import Outcome, play_with_outcome, scale_of, search
+
+MODULE = """
+import json
+from pathlib import Path
+import numpy as np
+import pandas as pd
+
+def frame():
+    sizes = json.loads(Path(__file__).with_name("sizes.json").read_text())
+    draw, n = np.random.default_rng(len(sizes)), sum(sizes)
+    x = draw.normal(size=(n, 2))
+    owner = [f"owner {i:02}" for i, size in enumerate(sizes) for _ in range(size)]
+    return pd.DataFrame(x, columns=["a", "b"]).assign(owner=owner, y=(x.sum(1) > 0).astype(int))
+"""
+
+
+@pytest.fixture
+def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file that says how many rows each owner of the table has."""
+    (tmp_path / "owners_of_a_table.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "owners_of_a_table", raising=False)
+    return tmp_path / "sizes.json"
+
+
+def sections(**more: Any) -> dict[str, Any]:
+    source = {"name": "owners_of_a_table:frame", "target": "y", "client_column": "owner"}
+    return {
+        "data": {"source": source},  # clients are left out: the default is 20
+        "model": {"name": "logistic"},
+        "mechanism": {"name": "fedavg", "value": "first_order", "settle": "by_value"},
+        "train": {"steps": 2, "batch_size": 4, "lr": 0.5},
+        "engine": {"threads": 1},
+        "run": {"rounds": 2},
+        **more,
+    }  # fmt: skip
+
+
+def members_counted(file: Path, sizes: list[int], absent: int) -> None:
+    """Assert that the outcome and the yardstick are those of the owners that exist and join."""
+    file.write_text(json.dumps(sizes))
+    late = {"joiner": {"clients": list(range(absent)), "at": 99}} if absent else {}
+    job = seeded(sections(behaviour=late), 1, "honest")
+    kept = play_with_outcome(job, lambda rounds: None)
+    assert kept["status"] == "done", kept
+    book = hanse.run(job.experiment).book
+    found, there = Outcome.of(kept), [f"client/{c}" in book.balances for c in range(len(sizes))]
+    assert len(found.held) == len(sizes)
+    assert np.isfinite(found.held).tolist() == there == [c >= absent for c in range(len(sizes))]
+    held = [book.balance(f"client/{c}") / TOKEN for c in range(absent, len(sizes))]
+    assert found.held[absent:].tolist() == held
+    assert found.granted == 100
+    # payments sum to zero, so on average nobody is above the grant, and the scale is what moved
+    assert sum(held) == pytest.approx(100 * len(held))
+    assert scale_of([found], [absent]) == pytest.approx(np.mean(np.abs(np.array(held) - 100)))
+
+
+SIZES = st.lists(st.integers(10, 30), min_size=2, max_size=7)
+DRAWN = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+
+
+@settings(max_examples=5, **DRAWN)
+@given(SIZES, st.integers(0, 1))
+def test_members_counted_are_the_owners_that_exist(owners: Path, sizes: list[int], absent: int) -> None:
+    members_counted(owners, sizes, absent)
+
+
+@pytest.mark.nightly
+@settings(max_examples=200, **DRAWN)
+@given(SIZES, st.integers(0, 2))
+def test_members_counted_in_many_federations(owners: Path, sizes: list[int], absent: int) -> None:
+    members_counted(owners, sizes, min(absent, len(sizes) - 1))
+
+
+def test_a_search_knows_the_owners_of_a_table(owners: Path, tmp_path: Path) -> None:
+    owners.write_text(json.dumps([12] * 4))
+    with pytest.raises(hanse.UserError, match=r"--client 4: .*0\.\.3"):
+        search(sections(), [4], tmp_path / "out")
+
+    def work(job: Job, step: Step) -> dict[str, Any]:
+        """Play without training: a cheat gets 3 tokens from the three others; nobody else moves any."""
+        deviant = job.sections["behaviour"].get("deviant", {})
+        held = [103.0, 99.0, 99.0, 99.0] if deviant.get("silent") else [101.0, 99.0, 101.0, 99.0]
+        return {
+            "key": job.key, "label": job.label, "given": job.sections, "status": "done", "made": {},
+            "experiment": job.experiment.sections(), "measure": "balance", "outcome": held, "granted": 100.0,
+            "cpu_seconds": 0.1, "tested": [], "curves": {}, "rounds": 2,
+        }  # fmt: skip
+
+    found = search(sections(), [0], tmp_path / "out", tries=25, seeds=2, work=work)
+    assert found.scale == 1  # 20 clients, of whom 16 had nothing, had made it 80.8
+    assert (found.best.deviation, found.best.ahead[3]) == ({"silent": True}, 4.0)

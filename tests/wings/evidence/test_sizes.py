@@ -1,0 +1,230 @@
+"""Sizes that are proved: what members commit to counts once it is audited, and a bond is lost where it is not true."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.entry import BOND, KEPT, RETURNED, Transaction
+from hanse.core.port import AuditSize, Reply, SizeAudited, SizeCommitted
+from hanse.data.commitment import Commitment
+from hanse.federation.behaviour import Behaviour, Me
+from hanse.ledger.run_ledger import reading
+from hanse.runs.replay import replay_books
+from hanse.wings.evidence.proved_sizes import AUDIT, COMMIT, UNFINISHED
+from hanse.wings.evidence.replay_bonds import Bonds
+
+TOKEN = 1_000_000
+
+
+def experiment(mechanism: Any = "fedavg", rounds: int = 3, sizes: Any = None, **sections: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"source": "digits", "clients": 4},
+        model="logistic",
+        mechanism=mechanism,
+        train={"steps": 3},
+        sizes={"proved": True, **(sizes or {})},
+        engine={"threads": 1},
+        run={"rounds": rounds},
+        **sections,
+    )
+
+
+def posted(folder: Path) -> list[tuple[int, str, str, tuple[tuple[str, int], ...], str]]:
+    with reading(folder) as ledger:
+        assert replay_books(folder, ledger).wrong is None
+        return [
+            (r.round, r.transaction.kind, r.transaction.step, r.transaction.postings, r.transaction.memo)
+            for r in ledger.history()
+        ]
+
+
+@dataclass(frozen=True)
+class Dodges(Behaviour):
+    """Client 1 answers the questions of these names otherwise, in the first so many rounds."""
+
+    how: str = "silent"
+    name: str = AUDIT
+    rounds: int = 99
+
+    def present(self, me: Me, round: int) -> bool:
+        return not (self.how == "leaves" and me.id == 1 and round > 0)
+
+    def on_reply(self, me: Me, round: int, request: Any, reply: Reply) -> Reply:
+        [*tasks] = request.tasks
+        if me.id != 1 or round >= self.rounds or getattr(tasks[0], "name", "") != self.name:
+            return reply
+        if self.how in ("silent", "leaves"):
+            return replace(reply, results=(), refused="no")
+        [one] = reply.results
+        if isinstance(one, SizeCommitted):
+            return replace(reply, results=(replace(one, size=0 if self.how == "zero" else one.size + 1),))
+        assert isinstance(one, SizeAudited)
+        assert isinstance(tasks[0], AuditSize)
+        hashes = one.hashes[4:] if self.how == "short" else one.hashes.flip(0)
+        return replace(reply, results=(replace(one, hashes=hashes),))
+
+
+@dataclass(frozen=True)
+class Grows(Behaviour):
+    """Client 1 holds one sample more when it is audited than when it committed."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def claims(self, me: Me, held: Any) -> Any:
+        if me.id == 1:
+            self.asked.append(held.commitment.size)
+        return held if me.id != 1 or len(self.asked) == 1 else held.with_invented(1)
+
+
+def test_a_commitment_cannot_change(tmp_path: Path) -> None:
+    hanse.run(experiment(behaviour={f"{__name__}:Grows": {}}), out=tmp_path / "run")
+    [(when, step, memo)] = [(r, step, memo) for r, kind, step, _, memo in posted(tmp_path / "run") if kind == KEPT]
+    assert (when, step, memo) == (1, f"{KEPT}/1", "the audit was not answered")
+
+
+def played(tmp_path: Path, how: str, name: str = AUDIT, rounds: int = 99, **sizes: Any) -> hanse.Run:
+    behaviour = {f"{__name__}:Dodges": {"how": how, "name": name, "rounds": rounds}}
+    return hanse.run(experiment(behaviour=behaviour, sizes=sizes), out=tmp_path / "run")
+
+
+def weight(run: hanse.Run, round: int, client: int) -> float:
+    return next(s["weight"] for s in run.clients if (s["round"], s["client"]) == (round, client))
+
+
+def test_honest_members_get_their_bonds_back_and_weigh_as_before(tmp_path: Path) -> None:
+    run = hanse.run(experiment(), out=tmp_path / "run")
+    said = hanse.run(experiment(sizes={"proved": False}))
+    assert (run.table.rows == said.table.rows).all()  # of digits, all samples are distinct
+    moved = [line for line in posted(tmp_path / "run") if line[1] != "close"]
+    assert [kind for _, kind, *_ in moved] == ["grant"] * 4 + [BOND] * 4 + [RETURNED] * 4
+    size = int(run.clients[0]["samples"])
+    assert moved[4][3] == (("client/0", -10 * TOKEN), ("escrow/0", 10 * TOKEN))
+    assert moved[4][4].startswith(f"{size} samples, root ")
+    assert moved[8][3] == (("escrow/0", -10 * TOKEN), ("client/0", 10 * TOKEN))
+    assert moved[8][4].startswith("30 leaves opened, seed ")
+    assert run.clients[0]["proved_samples"] == size
+
+
+@pytest.mark.parametrize("mechanism", ["fedavg", "ipfl_posted", "pifl"])
+def test_who_claims_what_it_has_not_loses_the_bond_and_its_weight(mechanism: str, tmp_path: Path) -> None:
+    """A claim of ever so many samples does not own the average."""
+    liar = {"liar": {"clients": [2], "size": 2.0**40}}
+    run = hanse.run(experiment(mechanism, behaviour=liar), out=tmp_path / "run")
+    lost = [one for one in posted(tmp_path / "run") if one[1] == KEPT]
+    # no auditor finds the invented samples: asked twice, nothing is answered
+    assert [(r, step, moved) for r, _, step, moved, _ in lost] == [
+        (1, f"{KEPT}/2", (("escrow/2", -10 * TOKEN), ("mint", 10 * TOKEN)))
+    ]
+    assert {s["samples"] for s in run.clients if s["client"] == 2 and "samples" in s} == {0.0}
+    assert run.book.balance("escrow/2") == 0
+    if mechanism == "fedavg":
+        assert weight(run, 0, 2) == weight(run, 2, 2) == 0.0
+        assert run.book.balance("client/2") == 90 * TOKEN
+        assert [run.book.balance(f"client/{c}") for c in (0, 1, 3)] == [100 * TOKEN] * 3
+
+
+def test_without_proofs_one_liar_owns_the_average() -> None:
+    run = hanse.run(experiment(sizes={"proved": False}, behaviour={"liar": {"clients": [2], "size": 2.0**40}}))
+    assert weight(run, 0, 2) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("how", "name", "reason", "round_"),
+    [
+        ("silent", AUDIT, "the audit was not answered", 1),
+        ("leaves", AUDIT, "the audit was not answered", 1),
+        ("short", AUDIT, "the audit was not answered", 1),  # refused at the port: not the hashes that were asked for
+        ("flipped", AUDIT, "is not in the tree that was committed to", 0),
+        ("more", COMMIT, "the audit was not answered", 1),  # another size than that of the tree
+    ],
+)
+def test_an_audit_that_is_not_passed_costs_the_bond(
+    how: str, name: str, reason: str, round_: int, tmp_path: Path
+) -> None:
+    played(tmp_path, how, name)
+    [(when, _, step, moved, memo)] = [one for one in posted(tmp_path / "run") if one[1] == KEPT]
+    assert (when, step, moved) == (round_, f"{KEPT}/1", (("escrow/1", -10 * TOKEN), ("mint", 10 * TOKEN)))
+    assert reason in memo
+
+
+def test_an_audit_that_is_answered_at_its_repeat_is_passed_by_the_same_questions(tmp_path: Path) -> None:
+    run = played(tmp_path, "silent", rounds=1)
+    moved = posted(tmp_path / "run")
+    assert [(r, step) for r, kind, step, *_ in moved if kind == RETURNED] == [
+        (0, f"{RETURNED}/0"), (0, f"{RETURNED}/2"), (0, f"{RETURNED}/3"), (1, f"{RETURNED}/1"),
+    ]  # fmt: skip
+    assert len({memo for *_, memo in moved if "seed" in memo}) == 1
+    assert weight(run, 0, 1) == 0.0
+    assert weight(run, 1, 1) > 0.0
+
+
+@pytest.mark.parametrize("mechanism", ["fedavg", "ipfl_posted", "pifl"])
+def test_a_bond_whose_audit_the_run_leaves_no_time_for_goes_back(mechanism: str, tmp_path: Path) -> None:
+    """Its client has proved nothing, so nothing counted for it; and nothing stays in escrow for ever."""
+    silent = {f"{__name__}:Dodges": {"how": "silent", "rounds": 99}}
+    run = hanse.run(experiment(mechanism, behaviour=silent, sizes={"repeats": 5}), out=tmp_path / "run")
+    [*_, (when, kind, step, moved, memo)] = [one for one in posted(tmp_path / "run") if one[1] in (RETURNED, KEPT)]
+    assert (when, kind, step, memo) == (3, RETURNED, f"{RETURNED}/1", UNFINISHED)
+    assert moved == (("escrow/1", -10 * TOKEN), ("client/1", 10 * TOKEN))
+    assert not any(units for name, units in run.book.balances.items() if name.startswith("escrow/"))
+    assert {one["proved_samples"] for one in run.clients if one["client"] == 1} == {0.0}
+    assert hanse.resume(tmp_path / "run").book == run.book
+    # an operator that gives a bond back before the run is over is found: those words are true of its end alone
+    bonds = Bonds(10 * TOKEN, 30, frozenset(), {"1": Commitment(bytes(32), 5)})
+    assert bonds.wrong(Transaction(step, kind, moved, memo), ended=False) == "does not say which audit was passed"
+
+
+def test_who_commits_to_nothing_puts_up_no_bond_and_has_no_samples(tmp_path: Path) -> None:
+    for how, told in (("zero", "commits to no samples"), ("silent", "did not commit to its samples")):
+        run = played(tmp_path / how, how, COMMIT)
+        assert not [step for _, _, step, *_ in posted(tmp_path / how / "run") if step.endswith("/1")][1:], told
+        assert weight(run, 2, 1) == 0.0
+
+
+def test_a_resumed_run_has_the_bits_and_the_books_of_one_that_was_not_stopped(tmp_path: Path) -> None:
+    liar = {"liar": {"clients": [2], "size": 1.5}}
+    whole = hanse.run(experiment(behaviour=liar, rounds=3))
+    hanse.run(experiment(behaviour=liar, rounds=3, mechanism="fedavg"), out=tmp_path / "run")
+    for late in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:
+        late.unlink() if late.is_file() else None
+    again = hanse.resume(tmp_path / "run")
+    assert (again.table.rows == whole.table.rows).all()
+    assert again.book == whole.book
+
+
+def test_more_leaves_than_samples_open_all_of_them(tmp_path: Path) -> None:
+    hanse.run(experiment(sizes={"leaves": 5000}, rounds=1), out=tmp_path / "run")
+    said = {step: memo for _, kind, step, _, memo in posted(tmp_path / "run") if kind in (BOND, RETURNED)}
+    size = said[f"{BOND}/0"].split()[0]
+    assert said[f"{RETURNED}/0"].startswith(f"{size} leaves opened")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sections", "line"),
+    [
+        ({"bond": 101.0}, {}, "sizes.bond: 101: nobody can pay it: must be at most the grant of 100 tokens"),
+        ({"proved": False, "leaves": 5}, {}, "sizes.leaves: 5: has no effect without sizes.proved = true"),
+        ({"leaves": 0}, {}, "sizes.leaves: 0: input should be greater than or equal to 1"),
+        ({"bond": -1.0}, {}, "sizes.bond: -1.0: input should be greater than or equal to 0.000001"),
+        ({"auditors": ["me"]}, {}, "sizes.auditors.0: 'me': string should match pattern '^[0-9a-f]{64}$'"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(sizes: Any, sections: Any, line: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        hanse.run(experiment(sizes=sizes, **sections))
+    assert list(wrong.value.lines) == [line]
+
+
+def test_a_bond_that_a_member_cannot_pay_any_more_leaves_it_without_a_size(tmp_path: Path) -> None:
+    """A grant of nothing pays no bond; the floor may lend it."""
+    run = hanse.run(experiment(clients={"grant": 0.0}, ledger={"floor": -10.0}, rounds=1), out=tmp_path / "run")
+    assert sum(run.book.balances.values()) == 0
+    assert np.isfinite(weight(run, 0, 1))
+    assert [one["proved_samples"] for one in run.clients] == [one["samples"] for one in run.clients]
