@@ -465,6 +465,13 @@ def test_a_market_in_which_nobody_sells_is_told(tmp_path: Path) -> None:
     assert unsold([{"market/edges": 0.0}, {"market/edges": 2.0}, {}]) == unsold([{}]) == []
 
 
+def test_models_are_sold_by_default() -> None:
+    small = {"data": {"clients": 4}, "model": "logistic", "train": {"steps": 5, "batch_size": 16}, "run": {"rounds": 2}}
+    run = hanse.run(hanse.Experiment(mechanism="ipfl_posted", **small))
+    assert run.metrics[0]["market/edges"] > 0
+    assert unsold(run.metrics) == []
+
+
 def test_evidence_among_four_is_refused(tmp_path: Path) -> None:
     sections = with_evidence(behaviour={}).sections()
     sections["data"] = {**sections["data"], "clients": 4}
