@@ -17,9 +17,9 @@ from hanse.cli import app
 from hanse.cli.attack import table_sentences
 from hanse.federation.deviant import Deviant
 from hanse.lab import attack_table
-from hanse.lab.attack import Outcome, gained, table_of
+from hanse.lab.attack import Outcome, gained, job_of, table_of
 from hanse.lab.attack_table import AttackTable, Cell, Column, drawn_seeds, judged, play_table, possible, read_rules
-from hanse.lab.job import Job, Step
+from hanse.lab.job import Job, Step, play
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "benchmarks" / "results" / "attack"
@@ -302,3 +302,12 @@ def test_the_kept_tables_words_follow_from_its_gains() -> None:
     found = judged(cells, rules.seeds, rules.margin)
     assert [cell.word for cell in found] == [c["word"] for c in said["cells"]]
     assert (KEPT / "table.md").read_text().strip() in (ROOT / "docs" / "attack.md").read_text()
+
+
+def test_runs_of_a_table_with_drawn_seeds_are_found_again(tmp_path: Path) -> None:
+    sections = {**read_rules(smoke=True).columns["path values"], "run": {"rounds": 1}}
+    job = job_of(sections, 3, {})
+    attack_table._Lean(tmp_path).write(job, play(job, lambda *step: None))
+    found = attack_table._Lean(tmp_path).read(job)
+    assert found is not None
+    assert found["key"] == job.key
