@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, from_arrays, from_frame
 from hanse.data.own import as_dataset
+from hanse.reports.report import write_report
+from hanse.runs.run_record import load_run
 
 draws = pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mark.nightly)])
 
@@ -218,3 +221,89 @@ def test_words_that_clients_do_not_share_are_noted(draws: int) -> None:
         assert all(f"'site {odd}'" in note and "klinik" in note for note in notes)
 
     check()
+
+
+def vector(draw: np.random.Generator, how: str) -> np.ndarray:
+    """Sixty numbers of an ordinary column."""
+    made = {"normal": draw.normal(size=60), "ages": draw.integers(18, 70, 60), "counts": draw.poisson(2, 60)}
+    return np.asarray(made[how], float)
+
+
+@draws
+def test_numbers_that_stand_for_gaps_are_noted_wherever_they_are_and_no_others(draws: int) -> None:
+    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
+    @given(
+        st.integers(0, 10**6), st.sampled_from([None, -999.0, -9999.0, 999.0, 9999.0, -99.99, 8888.0, -777.0]),
+        st.sampled_from(["normal", "ages", "counts"]), st.sampled_from(["frame", "auto", "array", "target", "class"]),
+    )  # fmt: skip
+    def check(seed: int, code: float | None, how: str, place: str) -> None:
+        draw = np.random.default_rng(seed)
+        column, who, ill = vector(draw, how), np.array(["a", "b"] * 30), np.arange(60) // 2 % 2
+        if code is not None:
+            column[draw.choice(60, draw.integers(4, 9), replace=False)] = code
+        frame, x = pd.DataFrame({"lab": column, "ill": ill, "who": who}), draw.normal(size=(60, 2))
+        # classes -1, 0, 1, or 0, 1, 9999; a target needs fractions to be no count
+        classes = np.where(column == code, -1 if seed % 2 else int(code or 0), ill)
+        found = {
+            "frame": lambda: from_frame(frame, "ill", "who"),
+            "auto": lambda: from_frame(frame, "ill", "who", prepare="auto"),
+            "array": lambda: from_arrays(np.stack([column, x[:, 0]], axis=1), ill, who),
+            "target": lambda: from_arrays(x, np.where(column == code, column, column + 0.25), who),
+            "class": lambda: from_arrays(x, classes, who),
+        }[place]()
+        told = [one for one in found.notes if "if this says that there is no value" in one or "is called" in one]
+        assert len(told) == (code is not None), (found.notes, code)
+        wanted = str(classes[column == code][:1]).strip("[]") if place == "class" else f"{code or 0:g}"
+        assert all(wanted in note for note in told)
+
+    check()
+
+
+@draws
+def test_names_in_letters_that_look_alike_are_noted_and_others_are_not(draws: int) -> None:
+    twins = dict(zip("AEOPCXTaeopcx", "АЕОРСХТаеорсх", strict=True))
+
+    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
+    @given(
+        st.sampled_from(["A", "Cape", "Oxo", "PET", "apex", "Tax 2"]), st.integers(0, 3), st.booleans(),
+        st.sampled_from(["client", "class", "word"]),
+    )  # fmt: skip
+    def check(name: str, at: int, alike: bool, role: str) -> None:
+        i = [k for k, letter in enumerate(name) if letter in twins][at % sum(letter in twins for letter in name)]
+        other = name[:i] + (twins[name[i]] if alike else "Ж") + name[i + 1 :]
+        both = np.array([name, name, other], object)[np.arange(60) % 3]
+        x, ill = np.random.default_rng(at).normal(size=60), np.arange(60) % 2
+        who, ill = (both, ill) if role == "client" else (np.array(["a", "b"] * 30), both if role == "class" else ill)
+        if role == "word":
+            notes = from_frame(pd.DataFrame({"x": x, "w": both, "y": ill, "c": who}), "y", "c", prepare="auto").notes
+        else:
+            notes = from_arrays(x[:, None], ill, who).notes
+        assert sum(repr(name) in note and repr(other) in note for note in notes) == alike, notes
+
+    check()
+
+
+@pytest.mark.parametrize("change", [
+    {"min_samples": bad} for bad in (0.5, True, "3", float("nan"), float("inf"), None, -1)
+] + [{"seed": bad} for bad in (0.5, True, "3", float("nan"), None, -1)]
+  + [{"test": bad} for bad in (True, "3", float("nan"), None, float("inf"), -0.1, 3)])  # fmt: skip
+def test_numbers_of_rows_and_shares_are_refused_if_they_are_none(change: dict[str, Any]) -> None:
+    x, y, who = federation(0, 3, 2)
+    frame = pd.DataFrame({"x": x[:, 0], "y": y, "who": who})
+    for door in (lambda: from_arrays(x, y, who, **change), lambda: from_frame(frame, "y", "who", **change)):
+        with pytest.raises(UserError):
+            door()
+
+
+def test_notes_are_kept_in_the_run_and_shown_by_its_report(tmp_path: Path) -> None:
+    x, y, who = federation(0, 3, 2)
+    x[4, 2] = -999.0
+    run = hanse.run(
+        hanse.Experiment(mechanism="fedavg", model="logistic", run={"rounds": 1}),
+        data=(x, y, who),
+        out=tmp_path / "run",
+    )
+    kept = load_run(tmp_path / "run").about.notes
+    assert any("-999" in note for note in kept)
+    assert set(kept) <= {line.partition(": ")[2] for line in run.said}
+    assert write_report([tmp_path / "run"], tmp_path / "out").read_text().count("-999 in 1 of ") == 1

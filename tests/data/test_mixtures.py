@@ -103,7 +103,7 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
         for share, row in (("train", train), ("test", test)):
             index = data.pool([client], share)[1][0]
             assert int((pool.y[index] < 5).sum()) == row[client, 0]
-    held = data.server_tests_by_distribution
+    held = dict(zip(data.distribution_names, data.server_tests, strict=True))
     assert list(held) == ["classes 0-4", "classes 5-9"]
     assert held["classes 0-4"].y.max() == 4
     assert held["classes 5-9"].y.min() == 5

@@ -348,7 +348,7 @@ def test_pacs_is_read_by_domain(pictures: Path) -> None:
     )
     assert data.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.names[:3] == ("art_painting 0", "art_painting 1", "cartoon 0")
-    assert list(data.server_tests_by_distribution) == list(DOMAINS)
+    assert list(data.distribution_names) == list(DOMAINS)
     assert isinstance(data, SplitData)
     assert data.distribution_of is not None
     kinds = data.distribution_of

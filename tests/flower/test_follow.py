@@ -5,7 +5,9 @@ import logging
 import os
 import textwrap
 import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from test_flower_in_process import N, everyone, experiment, grid_of, swap
 from test_newcomers import AfterRound, key_of, run_with
 
 from hanse.base.errors import RunFailedError, UserError
+from hanse.flower import server
+from hanse.flower.server import server_app
 from hanse.mechanisms.weigh import BySamples
 from hanse.wings.operate import loopback
 from hanse.wings.operate.loopback import Loopback
@@ -244,3 +248,12 @@ def test_an_error_names_its_round_and_the_clients_that_were_asked(
     assert said[0] == "error: round 1: RuntimeError: cannot be sent"
     assert len(said) == 4  # three clients a round
     assert all(line.startswith("asked last: client ") and "(key " in line for line in said[1:])
+
+
+def test_a_run_in_which_nothing_was_mixed_fails_for_flower_too(monkeypatch: Any, tmp_path: Path, caplog: Any) -> None:
+    monkeypatch.setattr(server, "used", lambda path, out: None)
+    for why in (None, "No update was mixed in any round (of 2)."):
+        monkeypatch.setattr(server, "play", lambda *given, nothing=why, **more: SimpleNamespace(nothing=nothing))
+        with nullcontext() if why is None else pytest.raises(RunFailedError):
+            server_app(experiment("fedavg"), out=tmp_path, members=2)(None, None)  # type: ignore[arg-type]
+    assert [record.getMessage() for record in caplog.records if why in record.getMessage()] == [f"error: {why}"]

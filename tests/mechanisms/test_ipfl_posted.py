@@ -22,6 +22,7 @@ from hanse.federation.behaviour import Me
 from hanse.games.market_evidence import size_caps
 from hanse.games.market_posted import APART
 from hanse.reports.audit import audit_run
+from hanse.runs.chance import unsold
 
 
 def experiment(rounds: int = 4, policy: Any = "loyal", **more: Any) -> hanse.Experiment:
@@ -355,3 +356,11 @@ def test_an_offer_that_no_weight_pays_for_is_shown_to_nobody(tmp_path: Path) -> 
         assert np.isinf(r["market_cost"][2])
         assert r["market_graph"][0].any()
     assert audit_run(tmp_path / "run").holds
+
+
+def test_models_are_sold_by_default() -> None:
+    small = {"data": {"clients": 4}, "model": "logistic", "train": {"steps": 5, "batch_size": 16}, "run": {"rounds": 2}}
+    run = hanse.run(hanse.Experiment(mechanism="ipfl_posted", **small))
+    assert run.metrics[0]["market/edges"] > 0
+    assert unsold(run.metrics) == unsold([{"market/edges": 0.0}, {"market/edges": 2.0}, {}]) == unsold([{}]) == []
+    assert len(unsold([{"market/edges": 0.0}])) == 1

@@ -1,15 +1,19 @@
 """The experiment file: defaults, overrides, and every mistake in one go."""
 
 import tomllib
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hanse
 from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.mechanisms.registry import build_mechanism
+from hanse.base.factories import defaults
+from hanse.mechanisms.registry import MECHANISMS, PARTS, build_mechanism
 from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.value import GTG
 from hanse.runs.config import Experiment
@@ -268,6 +272,50 @@ def test_a_behaviour_of_a_client_that_is_not_there_is_refused() -> None:
 def test_numbers_that_no_machine_could_use_are_refused(change: dict[str, Any], key: str) -> None:
     with pytest.raises(UserError, match=f"{key}: .*less than or equal to"):
         Experiment(**{"mechanism": {"name": "fedavg"}, **change})
+
+
+def whole_options() -> list[tuple[str, ...]]:
+    """All options that are whole numbers: their section (and slot, and part), and their key."""
+
+    def whole(hint: Any) -> bool:
+        return hint is int or (get_origin(hint) is not Literal and any(map(whole, get_args(hint))))
+
+    found: list[tuple[str, ...]] = []
+    for name, field in Experiment.model_fields.items():
+        for key, one in getattr(field.annotation, "model_fields", {}).items():
+            found += [(name, key)] if whole(one.annotation) else []
+    made = [(("mechanism", name), make) for name, make in MECHANISMS.items()]
+    made += [(("mechanism", slot, name), make) for slot, kinds in PARTS.items() for name, make in kinds.items()]
+    for where, make in made:
+        hints = get_type_hints(make.__init__ if isinstance(make, type) and not is_dataclass(make) else make)
+        found += [(*where, key) for key, hint in hints.items() if key in defaults(make) and whole(hint)]
+    return found
+
+
+@pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mark.nightly)])
+def test_whole_numbers_are_whole_and_what_is_none_is_refused_by_its_key(draws: int) -> None:
+    odd = st.one_of(
+        st.floats(0.01, 1e6).filter(lambda number: not number.is_integer()), st.booleans(), st.integers(0, 99).map(str),
+        st.sampled_from([float("inf"), float("nan"), -7, 10**30, 2.0]),
+    )  # fmt: skip
+
+    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
+    @given(st.sampled_from(whole_options()), odd)
+    def check(option: tuple[str, ...], value: Any) -> None:
+        *where, key = option
+        seeds = key.endswith("seed") and isinstance(value, int) and not isinstance(value, bool)
+        if seeds or option == ("federation", "enough"):  # any whole number seeds; enough may be a share
+            return
+        sections: dict[str, Any] = {"mechanism": {"name": "fedavg"}}
+        if where[0] != "mechanism":
+            sections[where[0]] = {key: value}
+        elif len(where) == 2:
+            sections["mechanism"] = {"name": where[1], key: value}
+        else:
+            sections["mechanism"][where[1]] = {"name": where[2], key: value}
+        assert any(key in line for line in lines_of(**sections))
+
+    check()
 
 
 def test_options_that_do_not_go_together_are_told_with_their_place() -> None:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
+from numbers import Integral
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -34,6 +35,12 @@ def defaults(make: Callable[..., Any]) -> dict[str, Any]:
     """Return the default value of each parameter of a factory, by name; parameters without a default are left out."""
     parameters = inspect.signature(make).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def whole_number(name: str, given: Any, least: int) -> None:
+    """Raise UserError, naming the argument, unless this is a whole number of at least ``least``."""
+    if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
+        raise UserError(f"{name}: {given!r:.80}: must be a whole number, at least {least}")
 
 
 def named_choice(given: Any, default: str) -> str:

@@ -308,6 +308,7 @@ class About:
         conducts: what the run's behaviours and policy do.
         roles: the roles that the run's profiles give. None: they are not known.
         names: the clients' names in the data; empty if they have none.
+        notes: what the data may mean otherwise than they were read, and what is wrong with them.
 
     Examples:
         The description of a small run:
@@ -322,6 +323,7 @@ class About:
     conducts: Annotated[tuple[Conduct, ...], Field(max_length=100)] = ()
     roles: Annotated[tuple[Role, ...], Field(max_length=1000)] | None = None
     names: Annotated[tuple[Label, ...], Field(max_length=MOST_CLIENTS)] = ()
+    notes: Annotated[tuple[Sentence, ...], Field(max_length=100)] = ()
 
     @property
     def kinds(self) -> Mapping[str, str]:

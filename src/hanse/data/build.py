@@ -199,9 +199,8 @@ def _of_own_clients(dataset: Dataset, spec: DataSpec, partition: Partition) -> l
             f"data: {dataset.name}: names no clients (data.source.client_column of a table), so its {spec.clients} "
             "clients are invented: the rows were dealt to them at random"
         ]
-    if dataset.client_of is None or partition.owners is None:
-        return []
-    left = np.setdiff1d(dataset.client_of, partition.owners).tolist()
+    of, owners = dataset.client_of, partition.owners
+    left = [] if of is None or owners is None else np.setdiff1d(of, owners).tolist()
     if not left:
         return []
     named = ", ".join(dataset.client_names[i] if dataset.client_names else str(i) for i in left[:LISTED])

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.data.kinds import FEW, GAPS, LISTED, Held
+from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, alike, plain
 
+_CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
 _ID = re.compile(r"(^|[\W_])(id|key|uid|uuid|no|nr)s?'$|ID'$|Id'$")
 SWAPPED = 5.0
 """Standard errors by which a client's features must say the opposite of the others' before its labels are doubted."""
+MOST_COLUMNS = 100
+"""Columns of an array, up to which they are looked at one by one."""
 MOST_SUMS = 20_000_000
 """Sums over clients, classes and features, up to which labels are looked at."""
 
@@ -50,6 +53,26 @@ def maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
         f"{where}: {len(different)} different whole numbers in {len(values)} rows may be ids, which models learn by "
         f"heart: leave the column out if they are{again}"
     )
+
+
+def maybe_gaps(found: Held, owner: NDArray[Any] | None, where: str) -> str:
+    """Return a note if some of a column's numbers may stand for gaps; else "". Arguments as :func:`maybe_id`."""
+    return _maybe_gaps(found.values, where) if found.kind in ("numbers", "whole") and not found.category else ""
+
+
+def _maybe_gaps(values: NDArray[Any], where: str) -> str:
+    real = values[np.isfinite(values)].astype(np.float64)
+    codes = [code for code in gap_codes(real) if code != -1 or len(np.unique(real)) > 3]
+    if not codes:
+        return ""
+    told = " and ".join(f"{code:.7g} in {int((real == code).sum())} of {len(values)} rows" for code in codes[:LISTED])
+    return f"{where}: {told}: if this says that there is no value, make it a gap (NaN): it is taken as a number"
+
+
+def of_inputs(x: Any, where: str) -> list[str]:
+    """Return notes on columns of an array ``x [n, d]`` in which numbers may stand for gaps; d is at most 100."""
+    columns = np.asarray(x).T if getattr(x, "ndim", 0) == 2 and x.shape[1] <= MOST_COLUMNS else ()
+    return [note for j, one in enumerate(columns) if (note := _maybe_gaps(one, f"{where}, column {j}"))]
 
 
 def other_words(found: Held, owner: NDArray[Any] | None, where: str) -> str:
@@ -94,7 +117,7 @@ def of_targets(values: NDArray[Any], classes: int | None, where: str) -> list[st
                 f"{where}: the targets are floats, numbers to be predicted, and only {len(different)} whole ones: for "
                 "classes make them whole numbers, as with .astype(int)"
             ]
-        return []
+        return [note] if (note := _maybe_gaps(values, f"{where}: targets")) else []
     empty = classes - len(different) if len(different) and different.max() == classes - 1 else 0
     if len(different) > FEW or empty:
         without = f", {empty} of which no row has" if empty else ""
@@ -105,21 +128,57 @@ def of_targets(values: NDArray[Any], classes: int | None, where: str) -> list[st
     return []
 
 
-def of_gaps(names: Sequence[str], labels: Sequence[Any], where: str) -> list[str]:
-    """Return notes on clients and classes called "nan" or the like: gaps that were made text, as .astype(str) does.
+def of_names(names: Sequence[str], labels: Sequence[Any], where: str) -> list[str]:
+    """Return notes on clients and classes that may be none, or two that may be one.
+
+    May be none: "nan" and the like, which .astype(str) makes of gaps, and numbers that often stand for gaps, such as a
+    class -1. May be one: two written in letters that look the same, such as a Latin and a Cyrillic A.
 
     Args:
         names: the clients' names.
-        labels: what each class was called.
+        labels: what each class that has rows was called.
         where: what each note begins with.
     """
-    called = [("client", names, "rows of no known client"), ("class", labels, "rows without an answer")]
-    return [
-        f"{where}: a {what} is called {one!r}: if these are {rows}, drop them"
-        for what, some, rows in called
-        for one in some
-        if isinstance(one, str) and one.strip().casefold() in GAPS
-    ]
+    notes = []
+    for what, some, rows in (
+        ("client", names, "rows of no known client"), ("class", labels, "rows without an answer")
+    ):  # fmt: skip
+        numbers = np.array([float(plain(one)) for one in some if NUMBER.fullmatch(plain(one))])
+        codes = gap_codes(numbers) if 1 < len(numbers) == len(some) else []
+        notes += [
+            f"{where}: a {what} is called {one!r}: if these are {rows}, drop them"
+            for one in some
+            if plain(one).casefold() in GAPS or (codes and float(plain(one)) in codes)
+        ]
+        if both := alike([(one, 0) for one in some], case=lambda _: False, looks=True):
+            notes.append(f"{where}: the {what}{'es' if what == 'class' else 's'} {both} look alike: are they one?")
+    return notes
+
+
+def gap_codes(values: NDArray[np.float64]) -> list[float]:
+    """Return those of some numbers that may say that there is no value.
+
+    Such are numbers written in 9s, 8s or 7s, such as -999, and the smallest and the largest of many different numbers
+    if several rows have it, which lie further from all others than the others from each other. So is -1 if the others
+    are whole and not negative.
+
+    Args:
+        values: ``[n]``, without gaps.
+
+    Examples:
+        >>> gap_codes(np.array([-999.0, 1, 3, 4, 4])), gap_codes(np.array([-1.0, 0, 1, 1])), gap_codes(np.arange(9.0))
+        ([-999.0], [-1.0], [])
+    """
+    different, rows = np.unique(values, return_counts=True)
+    odd = np.array([any(_CODE.fullmatch(f"{one:{how}}") for how in (".15g", ".7g")) for one in different], bool)
+    if len(different) > FEW // 2:
+        odd[[0, -1]] |= rows[[0, -1]] > 1
+    others = different[~odd & (different != -1)]
+    if len(others) < 2:
+        return []
+    far = np.maximum(others[0] - different, different - others[-1]) > others[-1] - others[0]
+    below = (different == -1) & (others[0] >= 0) & np.equal(np.floor(others), others).all()
+    return different[(odd & far) | below].tolist()  # type: ignore[no-any-return]
 
 
 def of_clients(

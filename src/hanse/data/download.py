@@ -349,13 +349,8 @@ def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path
     for base in bases:
         bar = _Bar(name)
         try:
-            pooch.retrieve(
-                base + name,
-                known_hash=known_hash,
-                fname=saved_as or name,
-                path=folder,
-                downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30),
-            )
+            reader = pooch.HTTPDownloader(progressbar=bar, timeout=30)
+            pooch.retrieve(base + name, known_hash, saved_as or name, folder, downloader=reader)
             return
         except (OSError, ValueError) as error:  # what requests raises is an OSError
             failures.append(f"{base + name}: {_short(error)}")
@@ -380,13 +375,8 @@ class _Bar:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
         self.total: int | None = None
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            transient=True,
-        )
+        columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+        self._progress = Progress(*columns, transient=True)
         self._task = self._progress.add_task(name, total=None)
 
     def update(self, amount: int) -> None:

@@ -9,7 +9,7 @@ a server knows of clients whose data are elsewhere. :func:`hanse.data.build.buil
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -116,11 +116,6 @@ class FederatedData(ABC):
         Raises:
             UserError: there is no such share or client.
         """
-
-    @property
-    def server_tests_by_distribution(self) -> Mapping[str, Samples]:
-        """The server's test set of each distribution, by name; together they are ``server_test``."""
-        return dict(zip(self.distribution_names, self.server_tests, strict=True))
 
     def group_of(self, client: int) -> int | None:
         """Return the client's group (see ``groups``), or None where there are none. The number is not checked."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.doubts import maybe_id, other_words
+from hanse.data.doubts import maybe_gaps, maybe_id, other_words
 from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
 from hanse.data.preparing import AUTO, Columns, Prepare
 
@@ -82,7 +82,7 @@ def of_frame(
     if not is_frame(frame):
         raise UserError(f"{where}: is a {type(frame).__name__}; a pandas DataFrame is needed")
     wanted = _columns(list(frame.columns), target, client, features, name)
-    owner = None if client is None else owners_in(frame[client], client, where)
+    owner = None if client is None else names_of(frame[client], f"{where}: column '{client}'", str(client))
     if prepare is not None and isinstance(features, Mapping):
         raise UserError("data.source.prepare: is for one input: with several, give columns of numbers")
     asked = [c for group in wanted.values() for c in group]
@@ -102,7 +102,7 @@ def of_frame(
     if lines or wrong:
         raise UserError(*lines, *wrong)
     notes = [note for one in read.values() for note in one.notes]
-    for doubt in (maybe_id, other_words):
+    for doubt in (maybe_id, maybe_gaps, other_words):
         notes += [note for c, one in read.items() if (note := doubt(one, owner, f"{where}: column '{c}'"))]
     if prepare is not None:
         return Rows(frame[wanted[""]], y, owner, prepare=prepare, notes=tuple(notes))
@@ -162,20 +162,6 @@ def possible_clients(frame: Any, target: Column | None) -> list[Any]:
     """
     kinds = [c for c in frame.columns if c != target and getattr(frame[c].dtype, "kind", "O") in "OiuUT"]
     return [c for c in kinds if 2 <= frame[c].astype(str).nunique() <= len(frame) // 10 and not frame[c].isna().any()]
-
-
-def owners_in(column: Any, client: Column, where: str) -> NDArray[Any]:
-    """Return the name of each row's client, ``[n]``. A number is prefixed with its column, such as "hospital 3".
-
-    Args:
-        column: a pandas column, ``[n]``, one entry per row.
-        client: the column's name.
-        where: the name of the data in messages.
-
-    Raises:
-        UserError: a row has no client, or two clients cannot be told apart.
-    """
-    return names_of(column, f"{where}: column '{client}'", str(client))
 
 
 def names_of(values: Any, where: str, kind: str = "client", plain_numbers: bool = False) -> NDArray[Any]:

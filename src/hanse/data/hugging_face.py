@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.data.frames import Features, Rows, client_name, of_frame, owners_in, target_column
+from hanse.data.frames import Features, Rows, client_name, names_of, of_frame, target_column
 from hanse.data.kinds import Column
 from hanse.data.samples import array_of
 
@@ -48,7 +48,7 @@ def of_hugging_face(dataset: Any, target: Column, client: Column | None, feature
     else:
         columns = dataset.with_format("numpy")[:]
         frame = dataset.select_columns([c for c in (target, client) if c is not None]).to_pandas()
-        owner = None if client is None else owners_in(frame[client], client, f"data: {name}")
+        owner = None if client is None else names_of(frame[client], f"data: {name}: column '{client}'", str(client))
         y, wrong = target_column(frame[target], owner, f"data: {name}: column '{target}'")
         if wrong:
             raise UserError(*wrong)

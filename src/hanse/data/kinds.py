@@ -42,7 +42,9 @@ Column = str | int
 """The name of a column; pandas also has columns called 2."""
 Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# letters of Cyrillic and Greek that look like Latin ones
+_LOOKS = str.maketrans("АВЕЅІЈКМНОРСТУХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧοι", "ABESIJKMHOPCTYXaesijopcyxABEZHIKMNOPTYXoi")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5", "12 %"
 _LIKE = re.compile(r"[<>≤≥~≈]?\s*[+\-−–(]?\s*[$€£¥]?\s*\d([\d.,'’_\s]*\d)?[.,]?([eE][+\-−]?\d+)?\s*[%$€£¥‰)]*")
 _BAND = re.compile(r"\d[\d.,]*\s*([-–]|to)\s*\d[\d.,]*\s*[%$€£¥]?")
@@ -174,16 +176,19 @@ def plain(value: Any) -> str:
     return text
 
 
-def alike(counts: Iterable[tuple[Any, int]], case: Callable[[str], bool] = lambda key: len(key) > 1) -> str:
+def alike(
+    counts: Iterable[tuple[Any, int]], case: Callable[[str], bool] = lambda key: len(key) > 1, looks: bool = False
+) -> str:
     """Return two values that cannot be told apart reliably, as part of a message, or "" if there are none.
 
     Args:
         counts: each different value with its number of rows; 0: rows are not told.
         case: for which texts upper and lower case make no difference. Single letters may be classes of their own.
+        looks: whether letters of several alphabets that look the same are the same, which may be meant.
     """
     known: dict[str, tuple[Any, int]] = {}
     for value, rows in counts:
-        key = plain(value)
+        key = plain(value).translate(_LOOKS) if looks else plain(value)
         other = known.setdefault(key.casefold() if case(key) else key, (value, rows))
         if other[0] is not value:
             told = [f" ({count} row{'s' * (count != 1)})" if count else "" for count in (other[1], rows)]
@@ -321,7 +326,7 @@ def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: N
     What only looks like numbers or dates is refused, since a guess may be wrong: '1,000' is 1 or 1000.
     """
     counts = Counter(str(one).strip() for one in values[~gaps].tolist())
-    strict = {one for one in counts if _NUMBER.fullmatch(one)}
+    strict = {one for one in counts if NUMBER.fullmatch(one)}
     dates = {one for one in counts if one not in strict and _DATE.fullmatch(one)}
     likes = {one for one in counts if one not in strict | dates and _LIKE.fullmatch(one)}
     words = counts.keys() - strict - likes - dates
@@ -352,7 +357,7 @@ def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: N
     notes = [f"{where}: holds words and, as a word, {at(strict | likes)}"] if strict | likes else []
     if empty := {one for one in words if one.casefold() in GAPS}:
         notes.append(f"{where}: {at(empty)} is a word of its own: make it a gap (None) if no value is meant")
-    if both := alike(Counter(values[~gaps].tolist()).items()):
+    if both := alike(Counter(values[~gaps].tolist()).items(), looks=True):
         notes.append(f"{where}: {both} are different words")
     units = {found[1] if (found := _UNIT.fullmatch(one)) else "" for one in counts}
     if len(counts) > 1 and len(units) == 1 and "" not in units:

@@ -275,10 +275,7 @@ def mixture(
         validated = train_mix if validation_mix == "train" else test_mix
         return _counts(counts, (train_mix, validated, test_mix), client_test, client_validation)
 
-    if total is None:
-        wanted = _largest(stock, demand, clients * min_samples)
-    else:
-        wanted = demand(total)
+    wanted = _largest(stock, demand, clients * min_samples) if total is None else demand(total)
     needed = wanted.sum(axis=(0, 1))
     if (needed > stock).any():
         d = int(np.argmax(needed - stock))

@@ -26,9 +26,10 @@ from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
 
 from hanse.base.errors import RAISED, UserError, first_line, gated
+from hanse.base.factories import whole_number
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.doubts import of_clients, of_gaps, of_targets
+from hanse.data.doubts import of_clients, of_inputs, of_names, of_targets
 from hanse.data.frames import Features, Rows, is_frame, names_of, of_frame, target_column
 from hanse.data.hugging_face import is_hugging_face, of_hugging_face
 from hanse.data.kinds import ALIKE, LISTED, Column, alike, rows_of
@@ -41,6 +42,7 @@ FORMS = (
 )
 
 
+@gated("data")
 def from_frame(
     frame: Any,
     target: Column,
@@ -84,6 +86,7 @@ def from_frame(
     return _dataset(given, tested, min_samples, seed, name)
 
 
+@gated("data")
 def from_arrays(
     x: Any,
     y: Any,
@@ -127,6 +130,7 @@ def from_arrays(
     return _dataset(_of_arrays((x, y, clients), name), tested, min_samples, seed, name)
 
 
+@gated("data")
 def from_torch(
     dataset: Any,
     target: Column | None = None,
@@ -156,6 +160,7 @@ def from_torch(
     return _dataset(_any(dataset, target, None, None, name), tested, min_samples, seed, name)
 
 
+@gated("data")
 def from_hugging_face(
     dataset: Any,
     target: Column,
@@ -194,6 +199,7 @@ def from_hugging_face(
     return _dataset(of_hugging_face(dataset, target, client, features, name), tested, min_samples, seed, name)
 
 
+@gated("data")
 def as_dataset(
     given: Any,
     *,
@@ -242,13 +248,10 @@ def as_dataset(
             "column of clients, or a dictionary of tables by the names of their owners"
         )
     if is_hugging_face(given):
-        wanted = _needed(target, called)
-        return from_hugging_face(
-            given, wanted, client, features, test=test, min_samples=min_samples, seed=seed, name=called
-        )
+        more: dict[str, Any] = {"test": test, "min_samples": min_samples, "seed": seed, "name": called}
+        return from_hugging_face(given, _needed(target, called), client, features, **more)
     how = _prepare(prepare, statistics)
-    with gated(f"data: {called}"):
-        return _dataset(_any(given, target, client, features, called, how), test, min_samples, seed, called)
+    return _dataset(_any(given, target, client, features, called, how), test, min_samples, seed, called)
 
 
 def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, int | None]:
@@ -425,7 +428,7 @@ def _of_arrays(given: Sequence[Any], name: str) -> Rows:
         y, wrong = target_column(y, owner if owner is not None and len(owner) == len(y) else None, f"{where}: targets")
         if wrong:
             raise UserError(*wrong)
-    return Rows(x, y, owner)
+    return Rows(x, y, owner, notes=tuple(of_inputs(x, f"{where}: inputs")))
 
 
 def _of_torch(dataset: Any, target: Column | None, name: str) -> Rows:
@@ -492,24 +495,18 @@ def _of_clients(
             _refuse_empty(len(own[0]) if isinstance(own, tuple | list) and own else own, client, name)
             rows = _any(own, target, None, features, f"client '{client}'")
         parts.append(Rows(rows.x, rows.y, np.array([client] * len(rows), dtype=object), rows.num_classes))
-    kinds = {tuple(p.x) if isinstance(p.x, Mapping) else () for p in parts}
-    if len(kinds) > 1:
-        raise UserError(
-            f"data: {name}: the clients' samples have different inputs: {', '.join(map(str, sorted(kinds)))}"
-        )
-    for k in parts[0].x if isinstance(parts[0].x, Mapping) else ():
-        _refuse_kinds([p.x[k] for p in parts], names, f"data: {name}", f"values of '{k}'")
-    if not isinstance(parts[0].x, Mapping):
-        _refuse_kinds([p.x for p in parts], names, f"data: {name}", "inputs")
-    x = (
-        {k: _stacked([p.x[k] for p in parts], names, name) for k in parts[0].x}
-        if isinstance(parts[0].x, Mapping)
-        else _stacked([p.x for p in parts], names, name)
-    )
+    inputs = [p.x if isinstance(p.x, Mapping) else {"": p.x} for p in parts]
+    if len(kinds := {tuple(own) for own in inputs}) > 1:
+        told = ", ".join(map(str, sorted(kinds)))
+        raise UserError(f"data: {name}: the clients' samples have different inputs: {told}")
+    x = {}
+    for k in inputs[0]:
+        _refuse_kinds([own[k] for own in inputs], names, f"data: {name}", f"values of '{k}'" if k else "inputs")
+        x[k] = _stacked([own[k] for own in inputs], names, name)
     _refuse_kinds([p.y for p in parts], names, f"data: {name}", "targets")
     known = [p.num_classes for p in parts if p.num_classes is not None]
     owner = np.concatenate([p.owner for p in parts if p.owner is not None])
-    return Rows(x, _stacked([p.y for p in parts], names, name), owner, max(known, default=None))
+    return Rows(x.get("", x), _stacked([p.y for p in parts], names, name), owner, max(known, default=None))
 
 
 _KINDS = {"f": "floats", "i": "whole numbers", "u": "whole numbers", "b": "truth values"}
@@ -593,6 +590,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         name: what the data are called.
     """
     where = f"data: {name}"
+    whole_number("data.source.min_samples", min_samples, 0)
+    whole_number("seed", seed, 0)
     encoded = _encoded(rows, test if isinstance(test, Rows) else None, where)
     rows, given, classes = encoded.rows, encoded.tested, encoded.classes
     note = rows.prepare.note if rows.prepare is not None else ""
@@ -607,7 +606,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     if names == tuple(map(str, range(len(names)))):
         called = ()  # numbers are no names
     y = samples.y.numpy()
-    notes = [*rows.notes, *of_targets(y, classes, where), *of_gaps(names, encoded.labels or (), where)]
+    there = [encoded.labels[k] for k in np.unique(y[y >= 0]).tolist()] if classes is not None else ()
+    notes = [*rows.notes, *of_targets(y, classes, where), *of_names(names, there, where)]
     if classes is not None and ids is not None and y.ndim == 1:
         x = samples.x.numpy() if samples.x.is_floating_point() and not samples.inputs else None
         notes += of_clients(x, y, ids, names, encoded.labels, where)
@@ -689,16 +689,14 @@ def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: in
     if ids is None:
         return
     counts = np.bincount(ids, minlength=len(names))
-    few = np.flatnonzero(counts < least)
+    few = np.flatnonzero(counts < least).tolist()
     lines = [
         f"{where}: client '{names[c]}' has {counts[c]} row{'' if counts[c] == 1 else 's'}, fewer than "
-        f"data.source.min_samples = {least}"
-        for c in few.tolist()
+        f"data.source.min_samples = {least}; leave it out, or lower data.source.min_samples"
+        for c in few[:LISTED]
     ]
-    if lines:
-        rest = len(lines) - LISTED
-        more = [f"{where}: and {rest} more client{'s' * (rest > 1)} like that"] if rest > 0 else []
-        raise UserError(*(f"{line}; leave it out, or lower data.source.min_samples" for line in lines[:LISTED]), *more)
+    if few:
+        raise UserError(*lines, *[f"{where}: and {len(few) - LISTED} more like that"] * (len(few) > LISTED))
 
 
 def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> None:
@@ -709,12 +707,8 @@ def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> No
         wrong = ~torch.isfinite(values).reshape(len(values), -1)
         rows = torch.nonzero(wrong.any(1))[:, 0].numpy()
         column = int(torch.nonzero(wrong[rows[0]])[0, 0])
-        if what == "targets":
-            place = ""
-        elif samples.inputs:
-            place = f" ({samples.inputs.place(column)})"
-        else:
-            place = f" (column {column})" if values.ndim == 2 else ""
+        place = f" (column {column})" if what == "features" and values.ndim == 2 else ""
+        place = f" ({samples.inputs.place(column)})" if what == "features" and samples.inputs else place
         remedy = "drop these rows" if what == "targets" else "fill them, or drop these rows"
         raise UserError(f"{where}: {what}{place}: no finite number in {rows_of(rows, owner)}; {remedy}")
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError, first_line, import_path
+from hanse.base.errors import UserError, gated, import_path
 from hanse.data.kinds import held, lost, objects
 
 AUTO = "auto"
@@ -223,10 +223,8 @@ class Prepare:
             fitted = _fitted(made, table.iloc[np.intersect1d(rows, train)], at)
             parts[client] = _checked(fitted, table.iloc[rows], at)
         widths = {client: part.shape[1] for client, part in parts.items()}
-        first, other = (
-            next(iter(widths)),
-            next((c for c, w in widths.items() if w != next(iter(widths.values()))), None),
-        )
+        first = next(iter(widths))
+        other = next((c for c, w in widths.items() if w != widths[first]), None)
         if other is not None:
             raise UserError(
                 f"{where}: client '{other}': {widths[other]} columns after preparing, and '{first}' has "
@@ -253,24 +251,16 @@ class Prepare:
 
 def _fitted(transformer: Any, rows: Any, where: str) -> Any:
     """Return a copy of a transformer that is fitted on these rows. Raises UserError if it cannot be."""
-    try:
+    with gated(f"{where}: data.source.prepare: cannot be fitted on {len(rows)} rows"):
         return copy.deepcopy(transformer).fit(rows)
-    except UserError:
-        raise
-    except Exception as wrong:  # whatever the user's own transformer raises
-        raise UserError(
-            f"{where}: data.source.prepare: cannot be fitted on {len(rows)} rows: {first_line(wrong)}"
-        ) from wrong
 
 
 def _checked(transformer: Any, rows: Any, where: str) -> NDArray[np.float32]:
     """Return what a fitted transformer makes of rows, ``[n, columns]``. Raises UserError unless they are finite."""
-    try:
+    with gated(f"{where}: data.source.prepare: its transform failed"):
         made = transformer.transform(rows)
         made = made.toarray() if hasattr(made, "toarray") else made
         features = made if isinstance(made, np.ma.MaskedArray) else np.asarray(made)
-    except Exception as wrong:  # whatever the user's own transformer raises
-        raise UserError(f"{where}: data.source.prepare: its transform failed: {first_line(wrong)}") from wrong
     if features.dtype.kind not in "biuf":
         raise UserError(f"{where}: data.source.prepare: made values of type {features.dtype}: numbers are needed")
     kept = np.isfinite(features) & ~np.ma.getmaskarray(features)
@@ -278,10 +268,8 @@ def _checked(transformer: Any, rows: Any, where: str) -> NDArray[np.float32]:
         raise UserError(f"{where}: data.source.prepare: made {features.shape} of {len(rows)} rows: must be a row each")
     gaps = np.flatnonzero(~np.asarray(kept).all(axis=1))
     if len(gaps):
-        raise UserError(
-            f"{where}: data.source.prepare: left no finite number in {len(gaps)} rows: add an imputer, such as "
-            "SimpleImputer()"
-        )
+        said = f"{where}: data.source.prepare: left no finite number in {len(gaps)} rows"
+        raise UserError(f"{said}: add an imputer, such as SimpleImputer()")
     for k, column in enumerate(np.asarray(features, dtype=np.float64).T):
         if line := lost(column, whole=features.dtype.kind in "iu"):
             raise UserError(f"{where}: data.source.prepare: column {k}: {line}")

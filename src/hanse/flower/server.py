@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hanse.base.errors import MachineError, UserError
+from hanse.base.errors import MachineError, RunFailedError, UserError
 from hanse.base.files import FEDERATION, MEMBERS, read_text, write_whole
 from hanse.base.lock import Hold
 from hanse.core.part import Mechanism
@@ -94,13 +94,16 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        """Play the experiment; Flower calls this once a run."""
+        """Play the experiment; Flower calls this once a run. Raises RunFailedError if no update was mixed."""
         speak()
         loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-        play(
+        played = play(
             grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s, largest=largest,
             other_data=other_data, agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
         )  # fmt: skip
+        if played.nothing is not None:  # so Flower, too, says that the run failed
+            LOG.error("error: %s", played.nothing)
+            raise RunFailedError(played.nothing)
 
     return app
 
@@ -209,17 +212,11 @@ def assignments(experiment: Experiment, run: str) -> Callable[[Member, int], Ass
     def job(member: Member, num_clients: int) -> Assignment:
         """Return the assignment of a member among ``num_clients`` clients."""
         return Assignment(
-            run,
-            member.id,
-            num_clients,
-            seed,
-            {"name": model.name, **model.options},
-            experiment.train.model_dump(),
-            half=experiment.federation.half_precision,
+            run, member.id, num_clients, seed, {"name": model.name, **model.options}, experiment.train.model_dump(),
+            half=experiment.federation.half_precision, metrics=experiment.eval.metrics or (),
             unsent=frozen_of(member.input_shape, member.num_classes) if model.send != "all" else "",
-            metrics=experiment.eval.metrics or (),
             private=experiment.federation.private,
-        )
+        )  # fmt: skip
 
     return job
 

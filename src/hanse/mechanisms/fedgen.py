@@ -70,7 +70,7 @@ class FedGen(TrainPart):
     diversity: Weight = 1.0
     generator_lr: Rate = 3e-4
     generator_steps: Positive = 50
-    generator_batch: Annotated[int, Field(ge=2)] = 128
+    generator_batch: Annotated[int, Field(ge=2, le=1_000_000)] = 128
     generator_weight_decay: Weight = 0.01
     generator_noise: Positive = 32
     generator_hidden: Positive = 256

@@ -23,7 +23,7 @@ from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh import addable
 
-Clusters = Annotated[int, Field(ge=2)]
+Clusters = Annotated[int, Field(ge=2, le=10_000)]
 CENTRES = frozenset({"cluster"})
 
 

@@ -21,7 +21,7 @@ from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh import BySamples
 
-Clusters = Annotated[int, Field(ge=2)]
+Clusters = Annotated[int, Field(ge=2, le=10_000)]
 
 
 @dataclass(frozen=True)

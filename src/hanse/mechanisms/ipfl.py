@@ -1266,7 +1266,7 @@ def ipfl_posted(
     per_thousand: Weight = 0.1,
     lam: Weight = 2.0,
     eta: Rate = 5.0,
-    cost: Cost = 1.0,
+    cost: Cost = 0.5,
     eagerness: Eagerness = 5e5,
     distance: Distance = "cosine",
     of: Of = "own",
@@ -1291,7 +1291,7 @@ def ipfl_posted(
         per_thousand: tokens for each thousand samples.
         lam: see :class:`IPFL`, as for all further options.
         eta: the step with which centres are made.
-        cost: the true cost, in tokens, of clients whose profile has none.
+        cost: the true cost, in tokens, of clients whose profile has none. A price below it sells nothing.
         eagerness: the true eagerness of clients whose profile has none.
         distance: "cosine" or "squared_l2".
         of: "travel", "models", "updates" or "own".

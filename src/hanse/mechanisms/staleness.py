@@ -7,11 +7,11 @@ clients (``[federation] enough`` and ``late = "next"``). This part decides only 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
+from hanse.base.factories import Count, Rate
 from hanse.core.part import Aggregate, AggregatePart, Group, State
 from hanse.core.table import Floats, Ints
 from hanse.mechanisms.weigh import GROUPED
@@ -42,9 +42,9 @@ class ByStaleness(AggregatePart):
     needs = GROUPED
     gives = frozenset({"late"})
     rule: Literal["fedbuff", "constant", "polynomial", "hinge"] = "fedbuff"
-    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    a: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
-    b: Annotated[int, Field(ge=0)] = 4
+    rate: Rate = 1.0
+    a: Rate = 0.5
+    b: Count = 4
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights on the updates and on the old row; ``weigh/staleness`` records the mean staleness."""

@@ -427,6 +427,7 @@ def _how_to_read(measure: Measure, known: bool, drawn: bool, left_out: int) -> s
         told += " Below does not mean harm."
     if known:
         told += " Whiskers: 95 % intervals; where one crosses zero, better and worse are both possible."
+        told += " All share one draw of samples, so two whose whiskers overlap may still differ surely."
     if drawn:
         told += " Clients of different groups can be told apart; inside a group, some cannot."
     if left_out:

@@ -178,12 +178,6 @@ def seconds_of(seconds: float | None) -> float | None:
     return float(seconds)
 
 
-def whole_number(name: str, given: Any, least: int) -> None:
-    """Raise UserError, naming the argument, unless this is a whole number of at least ``least``."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < least:
-        raise UserError(f"{name}: {given!r:.80}: must be a whole number, at least {least}")
-
-
 def check_cache(cache: Cache | None) -> None:
     """Raise UserError unless a cache is None or a mapping that can be changed."""
     if cache is not None and not isinstance(cache, MutableMapping):

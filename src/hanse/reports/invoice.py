@@ -22,7 +22,8 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.files import run_folder, write_csv
+from hanse.base.factories import named_choice
+from hanse.base.files import run_folder, table, write_csv
 from hanse.core.entry import TOKEN, escrow, tokens
 from hanse.core.entry import client as account_of
 from hanse.ledger.run_ledger import movements, reading
@@ -151,16 +152,17 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     valued = found is not None and found.measure.share_out
     able = ("value",) * valued + ("balance", "earned") * booked
     if not able:
-        raise UserError(
-            f"{folder}: this run has neither values that can be split nor books: there is nothing to split by"
-        )
+        raise UserError(f"{folder}: this run has neither values that can be split nor books: nothing to split by")
     by = by or next(rule for rule in ("value", "balance") if rule in able)
     if by not in able:
         none = "this run valued no updates" if found is None else f"a {found.measure.name} is no part of a whole"
         why = none if by == "value" else "this run has no books"
         raise UserError(f"--by {by}: {why}; allowed: {', '.join(able)}")
     if found is None or by != "value":
-        return _by_the_books(folder, run, by, currency, total)
+        pays = named_choice(table(run.config, "mechanism").get("settle"), "") == "by_value"
+        unsure = _unsure(found.sums) if found is not None and pays else []
+        by_books = _by_the_books(folder, run, by, currency, total)
+        return replace(by_books, doubts=(*by_books.doubts, *unsure))
     weights, between = np.zeros(run.num_clients), np.full((run.num_clients, 2), np.nan)
     weights[found.sums.clients] = np.maximum(found.sums.totals, 0.0)
     between[found.sums.clients] = found.sums.between()

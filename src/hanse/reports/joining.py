@@ -19,7 +19,7 @@ import numpy as np
 from torch import nn
 
 from hanse.base.errors import UserError, in_python
-from hanse.base.factories import named_choice
+from hanse.base.factories import named_choice, whole_number
 from hanse.base.files import table
 from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
@@ -35,7 +35,6 @@ from hanse.learning.metrics import ACCURACY, LOSS, Reading, main_of
 from hanse.learning.models import Factory
 from hanse.reports.chart import Chart, Line, Lines, slug
 from hanse.reports.evaluations import progress as shown
-from hanse.reports.evaluations import whole_number
 from hanse.reports.showing import Picture, Shown, frame
 from hanse.reports.statement_fit import Fit, fit_of
 from hanse.reports.worths import listed

@@ -316,6 +316,7 @@ def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str
     ]
     counted = {run.path for group in groups for run in group.runs}
     told += [f"{run.name}: {line}" for run in runs for line in (*lost_files(run), *without_values(run))]
+    told += dict.fromkeys(line for run in runs for line in run.about.notes)  # once each
     told += [
         f"{run.name} repeats another run (same experiment, same seeds), so that it does not count in means and curves."
         for run in runs

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hanse.base.errors import UserError, gated, nearest
+from hanse.base.factories import whole_number
 from hanse.core.table import Floats, Ints
 from hanse.games import mixture, path
 from hanse.games import shapley as games
@@ -38,7 +39,6 @@ from hanse.reports.evaluations import (
     check_cache,
     progress,
     seconds_of,
-    whole_number,
 )
 from hanse.reports.forms import Given, Parameters, given_updates, shown_names, start_of, weights_of
 from hanse.reports.showing import number

@@ -658,6 +658,7 @@ _IN_TOML = {
     "list_type": 'must be a list, such as ["one", "two"]',
     "string_type": "must be a text in quotes",
 }
+_PART = "must be a whole number; for a part of an epoch give steps, each of batch_size samples, instead of epochs"
 
 
 def _place(error: Any, sections: Mapping[str, Any]) -> tuple[str | int, ...]:
@@ -704,5 +705,6 @@ def _said(error: Any, key: str) -> str:
         several = isinstance(error["input"], list) and "." not in key
         one = f"; a list, or [[{key}]], makes several, and there is one" if several else ""
         return f"must be a table, such as {_TABLES.get(key, _ONE_TABLE)}{one}"
-    message = _IN_TOML.get(error["type"], error["msg"])
+    part = key == "train.epochs" and isinstance(error["input"], float)
+    message = _PART if part else _IN_TOML.get(error["type"], error["msg"])
     return f"{message[0].lower()}{message[1:]}"

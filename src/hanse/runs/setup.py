@@ -219,11 +219,10 @@ def _told(
     profiles: Sequence[Profile],
     seed: int,
 ) -> About:
-    """Return the descriptions of parts, behaviours and the policy, with the clients' names."""
+    """Return the descriptions of parts, behaviours and the policy, with the clients' names and the data's notes."""
     description = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
-    if len(data.names) > MOST_CLIENTS:
-        return description
-    return replace(description, names=tuple(name[:80] or "?" for name in data.names))
+    names = tuple(name[:80] or "?" for name in data.names) if len(data.names) <= MOST_CLIENTS else ()
+    return replace(description, names=names, notes=tuple(one[:600] for one in (*data.warnings, *data.notes)[:100]))
 
 
 def _settled(

@@ -340,14 +340,15 @@ def _job(column: Column, cheat: Deviation, people: Sequence[int], seed: int) -> 
 
 
 class _Lean(KeptFile):
-    """A file of results without curves and times, which no table uses."""
+    """A file of results without tests, curves and times, which no table uses."""
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
         """Add a result as a line."""
         kept = {
             key: value for key, value in result.items() if key not in ("stages_ms", "clients", "traceback", "bytes")
         }
-        super().write(job, kept | ({"curves": {}} if "curves" in kept else {}))
+        # no tests, since a result that has some counts as cut if it lacks their curves, and would be played again
+        super().write(job, kept | ({"curves": {}, "tested": []} if "curves" in kept else {}))
 
 
 def judged(cells: Sequence[Cell], seeds: int, margin: float) -> list[Cell]:
