@@ -4,6 +4,8 @@ import os
 import select
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 import rotation  # noqa: F401  before any worker process starts
@@ -19,6 +21,17 @@ needs_papers = pytest.mark.skipif(find_spec("hanse_papers") is None, reason="nee
 def pytest_runtest_setup() -> None:
     """Start each test with the same global seed, so that it draws the same numbers alone and after any others."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare a test that reads a report's text the drawing of its figures, which takes seconds."""
+
+    def save(chart: Any, folder: Path) -> None:
+        (folder / f"{chart.key}.png").touch()
+
+    monkeypatch.setattr("hanse.reports.report.save", save)
+    monkeypatch.setattr("hanse.reports.report.script", lambda: "")
 
 
 @pytest.fixture
