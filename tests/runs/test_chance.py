@@ -147,11 +147,12 @@ def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: P
     )
     for said, after in (
         (ended.output, "25 rounds"), (paid.output, "participant"), (str(hanse.load(run).values()), "highest value"),
-        (render(found), f"{found.verdict.headline}</h2>"),
-        (write_report([run], tmp_path / "report").read_text().partition("<body>")[2], '<ul class="summary">'),
     ):  # fmt: skip
         one = " ".join(said.split())  # lines break at whatever width the console has by then
         assert one.index(chance) < one.index(values) < one.index(after)
+    page = write_report([run], tmp_path / "report").read_text().partition("<body>")[2]
+    for said, after in ((render(found), f"{found.verdict.headline}</h2>"), (page, '<ul class="summary">')):
+        assert said.index("The model is no better than guessing") < said.index(after)
 
 
 def test_a_run_that_learns_is_not_doubted(tmp_path: Path) -> None:
