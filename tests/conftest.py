@@ -4,6 +4,8 @@ import os
 import select
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +30,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup() -> None:
     """Start each test with the same global seed, so that it draws the same numbers alone and after any others."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare a test that reads a report's text the drawing of its figures, which takes seconds."""
+
+    def save(chart: Any, folder: Path) -> None:
+        (folder / f"{chart.key}.png").touch()
+
+    monkeypatch.setattr("hanse.reports.report.save", save)
+    monkeypatch.setattr("hanse.reports.report.script", lambda: "")
 
 
 @pytest.fixture

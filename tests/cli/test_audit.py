@@ -147,6 +147,7 @@ def test_the_command(folder: Path, copy: Path) -> None:
     assert CliRunner().invoke(app, ["audit", str(copy)]).exit_code == 1
 
 
+@pytest.mark.slow
 def test_the_demos_scene(tmp_path: Path) -> None:
     found = scene(tmp_path)
     assert found.audit.holds

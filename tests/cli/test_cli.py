@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -146,17 +147,12 @@ def test_options_that_would_have_no_effect_are_refused(args: list[str], said: st
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["run", "exp.toml", "--set", "train.lrr=1"], "train.lrr"),
-        (["run", "exp.toml", "--set", "mechanism.name=greedy"], "'greedyfed'"),
-        (["run", "exp.toml", "--set", "mechanism.clients_per_round=-2"], "mechanism.clients_per_round: -2"),
-        (["run", "exp.toml", "--set", "run.rounds=2.5"], "run.rounds: 2.5"),
         (["run", "exp.toml", "--set", "data.clients=100000"], "100000"),
         (["run", "exp.toml", "--set", "mechanism.clients_per_round=7"], "6 clients"),
         (["run", "exp.toml", "--set", "eval.clients=7"], "eval.clients: 7: more than the 6 clients"),
         (["run", "exp.toml", "--set", "federation.min_replies=3"], "federation.min_replies: 3: more than the 2 seats"),
         (["run", "exp.toml", "--set", "data.validation=0"], "data.validation > 0"),
         (["run", "exp.toml", "--set", "mechanism.value=none"], "a value part"),
-        (["run", "exp.toml", "--set", "model.name=mpl"], "'mlp'"),
         (["run", "exp.toml", "--set", "behaviour.stragler.fraction=0.5"], "'straggler'"),
         (["run", "exp.toml", "--set", "behaviour.straggler.fraction=1.5"], "behaviour.straggler.fraction: 1.5"),
         (["run", "exp.toml", "--set", "engine.device=tpu9"], "engine.device"),
@@ -168,12 +164,8 @@ def test_options_that_would_have_no_effect_are_refused(args: list[str], said: st
             "mechanism.value: all coalitions of 21 updates are 2**21 models; allowed: at most 20 updates",
         ),
         (["run", "missing.toml"], "missing.toml"),
-        (["run", "exp.toml", "--track", "paper"], "no such tracker"),
         (["resume", "nowhere"], "nowhere"),
         (["compare", "nowhere"], "nowhere"),
-        (["report", "nowhere"], "nowhere"),
-        (["run"], "Missing argument"),
-        (["rnu"], "No such command"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(folder: Path, args: list[str], expected: str) -> None:
@@ -271,23 +263,20 @@ def test_list_names_everything(folder: Path) -> None:
     ("name", "shown"),
     [
         ("attacker", ["behaviour", "scale", "1.0", "the first round of the attack", "what the attackers send"]),
-        ("gtg", ["mechanism.value", "eps", "0.0001"]),
-        ("lstm", ["model.name", "hidden", "256"]),
-        ("uniform", ["mechanism.weigh", "it has no options"]),
-        ("dirichlet", ["data.partition", "alpha", "0.5", "sampler", "'log'"]),
-        ("mnist", ["data.source", "scale", "'standard'"]),
-        ("digits", ["data.source", "it has no options"]),
-        ("partitions", [*PARTITIONS, "alpha_between", "per_owner", "classes_per_client"]),
-        ("data.source", [*SOURCE_KINDS, "tokenizer", "beta", "client_column"]),
-        ("policies", [*POLICIES, "it has no options"]),
-        ("select", [*PARTS["select"]]),
-        ("data", ["validation", "0.5", "client_test", "'dirichlet'", "clients", "seed of the split"]),
-        ("train", ["batch_size", "passes over", "mechanism.train", "proximal"]),
-        ("run", ["rounds", "seed", "max_megabytes"]),
+        ("gtg", ["mechanism.value", "eps"]),
+        ("lstm", ["model.name", "hidden"]),
+        ("dirichlet", ["data.partition", "alpha", "sampler"]),
+        ("mnist", ["data.source", "scale"]),
+        ("partitions", PARTITIONS),
+        ("data.source", SOURCE_KINDS),
+        ("policies", POLICIES),
+        ("select", PARTS["select"]),
+        ("data", ["validation", "client_test"]),
+        ("train", ["batch_size", "mechanism.train", "proximal"]),
     ],
 )
 def test_list_shows_the_options_of_what_has_a_name(
-    name: str, shown: list[str], capsys: pytest.CaptureFixture[str]
+    name: str, shown: Iterable[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from hanse.cli.entry import list_
 
@@ -301,8 +290,6 @@ def test_list_of_an_unknown_name_says_which_is_near() -> None:
 
     with pytest.raises(UserError, match=r"NAME: 'atacker'.*'attacker'"):
         list_("atacker")
-    with pytest.raises(UserError, match=r"NAME: 'partitoins'.*'partitions'"):
-        list_("partitoins")
 
 
 def test_explain_says_which_engine_and_why(folder: Path) -> None:

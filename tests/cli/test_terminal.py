@@ -47,7 +47,7 @@ def test_all_that_is_printed_is_cleaned(name: str) -> None:
     assert "\x1b[" in coloured.file.getvalue()  # type: ignore[attr-defined]
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=NAMES.filter(lambda name: len(name.encode()) < 100))
 @pytest.mark.parametrize(
     "words",

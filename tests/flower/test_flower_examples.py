@@ -16,7 +16,6 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from deployed import free_ports
 from flower_apps import grid_of
 from flwr.app import Context, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import played_lines
@@ -24,11 +23,6 @@ from hanse.wings.operate.loopback import Loopback
 
 APPS = Path(__file__).parents[2] / "examples" / "flower"
 FRAMEWORKS = {"pytorch": "torch", "sklearn": "sklearn", "jax": "jax", "xgboost": "xgboost"}
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)

@@ -15,7 +15,6 @@ from flower_apps import FIRST, STEPS, grid_of, plain_app
 from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from flwr.supercore.task_identity import TaskIdentity
 
 import hanse
 from hanse.base.errors import UserError
@@ -29,11 +28,6 @@ from hanse.mechanisms.demands import ANSWERED, AT_CLIENTS, AT_SERVER
 from hanse.mechanisms.registry import PARTS
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import load_run, played_lines
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def worth(arrays: ArrayRecord) -> dict[str, float]:

@@ -16,7 +16,6 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import until
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from test_flower_in_process import N, everyone, experiment, grid_of, swap
 from test_newcomers import AfterRound, key_of, run_with
 
@@ -60,11 +59,6 @@ for words in json.loads(sys.argv[1]):
             Path(f"streamed{number}").touch()
         sys.exit(1 if one.get("breaks") else 0)
 """
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def network(folder: Path, monkeypatch: pytest.MonkeyPatch, *runs: dict[str, Any]) -> Loopback:

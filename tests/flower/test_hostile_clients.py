@@ -11,7 +11,6 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from arena import LIAR, Arena, N, fuzzed
 from flwr.app import Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from hostile import WORST, worst
 
 from hanse.core.entry import MINT
@@ -27,11 +26,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedgen": {"train": {"generator_steps": 2, "generator_hidden": 8}},
     "gtfedgen": {"train": {"generator_steps": 2, "generator_hidden": 8}},
 }
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def balanced(state: LoopState) -> bool:

@@ -12,7 +12,6 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid, client_app, play
 
 import hanse
@@ -25,11 +24,6 @@ from hanse.flower.message import from_records, to_records
 from hanse.runs.arrivals import STILL
 
 N = 5
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 class Slow(InProcessGrid):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from forging import receipt
 from inprocess import KEY, InProcessGrid, play
 from test_flower_in_process import N, experiment, grid_of
@@ -30,11 +30,6 @@ ROUNDS = 3
 
 class DiesError(Exception):
     pass
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def books(**more: Any) -> hanse.Experiment:
@@ -59,13 +54,12 @@ def holds(run: hanse.Run, folder: Path) -> bool:
         return ledger.verify([r for receipts in kept(folder).values() for r in receipts]).ok
 
 
+@dataclass
 class After:
-    def __init__(self, number: int, what: Callable[[], None]) -> None:
-        self.number, self.what = number, what
+    """Does something after a round."""
 
-    def on_start(self, *_: Any) -> None: ...
-
-    def on_end(self, *_: Any) -> None: ...
+    number: int
+    what: Callable[[], Any]
 
     def on_round(self, metrics: Any, played: Any) -> None:
         if metrics["round"] == self.number:

@@ -13,8 +13,8 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 import user_loops
-from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid, client_app, play
+from rotation import rotating
 from test_flower_in_process import N
 
 import hanse
@@ -25,11 +25,6 @@ from hanse.federation.node import Assignment, Node
 from hanse.flower import ClientData
 from hanse.flower.client import paths_of
 from hanse.learning.models import build_problem
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def experiment(loop: Any, mechanism: str = "fedavg", **more: Any) -> hanse.Experiment:
@@ -63,7 +58,7 @@ def over_flower(exp: hanse.Experiment, folder: Path, own: Any = None, of: tuple[
 LOOPS = {"fit": None, "drawing": None, "augmented": None, "private": "opacus", "lightning": "lightning"}
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", rotating([*LOOPS], len(LOOPS)))
 def test_the_same_rows_as_in_simulation(name: str, tmp_path: Path) -> None:
     if LOOPS[name] and find_spec(LOOPS[name]) is None:
         pytest.skip(f"needs {LOOPS[name]}")
@@ -76,7 +71,7 @@ def test_the_same_rows_as_in_simulation(name: str, tmp_path: Path) -> None:
     assert bool((flower.table.rows != initial).any())
 
 
-@pytest.mark.parametrize("mechanism", ["fedprox", "ditto", "ipfl"])
+@pytest.mark.parametrize("mechanism", rotating(["fedprox", "ditto", "ipfl"], 3))
 def test_pulls_are_the_same_as_in_simulation(mechanism: str, tmp_path: Path) -> None:
     exp = experiment(user_loops.pulled, mechanism)
     local, flower = hanse.run(exp), over_flower(exp, tmp_path)

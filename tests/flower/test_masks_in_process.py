@@ -14,8 +14,8 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import final, metrics, network, plan
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid, client_app, play
+from rotation import rotating
 
 import hanse
 import hanse.runs.setup
@@ -24,11 +24,6 @@ from hanse.data import build
 from hanse.flower import ClientData
 from hanse.ledger.witness import Witness
 from hanse.wings.private.masker import Trusted
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def experiment(clients: int, rounds: int = 2, **more: Any) -> hanse.Experiment:
@@ -71,7 +66,7 @@ def over_flower(exp: hanse.Experiment, folder: Path, grid: InProcessGrid | None 
     return play(here, exp, folder / "run", exp.data.clients, lambda: sets, [], patience_s=5.0)
 
 
-@pytest.mark.parametrize("clients", [3, 7])
+@pytest.mark.parametrize("clients", rotating([3, 7], 2))
 def test_local_and_flower_engines_have_the_same_sums(clients: int, tmp_path: Path) -> None:
     exp = experiment(clients)
     local, flower = hanse.run(exp), over_flower(exp, tmp_path)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,8 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr.supercore.task_identity import TaskIdentity
 from inprocess import KEY, InProcessGrid, client_app, play
+from rotation import rotating
 from test_flower_in_process import N, everyone, experiment, grid_of, swap
 
 import hanse
@@ -27,11 +26,6 @@ from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Hello, Members, Orders, give
 
 SOUND = {"name": "A", "num_samples": 5, "input_shape": [1, 8, 8], "num_classes": 10, "profile": {"cost": 1}, "order": 7}
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def key_of(node: int) -> str:
@@ -68,10 +62,6 @@ class AfterRound:
     def __init__(self, what: Callable[[], Any]) -> None:
         self.what = what
 
-    def on_start(self, *_: Any) -> None: ...
-
-    def on_end(self, *_: Any) -> None: ...
-
     def on_round(self, metrics: Any, played: Any) -> None:
         if metrics["round"] == 0:
             self.what()
@@ -101,11 +91,8 @@ def grid_of_six(folder: Path, **more: Any) -> InProcessGrid:
 @pytest.mark.parametrize(
     ("lie", "said"),
     [
-        ({"input_shape": [9], "order": -5}, "Hello.order: -5: must be at least 0"),
         ({"input_shape": [9], "order": 0}, "of shape [9] with 10 classes; those of the members are of shape [1, 8, 8]"),
         ({"num_classes": 3, "order": 0}, "3 classes"),
-        ({"tests": float("inf")}, "Hello.tests: "),
-        ({"num_samples": 10**30}, "Hello.num_samples"),
     ],
 )
 def test_a_liar_in_the_first_place_is_kept_out_and_the_others_play(
@@ -205,27 +192,6 @@ def test_an_introduction_is_read_into_its_type() -> None:
     assert Hello.of(json.dumps(HELLO)) == Hello(
         5, (3,), None, "Ann", tests=2, profile={"cost": 0.5, "role": "buyer"}, order=1
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"tests": math.inf}, "Hello.tests"),
-        ({"num_samples": 10**30}, "Hello.num_samples"),
-        ({"num_samples": -1}, "Hello.num_samples: -1"),
-        ({"order": -5}, "Hello.order: -5"),
-        ({"input_shape": [0]}, "must be at least 1"),
-        ({"input_shape": [1] * 9}, "8 items"),
-        ({"num_classes": True}, "Hello.num_classes: True"),
-        ({"name": 5}, "Hello.name: 5"),
-        ({"profile": [1]}, "Hello.profile: list"),
-    ],
-)
-def test_an_introduction_of_another_type_or_range_is_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        Hello.of(json.dumps(HELLO | changes))
-    with pytest.raises(ValueError, match="must be JSON"):
-        Hello.of("[" * 100_000)
 
 
 def test_an_answer_that_flower_cannot_take_apart_is_its_senders_alone(tmp_path: Path) -> None:
@@ -471,7 +437,9 @@ def spoilt(run: Path, **lie: Any) -> None:
     (run / "members.json").write_text(json.dumps(lines))
 
 
-@pytest.mark.parametrize("lie", [{"input_shape": [9]}, {"num_samples": 10**30}, {"profile": {"cost": float("inf")}}])
+@pytest.mark.parametrize(
+    "lie", rotating([{"input_shape": [9]}, {"num_samples": 10**30}, {"profile": {"cost": float("inf")}}], 3)
+)
 def test_a_run_that_a_liar_had_stopped_goes_on_without_it(lie: dict[str, Any], tmp_path: Path) -> None:
     run = tmp_path / "run"
     spoilt(run, **lie)

@@ -18,7 +18,6 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from rotation import in_turn
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
@@ -26,25 +25,17 @@ from test_flower_in_process import grid_of
 from test_letters import After, DiesError, books, kept, run_with
 
 import hanse
-from hanse.base.errors import MachineError, UserError
-from hanse.core.book import LedgerError
-from hanse.data.fingerprint import compare_data
+from hanse.base.errors import UserError
 from hanse.flower.receipts import Letters
 from hanse.ledger.index import difference, follow
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.runs import checkpoint
-from hanse.runs.run_record import load_run
 from hanse.runs.runbooks import RunBooks
 
 HERE = Path(__file__).parent
 CI = HERE.parent.parent / ".ci" / "postgres"
 BINARIES = Path("/usr/lib/postgresql")
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 @contextmanager
@@ -323,37 +314,3 @@ def test_a_networks_run_is_not_resumed_as_a_simulation(project: Path) -> None:
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != "lock"} == {
         p: b for p, b in before.items() if p.name != "members.json"
     }
-
-
-def test_every_message_about_a_networks_run_names_the_command_that_goes_on(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, exp, said = project / "run", books(), list[str]()
-
-    def fails(*_: Any, **__: Any) -> Any:
-        raise LedgerError("the log is away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunBooks, "post", fails)
-        said += _said(lambda: run_with(grid_of(exp, project), exp, run))
-    with monkeypatch.context() as patch:
-        patch.setattr(Letters, "read", lambda path: Letters(path))  # none were written
-        patch.setattr(Ledger, "history", fails)
-        said += _said(lambda: run_with(grid_of(exp, project), exp, run))
-    lines = (run / "metrics.jsonl").read_text()
-    (run / "metrics.jsonl").write_text("damaged\n" + lines)
-    said += _said(lambda: load_run(run))
-    (run / "metrics.jsonl").write_text("")
-    said += _said(lambda: load_run(run))
-    assert len(said) == 4
-    assert "backup" in said.pop(2)  # no command mends a line in the middle
-    assert all(f"{project}" in line and "resume" not in line for line in said), said
-    with pytest.raises(UserError) as wrong:
-        compare_data(run, {"server": {"test": "another"}}, allowed=False)
-    assert str(wrong.value).endswith("or allow others with server_app(other_data=True)")
-
-
-def _said(refused: Callable[[], Any]) -> list[str]:
-    with pytest.raises((UserError, MachineError)) as wrong:
-        refused()
-    return [str(wrong.value)]

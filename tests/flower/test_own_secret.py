@@ -10,7 +10,6 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid, client_app
 from test_flower_in_process import N, experiment, over_flower
 
@@ -25,11 +24,6 @@ from hanse.federation.node import SECRET, ClientData, own_secret
 
 P = 20_000
 NOISY = Noisy(sigma=0.5, levels="same")
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def noise(secret: bytes, row: torch.Tensor, round: int = 3, start: int = 0) -> torch.Tensor:

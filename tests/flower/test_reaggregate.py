@@ -20,6 +20,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays
+from rotation import rotating
 from strategies import SECRETS, STRATEGIES, Dying, Endless, Hanging, Secretive, Telling, Unpicklable
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
 from typer.testing import CliRunner
@@ -73,7 +74,8 @@ class Bystander(logging.Handler):
             QUIET.removeHandler(self)
 
 
-@pytest.mark.parametrize("name", ["fedadam", "median"])
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("name", rotating(["fedadam", "median"], 2))
 def test_another_threads_lines_and_draws_are_those_of_a_run_without_hanse(name: str, tmp_path: Path) -> None:
     other = Bystander()
     np.random.seed(6)  # noqa: NPY002
@@ -107,6 +109,7 @@ def process() -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_process_is_as_ever_while_coalitions_are_valued(tmp_path: Path) -> None:
     before, found = process(), list[dict[str, Any]]()
 
@@ -119,6 +122,7 @@ def test_the_process_is_as_ever_while_coalitions_are_valued(tmp_path: Path) -> N
     assert all(one == before for one in found)
 
 
+@pytest.mark.usefixtures("warm")
 def test_what_an_evaluation_draws_is_put_back_although_there_are_other_threads(tmp_path: Path) -> None:
     stop = threading.Event()
     waiting = threading.Thread(target=stop.wait)
@@ -264,6 +268,7 @@ def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_p
         hanse.load(tmp_path / "run")
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_time_that_valuing_took_is_counted_once(tmp_path: Path) -> None:
     watched(FedMedian(), tmp_path / "run")
     done = CliRunner().invoke(app, ["report", str(tmp_path / "run")])

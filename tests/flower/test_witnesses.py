@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deployed import experiment, network, plan
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import KEY
+from rotation import rotating
 from test_flower_in_process import N, grid_of
 from test_flower_in_process import experiment as federated
 from test_letters import After, books, run_with
@@ -30,11 +31,6 @@ from hanse.ledger.run_ledger import COSIGNED, open_ledger
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover, Witness, alarms, majority, read_witnesses
 from hanse.runs.run_record import load_run
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def witnesses(folder: Path) -> Path:
@@ -59,8 +55,17 @@ def refused(run: Any) -> list[tuple[int, int]]:
     return sorted({(round, c) for round, c, reason in load_run(run.path).refusals() if "ALARM" in reason})
 
 
-def test_heads_are_cosigned_by_everybody_who_was_asked(tmp_path: Path) -> None:
-    run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run whose nodes wait for nobody."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    folder = tmp_path_factory.mktemp("plain")
+    return run_with(grid_of(books(), folder), books(), folder / "run")
+
+
+def test_heads_are_cosigned_by_everybody_who_was_asked(plain: Any, tmp_path: Path) -> None:
+    shutil.copytree(plain.path.parent, tmp_path, dirs_exist_ok=True)
+    run = load_run(tmp_path / "run")
     assert all(alarms(tmp_path / f"node{c}") == [] for c in range(N))
     assert refused(run) == []
     lines = [json.loads(line) for line in (tmp_path / "run" / COSIGNED).read_text().splitlines()]
@@ -98,7 +103,7 @@ class Splits:
         return {"head": head.note(), "since": since, "proof": prover.proof(since)}
 
 
-@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("first", rotating([1, 2], 2))
 def test_another_book_for_one_participant_is_found_in_the_round_in_which_it_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, first: int
 ) -> None:
@@ -125,8 +130,7 @@ def keys_first(folder: Path) -> Path:
     return witnesses(folder)
 
 
-def test_nodes_that_wait_for_a_majority_play_the_same_run(tmp_path: Path) -> None:
-    plain = run_with(grid_of(books(), tmp_path / "plain"), books(), tmp_path / "plain" / "run")
+def test_nodes_that_wait_for_a_majority_play_the_same_run(plain: Any, tmp_path: Path) -> None:
     keys = keys_first(tmp_path)
     run = run_with(grid_of(books(), tmp_path, keys), books(), tmp_path / "run")
     assert run.clients == plain.clients

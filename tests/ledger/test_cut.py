@@ -67,7 +67,7 @@ def cut_anywhere(played: Path, copy: Path, draw: st.DataObject) -> str:
     return f"{left} of {whole}"
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(draw=st.data())
 def test_a_cut_is_found_at_any_head(
     played: Path, draw: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ledger_cases import book_of, history, play
+from rotation import rotating
 from sqlalchemy import create_engine, text
 
 from hanse.base.errors import UserError
@@ -82,7 +83,7 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("case", EDITS)
+@pytest.mark.parametrize("case", rotating([*EDITS], 3))
 def test_an_edit_is_named_and_made_good_and_the_book_stays_what_it_is(ledger: Ledger, url: str, case: str) -> None:
     statement, said = EDITS[case]
     play(ledger, TOLD)

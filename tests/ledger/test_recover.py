@@ -45,8 +45,6 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("played")
 
     class Copy:
-        def on_start(self, *_: object) -> None: ...
-        def on_end(self, *_: object) -> None: ...
         def on_round(self, metrics: dict, _: object) -> None:
             if metrics["round"] == 1:
                 shutil.copy(folder / "run" / "ledger.db", folder / "two.db")

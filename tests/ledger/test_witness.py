@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from forging import receipt
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_cases import closed, history, play
 
@@ -250,6 +250,7 @@ UNSEEN = [
 ]
 
 
+@settings(max_examples=40)
 @given(st.text(string.ascii_letters, max_size=3), st.sampled_from(UNSEEN), st.text(string.ascii_letters, max_size=3))
 def test_a_name_with_what_nobody_sees_is_refused(before: str, unseen: str, after: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -261,6 +262,7 @@ def test_a_name_with_what_nobody_sees_is_refused(before: str, unseen: str, after
     assert str(refused.value).isprintable()
 
 
+@settings(max_examples=40)
 @given(st.sampled_from(["é", "Å", "ü", "ﬁ", "한"]), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
 def test_twins_of_a_name_are_one_name(letter: str, form: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:

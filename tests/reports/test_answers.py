@@ -10,7 +10,6 @@ from forging import recorded
 from reports_cases import metric, seat, write_run
 from scipy import stats
 
-from hanse.learning.intervals import difference, wilson
 from hanse.reports.answers import answers, between, rounded
 from hanse.reports.contributions import Standings
 from hanse.reports.groups import SeedGroup, group_runs
@@ -51,10 +50,6 @@ def groups(*paths: Path) -> list[SeedGroup]:
     return group_runs(load_runs(paths))
 
 
-def words(*paths: Path) -> list[str]:
-    return " ".join(answers(groups(*paths)).lines.values()).split()
-
-
 def test_joining_is_counted_by_verdict_and_measured_over_clients(tmp_path: Path) -> None:
     ours, alone = [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], [0.7, 0.8, 0.9, 0.8, 0.79, 0.81]
     run, local = played(tmp_path / "run", ours), played(tmp_path / "local", alone, "local")
@@ -68,21 +63,6 @@ def test_joining_is_counted_by_verdict_and_measured_over_clients(tmp_path: Path)
     )
     assert answers(groups(run, local)).joining == told  # the run alone may be reported on, too
     assert answers(groups(local)).joining == "Nobody joins here: every client trains alone."
-
-
-def test_joining_names_the_seeds_whose_clients_are_counted(tmp_path: Path) -> None:
-    paths = [played(tmp_path / name / "run", [0.9, 0.9, 0.7, 0.8, 0.8, 0.8]) for name in ("first", "second")]
-    config = paths[1] / "config.toml"
-    config.write_text(config.read_text().replace("seed = 0", "seed = 1"))
-    ours = groups(*paths)
-    assert "is not known" in answers(ours).joining
-    alone = [0.7, 0.8, 0.9, 0.8, 0.79, 0.81]
-    played(tmp_path / "first" / "alone", alone, "local")
-    told = "Joining paid for {} clients of {} seeds and not for {}; {} unclear. "
-    assert answers(ours).joining.startswith(told.format("2 of 6", "1 of 2", 1, 3))
-    other = played(tmp_path / "second" / "alone", alone, "local") / "config.toml"
-    other.write_text(other.read_text().replace("seed = 0", "seed = 1"))
-    assert answers(ours).joining.startswith(told.format("4 of 12", "2", 2, 6))
 
 
 def test_what_is_not_known_is_not_claimed(tmp_path: Path) -> None:
@@ -161,24 +141,9 @@ def test_the_best_experiment_is_named(tmp_path: Path) -> None:
 
 
 def test_numbers_have_the_digits_that_their_errors_bear() -> None:
-    assert [rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(8.93, 0.4, sign=True)] == [
-        "0.7",
-        "-9",
-        "+8.9",
-    ]
-    assert [
-        rounded(0.7034),
-        rounded(1234.5),
-        rounded(85.333, most=2),
-        rounded(0.0),
-        rounded(-0.04, 1.0, sign=True),
-    ] == [
-        "0.703",
-        "1234",
-        "85",
-        "0.00",
-        "0",
-    ]
+    assert (rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True)) == ("0.7", "-9")
+    assert (rounded(8.93, 0.4, sign=True), rounded(-0.04, 1.0, sign=True)) == ("+8.9", "0")
+    assert (rounded(0.7034), rounded(1234.5), rounded(85.333, most=2), rounded(0.0)) == ("0.703", "1234", "85", "0.00")
     assert between(-8.9, 12.9) == "-22 to 4"
 
 
@@ -189,23 +154,6 @@ def test_an_interval_without_zero_has_no_end_that_reads_as_zero() -> None:
     assert between(-21.5, 21.6) == "-43 to 0"
 
 
-def test_few_test_cases_are_counted_and_their_difference_is_not_called_none() -> None:
-    few = Fit((7,), (29 / 32,), (0.3,), 32, alone="alone", alone_accuracy=25 / 32, alone_loss=0.5)
-    given = Contributed(rounds=())
-    said = verdict_of(few, None, Models(1, 1, 1, 1, 1))
-    assert said.headline == "Not known whether joining paid: the difference may be chance"
-    low, high = (100 * end for end in difference(29 / 32, wilson(29 / 32, 32), 25 / 32, wilson(25 / 32, 32)))
-    told = in_short(few, given)
-    assert told["Its model"] == (
-        f"29 of 32 own test cases right, alone 25: +12.5 points (95 % interval {low:+.0f} to {high:+.0f})."
-    )
-    assert told["What next"] == "compare on more test samples than the 32 there are."
-    # a market's formula that is above zero is no reason to stay in
-    paid = verdict_of(few, None, Models(1, 1, 1, 1, 1, utility=97.95))
-    assert paid.headline == f"{said.headline}; by the market's formula it gained"
-    assert paid.answer == "even"
-
-
 @pytest.mark.parametrize("better", [True, False])
 def test_a_clear_difference_on_few_samples_is_no_ground_for_a_decision(better: bool) -> None:
     ours, alone = (1.0, 2 / 14) if better else (2 / 14, 1.0)
@@ -213,17 +161,6 @@ def test_a_clear_difference_on_few_samples_is_no_ground_for_a_decision(better: b
     assert "14 test" in verdict_of(few, None, Models(1, 1, 1, 1, 1)).headline
     said = in_short(few, Contributed(rounds=()), net=5)["What next"]
     assert said == "see whether it holds with other test rows before deciding; 14 are few."
-
-
-def test_a_statement_gives_percentages_of_the_number_beside_them() -> None:
-    mine = Contributed(
-        rounds=(), value=0.5, drawn=0.1, share=0.5 / 3.6, gained=1.9, above=3.6, below=-1.6, besides=-0.1, valued=8
-    )
-    assert mine.part == (
-        "All helpful updates together lowered the validation loss by 3.6; 0.5 (95 % interval 0.3 to 0.7) of it, "
-        "13.9 %, came through its updates. Those with values below zero took back 1.6 and -0.10 came "
-        "through no client's updates, which leaves 1.9."
-    )
 
 
 def test_a_run_alone_that_lies_beside_counts_only_if_it_trained_for_as_long(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.cross_decomposition import CCA, PLSCanonical, PLSRegression
-from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
@@ -124,7 +124,7 @@ def test_these_intervals_hold_the_value_on_all_samples_as_often_as_they_say() ->
     updates, draw, held = [np.array([1.0, 0.2]), np.array([0.1, 1.0]), np.array([-0.5, 0.3])], RNG, []
     # of x ~ N(0, 1) and y = x @ (1, 1) + N(0, 1) a model m errs by |m - (1, 1)|^2 + 1 on the mean
     truth = hanse.value(updates, lambda m: -float(((m - 1) ** 2).sum() + 1), start=np.zeros(2), method="exact").values
-    for _ in range(100):
+    for _ in range(60):
         x = draw.normal(size=(100, 2))
         y = x.sum(axis=1) + draw.normal(size=100)
         low, high = hanse.value(
@@ -176,15 +176,6 @@ def test_forms_that_do_not_say_which_model_is_whose_are_refused() -> None:
             hanse.value(given, np.sum, names=names)
 
 
-def test_which_error_is_missing_is_said() -> None:
-    few = str(hanse.value(ROWS, loss, method="monte_carlo", permutations=6))
-    assert "Intervals: 95" in few
-    alone = str(hanse.value(ROWS, loss, method="leave_one_out"))
-    assert "mostly chance" in alone
-    slope = hanse.value(ROWS, loss, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET))
-    assert "sample nothing" in str(slope)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A clock that an evaluation moves on by a second."""
@@ -204,7 +195,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     [("mixture", 1000, 101), ("mixture", 30, 31), ("monte_carlo", 45, None), ("gtg", 145, None)],
 )
 def test_a_time_is_kept(clock: Any, method: Any, seconds: float, evaluated: int | None) -> None:
-    for seed in range(5):  # some averages are rounded otherwise the second time
+    for seed in range(2):  # some averages are rounded otherwise the second time
         found = hanse.value(np.random.default_rng(seed).normal(size=(10, 3)), clock, method=method, seconds=seconds)
         assert found.seconds <= seconds
         assert not found.unsteady.any()
@@ -226,17 +217,6 @@ def test_too_little_time_is_told_before_it_is_spent(clock: Any, method: Any, lin
     assert wrong.value.lines[0].startswith(line)
 
 
-def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    hanse.value(ROWS, loss, progress=True)
-    assert "evaluated" in capsys.readouterr().err
-    hanse.value(ROWS, loss)
-    assert capsys.readouterr().err == ""
-    hanse.value(ROWS, loss, start=np.zeros(4), gradient=lambda model: -2 * (model - TARGET), progress=True)
-    assert "gradients" in capsys.readouterr().err
-    with pytest.raises(UserError, match="progress: 'yes'"):
-        hanse.value(ROWS, loss, progress="yes")  # type: ignore[arg-type]
-
-
 # ---- scikit-learn
 
 X = RNG.normal(size=(240, 3))
@@ -247,9 +227,7 @@ Y = (X.sum(axis=1) > 0).astype(int)
     "kind",
     [
         LogisticRegression(),
-        SGDClassifier(random_state=0),
         MLPClassifier((4,), max_iter=300, random_state=0, solver="lbfgs"),
-        LinearRegression(),
         LinearRegression(fit_intercept=False),
     ],
     ids=lambda kind: type(kind).__name__,
@@ -374,21 +352,6 @@ def test_a_pair_of_functions_that_carries_over_too_little_is_refused() -> None:
     whole = get("coef_", "intercept_", "_x_mean")
     hanse.value(models, lambda m: seen.append(m.predict(X).sum()) or 0.0, method="exact", parameters=(whole, put))
     np.testing.assert_allclose(seen[1:3], [m.predict(X).sum() for m in models[:2]])
-
-
-def test_any_other_model_by_a_pair_of_functions() -> None:
-    class Own:
-        def __init__(self, row: np.ndarray) -> None:
-            self.row = row
-
-    def put(model: Own, arrays: Any) -> None:
-        model.row = arrays["row"]
-
-    models = {name: Own(row) for name, row in ROWS.items()}
-    found = hanse.value(models, lambda m: loss(m.row), method="exact", parameters=(lambda m: {"row": m.row}, put))
-    np.testing.assert_allclose(found.values, hanse.value(ROWS, loss, method="exact").values, rtol=1e-12)
-    with pytest.raises(UserError, match="must be two functions, get"):
-        hanse.value(models, lambda m: 0.0, parameters=3)  # type: ignore[arg-type]
 
 
 def test_shapes_stay_what_they_are() -> None:

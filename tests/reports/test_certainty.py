@@ -18,7 +18,6 @@ import hanse
 from hanse.cli.entry import app
 from hanse.core.telling import Measure
 from hanse.data import build
-from hanse.federation.behaviour import FreeRider
 from hanse.reports.answers import answers
 from hanse.reports.contributions import (
     by_chance,
@@ -28,7 +27,7 @@ from hanse.reports.contributions import (
     errors_of,
     without_values,
 )
-from hanse.reports.groups import SeedGroup, group_runs, kinds_of
+from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import summary, warnings
 from hanse.reports.statement import statement
 from hanse.reports.statement_contributed import contributed
@@ -156,12 +155,6 @@ def test_a_client_records_the_standard_error_of_its_mean_loss(tmp_path: Path) ->
     with torch.no_grad():
         losses = nn.functional.cross_entropy(run.model(2)(own.x), own.y, reduction="none").double().numpy()
     assert stored["test_loss_error"][2] == pytest.approx(losses.std(ddof=1) / np.sqrt(len(losses)), rel=1e-4)
-
-
-def test_who_rides_free_follows_the_behaviours_own_default(tmp_path: Path) -> None:
-    changes = {"behaviour": {"free_rider": {}}, "data": {"clients": 20}}
-    run = load_run(write_run(tmp_path / "a", [metric(0)], [seat(0, c) for c in range(20)], changes))
-    assert len(kinds_of(run)["free riders"]) == round(20 * FreeRider().fraction)
 
 
 def test_an_estimate_whose_error_is_not_known_has_no_interval(tmp_path: Path) -> None:
@@ -309,11 +302,6 @@ def test_path_values_on_skewed_data_call_the_flipper_harmful_and_hardly_anyone_e
         judged += int((found.seats > 1).sum()) - 1
     assert caught == 4
     assert accused <= 0.05 * judged
-
-
-def test_a_printed_run_in_which_nobody_trained_twice_ranks_nobody(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a", [metric(0)], [seat(0, c, float(c), value_error=0.1) for c in range(3)])
-    assert hanse.load(path).values().sentences()[0] == "Too few rounds were valued to say who contributed."
 
 
 def test_rounds_without_values_are_named_with_their_reason(tmp_path: Path) -> None:

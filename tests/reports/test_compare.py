@@ -14,7 +14,6 @@ from hanse.base.errors import UserError
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.compare import cautions, compare_runs, compare_tables, experiments_table, runs_table
 from hanse.reports.groups import group_runs
-from hanse.reports.participation import times_selected
 from hanse.reports.report import results, summary, warnings
 from hanse.runs.arrivals import STILL
 from hanse.runs.run_record import load_runs
@@ -56,18 +55,6 @@ def late_run(path: Path, late: str = "next") -> Path:
     refused = [1, 0, 2]
     lines = [metric(r, 0.2 + 0.1 * r, refused=refused[r], clock_s=[1.5, 2.0, 4.5][r]) for r in range(3)]
     return write_run(path, lines, seats, {"federation": {"late": late}, "run": {"rounds": 3}})
-
-
-def test_what_is_only_late_is_not_refused(tmp_path: Path) -> None:
-    runs = load_runs([late_run(tmp_path / "next"), late_run(tmp_path / "drop", "drop")])
-    assert [run.num_refused for run in runs] == [1, 3]
-    assert [list(run.refusals()) for run in runs] == [
-        [(2, 2, "no reply")],
-        [(0, 1, STILL), (2, 0, STILL), (2, 2, "no reply")],
-    ]
-    assert [times_selected(run, 3).tolist() for run in runs] == [[3, 1, 1], [3, 1, 1]]
-    told = "\n".join(summary(group_runs(runs)))
-    assert "federation.late=next 1 of 5 and greedyfed federation.late=drop 3 of 5" in told
 
 
 def test_virtual_time_is_compared_and_drawn(tmp_path: Path) -> None:
@@ -133,23 +120,6 @@ def test_summary_ranks_and_warns_of_chance(tmp_path: Path) -> None:
     assert "may be chance" in near[1]
     alone = summary(group_runs(load_runs([fedavg[0], greedy[0]])))
     assert alone[1] == "A single seed each: a small difference may be chance."
-
-
-def test_summary_names_values_and_refusals(tmp_path: Path) -> None:
-    seats = [seat(0, 4, 3.0), seat(0, 1, 1.0), seat(1, 2, refused="late"), seat(1, 4, 3.0), seat(1, 1, 1.0)]
-    path = write_run(tmp_path / "a", [metric(0, 0.5), metric(1, 0.6, refused=1)], seats)
-    told = summary(group_runs(load_runs([path])))
-    assert told[1:] == [
-        "In greedyfed client 4 has the highest value (75 % of the total value), client 1 the lowest (25 %).",
-        "Updates refused: greedyfed 1 of 5, most often because: late.",
-    ]
-
-
-def test_a_mean_squared_error_and_a_cross_entropy_have_columns_of_their_own(tmp_path: Path) -> None:
-    classes = accuracies(tmp_path / "a", [0.7])
-    numbers = write_run(tmp_path / "b", [metric(0, **{"test/loss": 0.25})])
-    rows = compare_runs([classes, numbers])
-    assert [(row["test_loss"], row["test_mse"]) for row in rows] == [(pytest.approx(0.3), None), (None, 0.25)]
 
 
 def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:

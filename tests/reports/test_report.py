@@ -10,7 +10,6 @@ import pytest
 from reports_cases import accuracies, large_run, metric, seat, write_run
 
 from hanse.base.errors import UserError
-from hanse.reports import vega
 from hanse.reports.chart import Chart
 from hanse.reports.report import write_report
 from hanse.reports.vega import SCALE, DrawingError
@@ -56,9 +55,13 @@ def pair(folder: Path) -> list[Path]:
     ]
 
 
-def test_one_page_that_works_offline(tmp_path: Path) -> None:
-    page = write_report(pair(tmp_path), tmp_path / "out", title="Two ways", lead="A lead.")
-    assert page == tmp_path / "out" / "report.html"
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    return write_report(pair(folder), folder / "out", title="Two ways", lead="A lead.")
+
+
+def test_one_page_that_works_offline(page: Path) -> None:
     text = page.read_text()
     found = Page(text)
     assert text.count("window.vegaEmbed=") == 1
@@ -72,9 +75,8 @@ def test_one_page_that_works_offline(tmp_path: Path) -> None:
     assert page.stat().st_size < 1.5e6
 
 
-def test_a_png_for_each_figure(tmp_path: Path) -> None:
-    page = write_report(pair(tmp_path), tmp_path / "out")
-    pictures = sorted((tmp_path / "out" / "figures").glob("*.png"))
+def test_a_png_for_each_figure(page: Path) -> None:
+    pictures = sorted((page.parent / "figures").glob("*.png"))
     names = {p.stem for p in pictures}
     assert {
         "test-accuracy",
@@ -87,8 +89,8 @@ def test_a_png_for_each_figure(tmp_path: Path) -> None:
     assert not any("fedavg" in name for name in names)  # it values nobody
     assert Page(page.read_text()).tags.count("figure") == len(pictures)
     for kind in ("svg", "csv"):
-        assert {p.stem for p in (tmp_path / "out" / "figures").glob(f"*.{kind}")} == names
-    assert (tmp_path / "out" / "figures" / "test-accuracy.csv").read_text().startswith("series,rounds played,accuracy")
+        assert {p.stem for p in (page.parent / "figures").glob(f"*.{kind}")} == names
+    assert (page.parent / "figures" / "test-accuracy.csv").read_text().startswith("series,rounds played,accuracy")
     for picture in pictures:
         data = picture.read_bytes()
         assert data[:8] == b"\x89PNG\r\n\x1a\n"
@@ -141,9 +143,8 @@ def test_a_chart_that_cannot_be_drawn_is_named_and_the_others_are_there(
     def save(chart: Chart, folder: Path) -> None:
         if "accuracy" in chart.key:
             raise DrawingError("no such font")
-        draw(chart, folder)
+        (folder / f"{chart.key}.png").touch()
 
-    draw = vega.save
     monkeypatch.setattr("hanse.reports.report.save", save)
     page = Page(write_report(pair(tmp_path), tmp_path / "out").read_text())
     drawn = {path.stem for path in (tmp_path / "out" / "figures").glob("*.png")}
@@ -155,6 +156,7 @@ def test_a_chart_that_cannot_be_drawn_is_named_and_the_others_are_there(
     assert "Cause: no such font." in page.text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_figures_of_an_earlier_report_do_not_stay_beside_those_of_this_one(tmp_path: Path) -> None:
     greedy, _, fedavg, _ = pair(tmp_path)
     write_report([greedy], tmp_path / "out")

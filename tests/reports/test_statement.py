@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -297,30 +296,6 @@ def books(received: int, paid: int) -> Money:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("money", "utility", "said"),
-    [
-        (books(0, 23_304_267), 9.5, "; in tokens: -23.3; by the market's formula it gained"),
-        (books(5_000_000, 0), -1.0, "; in tokens: +5; by the market's formula it lost"),
-        (books(2, 2), 0.0, "; in tokens: 0; by the market's formula it neither gained nor lost"),
-        (None, 1.0, "; by the market's formula it gained"),
-        (books(0, 7_000_000), None, "; in tokens: -7"),
-    ],
-)  # fmt: skip
-def test_the_model_comes_first_and_then_the_money(money: Money | None, utility: float | None, said: str) -> None:
-    found = verdict_of(fit(0.5, None), money, Models(1, 1, 1, 1, 1, utility=utility))
-    assert found.headline == f"Whether joining paid is not known{said}"
-    assert found.answer == "unknown"
-    [_, economy] = found.reasons
-    if money is not None and utility is not None:
-        assert economy.startswith("Not counting its grant, it received ")
-        assert economy.endswith(
-            f"By the market's formula it {'lost' if utility < 0 else 'gained'} {abs(utility):.2f}: what others' models "
-            "should bring it, less the cost of sharing its own and that net payment. The formula takes sample counts "
-            "and the eagerness set in the file, not measured accuracy; no payment follows."
-        )
-
-
 def test_what_a_point_of_accuracy_cost() -> None:
     found = verdict_of(fit(0.9, 0.5), books(0, 2_000_000), NOTHING)
     assert found.headline == "Yes, joining paid (on its 400 test samples, in this run); in tokens: -2"
@@ -414,32 +389,24 @@ def test_a_page_for_everybody(auction: Path, tmp_path: Path) -> None:
     result = run.invoke(app, ["statement", str(folder), "--all"])
     assert result.exit_code == 0
     assert "6 pages" in result.stdout
-    made = [statement(folder, c) for c in range(6)]
-    for c, one in enumerate(made):
+    made = {c: statement(folder, c) for c in (0, 5)}
+    for c, one in made.items():
         assert (folder / "statements" / f"client-{c}.html").read_text() == render(one)
-    result = run.invoke(app, ["statement", str(folder), "--all", "--json"])
-    assert json.loads(result.stdout) == json.loads(json.dumps([one.as_json() for one in made]))
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["{run}"], "--client 3"),
         (["{run}", "-c", "1", "--all"], "--client 3"),
-        (["{run}", "--all", "--dry-run"], "--train-alone only"),
         (["{run}", "--all", "--out", "page.html"], "--train-alone only"),
         (["{run}", "-c", "6"], "--client 6: no such client; this run has clients 0 to 5"),
         (["{run}", "-c", "hans"], "--client hans: no client has this name; give its number, 0 to 5"),
         (["{run}/config.toml", "-c", "1"], "is a file"),
-        (["{run}/rounds", "-c", "1"], "is not a run directory"),
-        (["{run}-no", "-c", "1"], "such run"),
         (["{run}", "-c", "1", "--dry-run"], "--dry-run takes"),
         (
             ["{run}/config.toml", "-c", "9", "--dry-run"],
             "--client 9: no such client; this experiment has clients 0 to 5",
         ),
-        (["{run}/config.toml", "-c", "9", "--dry-run", "--check-receipts"], "played yet"),
-        (["{run}/config.toml", "-c", "9", "--dry-run", "--out", "page.html"], "--client and"),
         (["{run}", "-c", "1", "--receipts", "{run}/none"], "such folder"),
         (["{run}", "-c", "1", "--alone", "{run}", "--train-alone"], "--alone"),
         (["{run}", "-c", "1", "--alone", "{run}"], "'pifl'"),
@@ -465,16 +432,6 @@ def test_books_that_do_not_hold_make_no_statement(auction: Path, tmp_path: Path)
     books, notes = books_of(group_runs([load_run(tampered)]))  # what a report shows of them
     assert books == {}
     assert "transactions 1 to " in notes[0]
-
-
-def test_a_client_of_several_seats_reads_of_rounds_not_of_updates(tmp_path: Path) -> None:
-    run = load_run(pifl(tmp_path / "run", by_contribution=8, rounds=2))
-    twice = [key for key, seats in Counter((s.client, s.round) for s in run.clients).items() if seats > 1]
-    one = twice[0][0]  # both tiers trained it in one round
-    rounds = len({s.round for s in run.clients if s.client == one})
-    page = render(statement(tmp_path / "run", one))
-    assert f"{rounds}" in page
-    assert "of its updates were accepted" not in page
 
 
 @pytest.mark.parametrize("torn", [False, True])

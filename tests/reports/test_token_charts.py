@@ -74,21 +74,6 @@ def test_values_that_rank_are_not_told_as_good_or_harm(folder: Path) -> None:
     assert "harmed" not in ranking.caption
 
 
-def test_the_charts(folder: Path) -> None:
-    groups = group_runs([load_run(folder)])
-    books, unread = books_of(groups)
-    assert unread == []
-    charts = {c.key.split("-")[0]: c for c in token_charts(groups, books)}
-    assert set(charts) == {"balances", "riders", "tiers"}
-    held = charts["balances"].marks
-    assert [line.name for line in held.lines] == [f"client {c}" for c in range(12)]
-    with open_ledger(folder) as ledger:
-        for c, line in enumerate(held.lines):
-            assert line.y[-1] * TOKEN == pytest.approx(ledger.balance(client(c)) + ledger.balance(escrow(c)))
-    riders = charts["riders"].marks
-    assert [line.name for line in riders.lines] == ["honest, seed 2", "free riders, seed 2"]
-
-
 def test_how_single_clients_fare(folder: Path) -> None:
     run = load_run(folder)
     groups = group_runs([run])
@@ -152,19 +137,3 @@ def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
     )  # t, 2 degrees of freedom
     # differences -1.5, -4.5, -3.5
     assert "Attackers against honest clients: -3.17 (95 % interval -6.96 to +0.628, 3 seeds)" in chart.caption
-
-
-def test_a_difference_that_is_the_same_in_all_seeds_has_no_interval(tmp_path: Path) -> None:
-    riders = {"behaviour": {"attacker": {"clients": [0]}}}
-    paths = [
-        write_run(
-            tmp_path / f"{s}",
-            [metric(0), metric(1)],
-            [seat(0, 0, 1.0), *(seat(r, c, 2.0 + s * c) for r in (0, 1) for c in (1, 2))],
-            riders | {"run": {"seed": s}, "data": {"clients": 3}},
-        )
-        for s in (0, 1)
-    ]
-    charts = {chart.key.split("-")[1]: chart.caption for chart in honesty_charts(group_runs(load_runs(paths)))}
-    assert "Attackers against honest clients: -50 (the same in all 2 seeds)." in charts["selected"]
-    assert "95 % interval" in charts["value"].partition("Attackers against")[2]

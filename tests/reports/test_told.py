@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
 from dataclasses import asdict, dataclass, replace
@@ -121,21 +122,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # ---- a rule and a behaviour of somebody's own
-
-
-def test_a_report_has_their_words(folder: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    page = (tmp_path / "report.html").read_text()
-    assert "<li>Whoever trains crosses a bridge &amp; pays its &lt;toll&gt;.</li>" in page
-    assert "<li>Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</li>" in page
-    assert "<b>all night" not in page
-    assert ">The bridge</h2>" in page
-    assert "Tolls at each gate: tolled" in page
-    assert "tolls at the bridge" in page
-    assert "What sleepers lose: tolled" in page
-    assert "against honest" in page or "sleepers (2 clients)" in page
-    assert (tmp_path / "figures" / "told-tolls-at-each-gate-tolled.csv").exists()
 
 
 def test_their_charts_have_the_recorded_numbers(folder: Path) -> None:
@@ -337,6 +323,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         read_about(tmp_path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_words_of_a_stranger_are_text_wherever_they_stand(folder: Path, tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     path = tmp_path / "run"
@@ -347,6 +334,8 @@ def test_words_of_a_stranger_are_text_wherever_they_stand(folder: Path, tmp_path
     write_about(path, About((Said("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True, rest=evil),)))
     done = CliRunner().invoke(app, ["report", str(path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    assert evil not in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert evil not in page
+    assert html.escape(evil) in page
     assert CliRunner().invoke(app, ["statement", str(path), "--client", "1"]).exit_code == 0
     assert evil not in (path / "statements" / "client-1.html").read_text()

@@ -345,7 +345,7 @@ def fill(moments: int, seed: int, whole: Path, tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_at_any_moment_loses_nothing_that_was_told(whole: Path, tmp_path: Path) -> None:
-    fill(4, 5, whole, tmp_path)
+    fill(3, 5, whole, tmp_path)
 
 
 @pytest.mark.nightly

@@ -133,32 +133,26 @@ def experiment(**more: Any) -> hanse.Experiment:
     return hanse.Experiment(**{**sections, **more})
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: Path) -> None:
-    toml = tmp_path / "exp.toml"
+    toml, run = tmp_path / "exp.toml", str(tmp_path / "run")
     toml.write_text(experiment(behaviour={"attacker": {"clients": [1]}}).to_toml())
-    ended = CliRunner().invoke(entry.app, ["run", str(toml), "--out", str(tmp_path / "run")], env={"COLUMNS": "500"})
+    ended = CliRunner().invoke(entry.app, ["run", str(toml), "--out", run], env={"COLUMNS": "500"})
     chance, values = load_run(tmp_path / "run").doubts
-    assert re.match(r"The model is no better than guessing: it gets 1\d\.\d % of the test data right, and", chance)
-    assert values.startswith("Values by the loss mean little here: in 1")
-    said = " ".join(ended.output.split())
-    assert (
-        0 < said.index(chance) < said.index(values) < said.index("25 rounds; on the server's test data: accuracy 0.1")
-    )
     found = statement(tmp_path / "run", 1)
     assert found.contributed.place == 1  # the attacker: which is why it must be said
-    assert found.short["Its contribution"].startswith("not reliable here (see the warning): ")
-    assert "1 contributed" in said
+    assert found.short["Its contribution"].startswith("not reliable")
     paid = CliRunner().invoke(
-        entry.app, ["invoice", str(tmp_path / "run"), "--budget", "100", "--currency", "EUR"], env={"COLUMNS": "500"}
+        entry.app, ["invoice", run, "--budget", "100", "--currency", "EUR"], env={"COLUMNS": "500"}
     )
-    bill = " ".join(paid.output.split())  # lines break at whatever width the console has by then
-    assert 0 < bill.index(chance) < bill.index(values) < bill.index("participant")
-    assert str(hanse.load(tmp_path / "run").values()).startswith(f"{chance} {values} client 1 has the highest value")
-    page = render(found)
-    assert page.index("The model is no better than guessing") < page.index(found.verdict.headline + "</h2>")
-    report = write_report([tmp_path / "run"], tmp_path / "report").read_text()
-    body = report[report.index("<body>") :]
-    assert body.index("The model is no better than guessing") < body.index('<ul class="summary">')
+    for said, after in (
+        (ended.output, "25 rounds"), (paid.output, "participant"), (str(hanse.load(run).values()), "highest value"),
+    ):  # fmt: skip
+        one = " ".join(said.split())  # lines break at whatever width the console has by then
+        assert one.index(chance) < one.index(values) < one.index(after)
+    page = write_report([run], tmp_path / "report").read_text().partition("<body>")[2]
+    for said, after in ((render(found), f"{found.verdict.headline}</h2>"), (page, '<ul class="summary">')):
+        assert said.index("The model is no better than guessing") < said.index(after)
 
 
 def test_a_run_that_learns_is_not_doubted(tmp_path: Path) -> None:

@@ -27,31 +27,6 @@ def lines_of(**sections: Any) -> list[str]:
     return list(caught.value.lines)
 
 
-def test_only_the_mechanism_is_required_and_defaults_are_written_out() -> None:
-    experiment = Experiment(mechanism={"name": "greedyfed"})
-    assert experiment.data.source.name == "digits"
-    assert (experiment.train.batch_size, experiment.train.lr, experiment.run.rounds) == (10, 0.1, 60)
-    text = experiment.to_toml()
-    assert 'averaging = "mean"' in text
-    assert "eps = 0.0001" in text
-    assert "checkpoint_every = 1" in text
-
-
-def test_a_replaced_part_is_written_with_its_defaults() -> None:
-    experiment = Experiment(mechanism={"name": "greedyfed", "clients_per_round": 3, "select": "ucb", "value": "exact"})
-    found = experiment.sections()["mechanism"]
-    assert found["select"] == {
-        "name": "ucb",
-        "clients_per_round": 3,
-        "beta": 0.01,
-        "averaging": "mean",
-        "start": "first",
-        "meets": "random",
-        "ties": "id",
-    }
-    assert found["value"] == {"name": "exact", "utility": "loss", "game": "average"}
-
-
 def test_the_written_file_reads_back_as_the_same_experiment(tmp_path: Path) -> None:
     experiment = Experiment(
         mechanism={"name": "greedyfed", "clients_per_round": 3, "weigh": {"name": "uniform"}},
@@ -103,16 +78,10 @@ def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
     )
     found = "\n".join(lines)
     for expected in (
-        "mechanism.client_per_round: no such key; did you mean 'clients_per_round'?",
-        "mechanism.averaging: 1.5",
-        "mechanism.weigh: 'unifrom': no such name; did you mean 'uniform'?",
-        "train.lr: -1: input should be greater than 0",
-        "train.epochs: 2.5",
-        "train.momentun: no such key; did you mean 'momentum'?",
-        "data.clients: 0: input should be greater than or equal to 1",
-        "data.sorce: no such key; did you mean 'source'?",
-        "rnu: no such key; did you mean 'run'?",
-    ):
+        "mechanism.client_per_round: no such key; did you mean 'clients_per_round'?", "mechanism.averaging: 1.5",
+        "mechanism.weigh: 'unifrom': no such name; did you mean 'uniform'?", "train.lr: -1", "train.epochs: 2.5",
+        "train.momentun: ", "data.clients: 0", "data.sorce: ", "rnu: ",
+    ):  # fmt: skip
         assert expected in found
     assert len(lines) == 9
 
@@ -120,32 +89,44 @@ def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("sections", "line"),
     [
-        ({}, "mechanism: is required, as in name = "),
-        ({"mechanism": {}}, "mechanism.name: is required, as in name = "),
-        ({"mechanism": {"name": "fedavg"}, "behaviour": {"noizy": 1}}, "behaviour.noizy: 1: must be a table, such as"),
-        ({"mechanism": {"name": "fedavg"}, "eval": {"metrics": "auc"}}, "eval.metrics: 'auc': must be a list, such as"),
-        (
-            {"mechanism": {"name": "fedavg"}, "data": {"partition": {"name": "mixture", "mix": 30}}},
-            "data.partition.mix: 30: input should be a valid string",
-        ),
+        ({}, "mechanism: "),
+        ({"mechanism": {}}, "mechanism.name: "),
+        ({"mechanism": "fedavg", "behaviour": {"noizy": 1}}, "behaviour.noizy: 1: "),
+        ({"mechanism": "fedavg", "eval": {"metrics": "auc"}}, "eval.metrics: 'auc': "),
+        ({"mechanism": "fedavg", "data": {"partition": {"name": "mixture", "mix": 30}}}, "data.partition.mix: 30: "),
         ({"mechanism": {"name": "gredyfed"}}, "mechanism.name: 'gredyfed': no such name; did you mean 'greedyfed'?"),
-        (
-            {"mechanism": {"name": "fedavg", "clients_per_round": 2.5}},
-            "mechanism.clients_per_round: 2.5: input should be",
+        ({"mechanism": {"name": "fedavg", "clients_per_round": 2.5}}, "mechanism.clients_per_round: 2.5: "),
+        ({"mechanism": {"name": "fedavg", "clients_per_round": -1}}, "mechanism.clients_per_round: -1: "),
+        ({"mechanism": {"name": "nowhere:thing"}}, "mechanism.name: 'nowhere:thing': "),
+        ({"mechanism": {"name": "math:thing"}}, "mechanism.name: 'math:thing': "),
+        ({"mechanism": {"name": "math:pi"}}, "mechanism.name: 'math:pi': "),
+        ({"mechanism": {"name": "fedavg", "wiegh": "uniform"}}, "mechanism.wiegh: "),
+        ({"mechanism": {"name": "fedavg", "weigh": 3}}, "mechanism.weigh: 3: "),
+        ({"mechanism": "fedavg", "model": "lenett"}, "model.name: 'lenett': no such name; did you mean 'lenet'?"),
+        ({"mechanism": "fedavg", "eval": {"clients": "some"}}, "eval.clients: 'some': "),
+        ({"mechanism": "fedavg", "eval": {"clients": -1}}, "eval.clients: -1: "),
+        ({"mechanism": "fedavg", "clients": {"policy": 3}}, "clients.policy: 3: "),
+        ({"mechanism": "fedavg", "eval": {"metrics": ["auc", 3]}}, "eval.metrics.1: 3: "),
+        ({"mechanism": {"name": "greedyfed", "averaging": "x"}}, "mechanism.averaging: 'x': "),
+        ({"mechanism": {"name": "fedavg", "weigh": {"name": "gtflat", "start": "random"}}}, "mechanism.weigh.start: "),
+        ({"mechanism": "fedavg", "train": {"lr": float("nan")}}, "train.lr"),
+        ({"mechanism": "fedavg", "train": {"steps": 10**30}}, "train.steps: "),
+        ({"mechanism": "fedavg", "engine": {"threads": 10**9}}, "engine.threads: "),
+        ({"mechanism": "fedavg", "engine": {"workers": 10**9}}, "engine.workers: "),
+        ({"mechanism": "fedavg", "data": {"clients": 10**9}}, "data.clients: 1000000000: "),
+        ({"mechanism": {"name": "fedprox", "mu": 1e300}}, "mechanism.mu: "),
+        *(
+            ({"mechanism": {"name": name, key: float("inf")}}, f"mechanism.{key}: inf: ")
+            for name, key in (
+                ("fedprox", "mu"), ("gtfedprox", "mu"), ("ucb", "beta"), ("s_fedavg", "beta"),
+                ("fedgen", "generator_lr"), ("greedyfed", "eps"),
+            )
         ),
-        (
-            {"mechanism": {"name": "fedavg", "clients_per_round": -1}},
-            "mechanism.clients_per_round: -1: input should be",
-        ),
-        ({"mechanism": {"name": "nowhere:thing"}}, "mechanism.name: 'nowhere:thing': there is no module 'nowhere'"),
-        ({"mechanism": {"name": "math:thing"}}, "mechanism.name: 'math:thing': module 'math' has no 'thing'"),
-        ({"mechanism": {"name": "math:pi"}}, "mechanism.name: 'math:pi': is float, not something to call"),
-        ({"mechanism": {"name": "fedavg", "wiegh": "uniform"}}, "mechanism.wiegh: no such key; did you mean 'weigh'?"),
-        ({"mechanism": {"name": "fedavg", "weigh": 3}}, "mechanism.weigh: 3: must be a name, or a table"),
     ],
-)
-def test_mistakes_in_the_mechanism(sections: dict, line: str) -> None:
-    assert lines_of(**sections)[0].startswith(line)
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_names_the_field_and_the_value(sections: dict[str, Any], line: str) -> None:
+    [found] = lines_of(**sections)
+    assert found.startswith(line)
 
 
 def test_a_part_without_a_name_changes_the_mechanisms_own() -> None:
@@ -163,7 +144,6 @@ def test_a_part_without_a_name_changes_the_mechanisms_own() -> None:
     [
         ({"batch_size": 3, "batches_per_epoch": 2}, "batches_per_epoch"),
         ({"steps": 3, "batches_per_epoch": 2}, "batch_size"),
-        ({"lr": float("nan")}, "train.lr"),
     ],
 )
 def test_mistakes_in_local_training(train: dict, line: str) -> None:
@@ -194,12 +174,6 @@ def test_overrides_replace_add_and_open_parts(tmp_path: Path) -> None:
     assert experiment.run.seed == 4
 
 
-@pytest.mark.parametrize("text", ["lr", "lr=3", ".lr=3", "train.=3"])
-def test_overrides_of_the_wrong_form_are_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UserError, match=r"must be section\.key=value"):
-        Experiment.read(write(tmp_path, '[mechanism]\nname = "fedavg"\n'), [text])
-
-
 def test_files_that_are_not_there_or_not_toml_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="such file"):
         Experiment.read(tmp_path / "missing.toml")
@@ -213,21 +187,6 @@ def test_a_mark_at_the_beginning_of_a_file_is_no_mistake(tmp_path: Path) -> None
     """Notepad writes one."""
     (tmp_path / "exp.toml").write_bytes(b'\xef\xbb\xbf[mechanism]\r\nname = "fedavg"\r\n')
     assert Experiment.read(tmp_path / "exp.toml").mechanism.name == "fedavg"
-
-
-def test_no_more_clients_than_a_run_can_have() -> None:
-    assert lines_of(mechanism="fedavg", data={"clients": 10**9}) == [
-        "data.clients: 1000000000: input should be less than or equal to 10000000"
-    ]
-
-
-@pytest.mark.parametrize(("name", "key"), [
-    ("fedprox", "mu"), ("gtfedprox", "mu"), ("ucb", "beta"), ("s_fedavg", "beta"), ("fedgen", "generator_lr"),
-    ("greedyfed", "eps"),
-])  # fmt: skip
-def test_options_that_are_multiplied_with_are_finite(name: str, key: str) -> None:
-    [line] = lines_of(mechanism={"name": name, key: float("inf")})
-    assert line == f"mechanism.{key}: inf: input should be a finite number"
 
 
 def test_toml_writes_what_tomllib_reads() -> None:
@@ -249,29 +208,12 @@ def test_toml_writes_what_tomllib_reads() -> None:
         toml.dumps({"a": {"b": b""}})
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("3", 3), ("0.5", 0.5), ("true", True), ("[1, 2]", [1, 2]), ("iid", "iid")]
-)
-def test_override_values_are_toml_or_text(text: str, value: Any) -> None:
-    assert toml.parse_value(text) == value
-
-
 def test_a_behaviour_of_a_client_that_is_not_there_is_refused() -> None:
     experiment = Experiment(
         data={"clients": 5}, mechanism={"name": "fedavg"}, behaviour={"attacker": {"clients": [1, 99]}}
     )
     with pytest.raises(UserError, match=r"attacker\.clients: 99"):
         build(experiment)
-
-
-@pytest.mark.parametrize(("change", "key"), [
-    ({"train": {"steps": 10**30}}, "train.steps"), ({"engine": {"threads": 10**9}}, "engine.threads"),
-    ({"engine": {"workers": 10**9}}, "engine.workers"),
-    ({"mechanism": {"name": "fedprox", "mu": 1e300}}, "mechanism.mu"),
-])  # fmt: skip
-def test_numbers_that_no_machine_could_use_are_refused(change: dict[str, Any], key: str) -> None:
-    with pytest.raises(UserError, match=f"{key}: .*less than or equal to"):
-        Experiment(**{"mechanism": {"name": "fedavg"}, **change})
 
 
 def whole_options() -> list[tuple[str, ...]]:
@@ -318,20 +260,6 @@ def test_whole_numbers_are_whole_and_what_is_none_is_refused_by_its_key(draws: i
     check()
 
 
-def test_options_that_do_not_go_together_are_told_with_their_place() -> None:
-    with pytest.raises(UserError, match=r"mechanism\.weigh\.start: 'random'"):
-        Experiment(mechanism={"name": "fedavg", "weigh": {"name": "gtflat", "start": "random"}})
-
-
-def test_a_model_that_there_is_not_is_refused_at_once() -> None:
-    with pytest.raises(UserError) as wrong:
-        Experiment(mechanism="fedavg", model="lenett")
-    assert wrong.value.lines == (
-        "model.name: 'lenett': no such name; did you mean 'lenet'? (or an import path 'package.module:name')",
-    )
-    assert Experiment(mechanism="fedavg", model="mine:make").model.name == "mine:make"
-
-
 @pytest.mark.parametrize("given", [3, True, [1], [{"name": "fedavg"}]])
 def test_what_must_be_a_table_is_said_with_one_that_is_allowed(given: Any) -> None:
     inner = ("federation.private", "federation.secure", "federation.refuse", "behaviour.noisy")
@@ -349,64 +277,32 @@ def test_what_must_be_a_table_is_said_with_one_that_is_allowed(given: Any) -> No
             assert settled(played)["private"].terms.clip == 1.0
 
 
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"eval": {"clients": "some"}}, "eval.clients: 'some': input should be a valid integer, or 'all'"),
-        ({"eval": {"clients": -1}}, "eval.clients: -1: input should be greater than or equal to 0, or 'all'"),
-        (
-            {"clients": {"policy": 3}},
-            "clients.policy: 3: must be a text in quotes, or a table, such as { sigma = 0.3 }, or { } for one without "
-            "options",
-        ),
-        (
-            {"eval": {"metrics": ["auc", 3]}},
-            "eval.metrics.1: 3: must be a text in quotes, or a table, such as { sigma = 0.3 }, or { } for one without "
-            "options",
-        ),
-        (
-            {"mechanism": {"name": "greedyfed", "averaging": "x"}},
-            "mechanism.averaging: 'x': input should be 'mean'; or input should be a valid number",
-        ),
-    ],
-)
-def test_what_can_be_of_several_kinds_is_one_line_with_all_of_them(change: dict[str, Any], line: str) -> None:
-    assert lines_of(**{"mechanism": "fedavg", **change}) == [line]
-
-
 def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: Path) -> None:
     private = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
     with pytest.raises(UserError) as wrong:
         hanse.run(Experiment(mechanism="oort", federation={"private": private}), out=tmp_path / "run")
-    assert wrong.value.lines == (
-        "mechanism.select: 'oort' needs each client's training loss, which a privacy account (federation.private) "
-        "keeps",
-    )
+    [line] = wrong.value.lines
+    assert line.startswith("mechanism.select: 'oort'")
+    assert "federation.private" in line
 
 
 @pytest.mark.parametrize(
     ("given", "warned"),
     [
         ({"clients": {"grant": 50.0, "vests": 2}, "ledger": {"floor": -5.0}},
-         ["clients.grant: 50.0: has no effect: this mechanism moves no tokens",
-          "clients.vests: 2: has no effect: this mechanism moves no tokens",
-          "ledger.floor: -5.0: has no effect: this mechanism moves no tokens"]),
+         ["clients.grant: 50.0", "clients.vests: 2", "ledger.floor: -5.0"]),
         ({"clients": {"grant": 50.0}, "mechanism": {"name": "pifl", "tiers": 2}}, []),
         ({"clients": {"grant": 50.0}, "sizes": {"proved": True, "bond": 5.0}}, []),
-        ({"behaviour": {"attacker": {"clients": [1], "since": 3}}},
-         ["behaviour.attacker.since: 3: never begins: the last round is 2"]),
+        ({"behaviour": {"attacker": {"clients": [1], "since": 3}}}, ["behaviour.attacker.since: 3"]),
         ({"behaviour": {"attacker": {"clients": [1], "since": 2}}}, []),
         ({"behaviour": {"joiner": {"clients": [1], "at": 3}, "leaver": {"clients": [2], "at": 9}}},
-         ["behaviour.joiner.at: 3: never begins: the last round is 2",
-          "behaviour.leaver.at: 9: never begins: the last round is 2"]),
-        ({"federation": {"half_precision": True}},
-         ["federation.half_precision: true: has no effect in a simulation, where no model travels"]),
+         ["behaviour.joiner.at: 3", "behaviour.leaver.at: 9"]),
+        ({"federation": {"half_precision": True}}, ["federation.half_precision: true"]),
     ],
 )  # fmt: skip
 def test_a_run_warns_of_a_setting_that_concerns_nothing_here(given: dict[str, Any], warned: list[str]) -> None:
     common = {"data": {"clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 3}}
     experiment = Experiment(**common | {"engine": {"train": "stacked", "threads": 1}} | given)
     said = settle_engine(build(experiment)).said
-    assert [line for line in said if "has no effect" in line or "never begins" in line] == [
-        f"warning: {line}" for line in warned
-    ]
+    told = [line for line in said if "has no effect" in line or "never begins" in line]
+    assert [": ".join(line.split(": ")[1:3]) for line in told] == warned

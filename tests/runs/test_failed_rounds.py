@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from paying import Fees
+from rotation import rotating
 from typer.testing import CliRunner
 
 import hanse
@@ -279,8 +280,6 @@ def test_on_a_network_a_failed_round_is_undone_and_the_run_goes_on(
     played: list[Any] = []
 
     class Watch:
-        def on_start(self, *_: Any) -> None: ...
-        def on_end(self, *_: Any) -> None: ...
         def on_round(self, metrics: Mapping[str, Any], found: Any) -> None:
             played.append(found)
 
@@ -326,8 +325,6 @@ def test_killed_and_resumed_a_run_with_failed_rounds_is_the_same(tmp_path: Path)
         pass
 
     class Kill:
-        def on_start(self, *_: Any) -> None: ...
-        def on_end(self, *_: Any) -> None: ...
         def on_round(self, metrics: Mapping[str, Any], found: Any) -> None:
             if metrics["round"] == 2:
                 raise StopError
@@ -377,7 +374,8 @@ def test_a_lost_network_and_a_users_mistake_are_no_failed_rounds(tmp_path: Path)
     assert not (tmp_path / "wrong").exists()
 
 
-@pytest.mark.parametrize("rounds", [(1,), (0,), (3,)])
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("rounds", rotating([(1,), (0,), (3,)], 3))
 def test_reports_read_a_run_with_a_failed_round(tmp_path: Path, rounds: tuple[int, ...]) -> None:
     play(experiment(rounds), tmp_path / "a")
     play(experiment(()), tmp_path / "b")
@@ -416,6 +414,5 @@ def test_a_market_with_a_failed_round_is_audited_and_reported(tmp_path: Path) ->
     audit = audit_run(tmp_path / "run")
     assert audit.holds, audit.checks
     assert audit.markets == 2
-    for command in (["report", str(tmp_path / "run")], ["ledger", "verify", str(tmp_path / "run")]):
-        told = CliRunner().invoke(app, command)
-        assert told.exit_code == 0, (told.output, told.exception)
+    told = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")])
+    assert told.exit_code == 0, (told.output, told.exception)

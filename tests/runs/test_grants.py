@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,17 @@ def test_the_parts_are_the_grant(units: int, parts: int) -> None:
     assert max(found) - min(found) <= 1
 
 
-def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(tmp_path: Path) -> None:
-    run = hanse.run(experiment(grant=80.0, vests=8), out=tmp_path / "run")
+@pytest.fixture(scope="module")
+def vested(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
+    return hanse.run(experiment(grant=80.0, vests=8), out=tmp_path_factory.mktemp("vested") / "run")
+
+
+def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(vested: hanse.Run, tmp_path: Path) -> None:
+    run = vested
     assert run.book.balance(MINT) == -(80 + 10 + 40 + 40) * TOKEN  # stays; never works; two halves
-    np.testing.assert_array_equal(granted(load_run(tmp_path / "run")), [80, 10, 40, 40])
-    with reading(tmp_path / "run") as ledger:
-        assert replay_books(tmp_path / "run", ledger).wrong is None
+    np.testing.assert_array_equal(granted(load_run(run.path)), [80, 10, 40, 40])
+    with reading(run.path) as ledger:
+        assert replay_books(run.path, ledger).wrong is None
     at_once = hanse.run(experiment(grant=80.0), out=tmp_path / "once")
     assert at_once.book.balance(MINT) == -4 * 80 * TOKEN
     np.testing.assert_array_equal(granted(load_run(tmp_path / "once")), [80] * 4)
@@ -71,18 +77,16 @@ def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(tmp_pat
         ([10] * 9, "opened before"),
     ],
 )
-def test_other_parts_than_those_of_the_settings_are_found(forged: list[int], said: str, tmp_path: Path) -> None:
-    hanse.run(experiment(grant=80.0, vests=8), out=tmp_path / "run")
+def test_other_parts_than_those_of_the_settings_are_found(forged: list[int], said: str, vested: hanse.Run) -> None:
     history = [
         (r, Transaction("grant/0", "grant", ((MINT, -u * TOKEN), ("client/0", u * TOKEN))))
         for r, u in enumerate(forged)
     ]
-    assert said in against_rules(tmp_path / "run", history)
+    assert said in against_rules(vested.path, history)
 
 
-def test_a_resumed_run_goes_on_with_the_parts(tmp_path: Path) -> None:
-    whole = hanse.run(experiment(grant=80.0, vests=8))
-    hanse.run(experiment(grant=80.0, vests=8), out=tmp_path / "run")
+def test_a_resumed_run_goes_on_with_the_parts(vested: hanse.Run, tmp_path: Path) -> None:
+    shutil.copytree(vested.path, tmp_path / "run")
     for late in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:
         late.unlink()
-    assert hanse.resume(tmp_path / "run").book == whole.book
+    assert hanse.resume(tmp_path / "run").book == vested.book

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 import torch
+from rotation import rotating
 
 import hanse
 from hanse.base.errors import UserError
@@ -124,15 +125,6 @@ def test_the_hospitals_statement_speaks_of_auc_and_does_not_say_it_lost(played: 
     assert "that the model it held got right" not in page
 
 
-def test_no_is_said_only_where_the_interval_says_so(played: Path) -> None:
-    answers = {statement(played, c).verdict.answer for c in range(4)}
-    for client in range(4):
-        found = statement(played, client)
-        low, high = found.fit.main.difference_interval or (np.nan, np.nan)
-        assert found.verdict.answer == ("yes" if low > 0 else "no" if high < 0 else "even")
-    assert answers <= {"yes", "even", "no"}
-
-
 def test_records_report_and_comparison_have_the_metric(played: Path, tmp_path: Path) -> None:
     run = load_run(played)
     last = run.metrics[-1]
@@ -149,15 +141,6 @@ def test_records_report_and_comparison_have_the_metric(played: Path, tmp_path: P
     groups = group_runs([run])
     assert summary(groups)[0] == f"fedavg {np.mean(each):.4f} AUC on the clients' own test data after the last round."
     assert "AUC at the clients" in [chart.title for chart in curve_charts(groups)]
-
-
-def test_losses_of_two_kinds_have_two_columns(tmp_path: Path) -> None:
-    given = {"data": {"source": HERE + "well"}, "eval": {"metrics": None}, "run": {"rounds": 1}}
-    hanse.run(experiment(**given), out=tmp_path / "entropy")
-    hanse.run(experiment(**given, train={"loss": {"name": "focal", "gamma": 1.0}}), out=tmp_path / "focal")
-    rows = compare_runs([tmp_path / "entropy", tmp_path / "focal"])
-    assert [row["test_loss"] is None for row in rows] == [False, True]
-    assert [row["test_loss: focal (gamma = 1.0)"] is None for row in rows] == [True, False]
 
 
 def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
@@ -229,7 +212,7 @@ def test_one_output_goes_through_values_tests_and_reports(tmp_path: Path) -> Non
     assert given.interval is not None
 
 
-@pytest.mark.parametrize("name", ["exact", "banzhaf", "mixture", "gtg"])
+@pytest.mark.parametrize("name", rotating(["exact", "banzhaf", "mixture", "gtg"], 2))
 def test_values_on_one_case_have_no_known_error(name: str) -> None:
     value = {"name": name, "utility": "auc"}
     sections = {"data": {"validation": 0.5, "source": HERE + "rare"}, "eval": {"metrics": ["loss"]}}

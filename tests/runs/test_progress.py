@@ -1,10 +1,5 @@
 """What a run says at its end of clients whose updates it did not get."""
 
-from pathlib import Path
-
-import pytest
-
-from hanse.cli import main
 from hanse.runs.observers import mostly_refused
 
 
@@ -27,19 +22,3 @@ def test_many_such_clients_are_counted() -> None:
     said = mostly_refused(lines)
     assert len(said) == 6
     assert said[-1] == "and 4 more clients like that"
-
-
-def test_the_command_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "exp.toml"
-    file.write_text(
-        '[data]\nclients = 4\npartition = "iid"\n[model]\nname = "logistic"\n[mechanism]\nname = "fedavg"\n'
-        '[engine]\ntrain = "stacked"\nthreads = 1\nworkers = 1\n[run]\nrounds = 2\n'
-        "[behaviour]\nattacker = { clients = [2], kind = 'gaussian', scale = 1e300 }\n"
-    )
-    monkeypatch.setattr("sys.argv", ["hanse", "run", str(file), "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 0
-    assert "2 rounds" in capsys.readouterr().out

@@ -134,11 +134,6 @@ def test_no_memory_is_taken_on_a_file_s_word(played: hanse.Run, tmp_path: Path) 
     (folder / "shape.json").write_text(json.dumps({"input_shape": [10**14], "num_classes": 10}))
     with pytest.raises(UserError, match=r"405 numbers.*'mlp'"):
         hanse.load(folder).model()
-
-
-def test_a_lost_shape(played: hanse.Run, tmp_path: Path) -> None:
-    assert played.path is not None
-    folder = shutil.copytree(played.path, tmp_path / "run")
     (folder / "shape.json").unlink()
     with pytest.raises(UserError, match=r"shape\.json"):
         hanse.load(folder).model()
@@ -172,11 +167,3 @@ def test_clients_have_the_names_of_their_data_and_a_model_of_several_inputs_is_m
     assert not same(run.model("Hope"), played.model(1))
     with pytest.raises(UserError, match=r"hanse.load"):
         hanse.load(tmp_path / "run").model("Hope")
-
-
-def test_a_name_where_clients_have_none(played: hanse.Run) -> None:
-    assert played.path is not None
-    run = hanse.load(played.path)
-    assert run.names == ()
-    with pytest.raises(UserError, match="no client has this name"):
-        run.model("Hope")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import user_loops  # noqa: F401 (imported by path)
+from rotation import rotating
 
 import hanse
 from hanse.base.errors import UserError
@@ -26,7 +27,7 @@ def experiment(send: str, model: str = "tuned_plainly", train: str = "sequential
     )
 
 
-@pytest.mark.parametrize("mechanism", ["fedavg", "fedprox", "greedyfed", "ditto", "scaffold", "ipfl"])
+@pytest.mark.parametrize("mechanism", rotating(["fedavg", "fedprox", "greedyfed", "ditto", "scaffold", "ipfl"], 3))
 def test_what_is_sent_trains_and_scores_as_if_everything_were(mechanism: str) -> None:
     some, everything = (hanse.run(experiment(send, mechanism=mechanism)) for send in ("trainable", "all"))
     assert some.table.rows.shape[1] == 16 * 10 + 10

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rotation import rotating
 
 import hanse
 from hanse.base.errors import UserError
@@ -54,7 +55,7 @@ def by_hand(run: hanse.Run, models: Sequence[torch.Tensor]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("name", ["fedavg", "cfl", "ditto", "fedamp", "local"])
+@pytest.mark.parametrize("name", rotating(["fedavg", "cfl", "ditto", "fedamp", "local"], 2))
 def test_the_trained_model_is_the_clients_own_update(name: str) -> None:
     seen = Seen()
     options = {"select": "everyone"} if name == "fedavg" else {}

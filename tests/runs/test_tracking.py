@@ -123,32 +123,3 @@ def test_mlflow_gets_the_same_names(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     resume(out, observers=make_trackers(["mlflow"], out))
     assert FakeClient.made[1].ended[0] == ("the-run", "RUNNING")  # goes on in the same run, with no new parameters
     assert FakeClient.made[1].batches == []
-
-
-@pytest.mark.parametrize(
-    ("name", "module", "said"),
-    [
-        (
-            "tensorboard",
-            "torch.utils.tensorboard",
-            "--track tensorboard: is not installed; pip install '.[track]' in a clone of hanse",
-        ),
-        ("mlflow", "mlflow", "--track mlflow: is not installed; pip install mlflow-skinny"),
-        ("wandb", "wandb", "--track wandb: is not installed; pip install wandb"),
-    ],
-)
-def test_what_is_missing_is_one_line(
-    name: str, module: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def find(wanted: str, *rest: Any) -> types.ModuleType:
-        raise ModuleNotFoundError(name=wanted)
-
-    monkeypatch.setattr("hanse.base.errors.importlib.import_module", find)
-    with pytest.raises(UserError) as wrong:
-        make_trackers([name], tmp_path)
-    assert wrong.value.lines == (said,)
-
-
-def test_no_such_tracker(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--track mlfow.*'mlflow'"):
-        make_trackers(["mlfow"], tmp_path)

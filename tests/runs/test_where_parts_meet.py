@@ -7,37 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.runs.names import client_of
-
-NAMES = ("General", "Hope", "St Mary")
-
-
-def frame() -> pd.DataFrame:
-    draw = np.random.default_rng(3)
-    table = pd.DataFrame({"hospital": list(NAMES) * 40, "age": draw.normal(size=120), "bmi": draw.normal(size=120)})
-    return table.assign(ill=(table.age + 0.5 * draw.normal(size=120) > 0).astype(int))
-
-
-def experiment(mechanism: str = "fedavg", rounds: int = 2, **more: Any) -> hanse.Experiment:
-    data = {"source": {"target": "ill", "client_column": "hospital"}, "client_test": 0.2}
-    sections: dict[str, Any] = {"data": data, "train": {"lr": 0.1}, "run": {"rounds": rounds}, **more}
-    return hanse.Experiment(mechanism={"name": mechanism}, **sections)
-
-
-def same(one: nn.Module, other: nn.Module) -> bool:
-    ours, theirs = one.state_dict(), other.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+from tests.runs.test_objects import NAMES, experiment, frame
+from tests.runs.test_reading import same
 
 
 def test_a_client_s_model_is_the_one_that_it_holds_not_the_one_it_starts_from(tmp_path: Path) -> None:
-    run = hanse.run(experiment("ditto", model={"name": "mlp", "hidden": [3]}), data=frame(), out=tmp_path / "run")
+    run = hanse.run(experiment(2, "ditto", model={"name": "mlp", "hidden": [3]}), data=frame(), out=tmp_path / "run")
     own = run.table.rows[torch.as_tensor(run.table.owner >= 0)]
     for found in (run, hanse.load(tmp_path / "run")):
         rows = [found.problem.layout.flatten(found.model(c)) for c in range(3)]
@@ -52,30 +34,6 @@ def test_a_run_that_was_read_has_its_names_and_a_model_of_one_output(tmp_path: P
     found = hanse.load(tmp_path / "run")
     assert found.names == run.names == NAMES
     assert same(found.model("Hope"), run.model("Hope"))
-
-
-class Two(nn.Module):
-    """Takes two inputs by name."""
-
-    def __init__(self, ages: int) -> None:
-        super().__init__()
-        self.last = nn.Linear(ages + 1, 2)
-
-    def forward(self, age: Tensor, bmi: Tensor) -> Tensor:
-        out: Tensor = self.last(torch.cat([age, bmi], 1))
-        return out
-
-
-def two(shapes: dict[str, tuple[int, ...]], num_classes: int) -> nn.Module:
-    return Two(shapes["age"][0])
-
-
-def test_a_model_of_several_inputs_is_made_again_from_their_shapes(tmp_path: Path) -> None:
-    source = {"target": "ill", "client_column": "hospital", "features": {"age": ["age"], "bmi": ["bmi"]}}
-    given = experiment(data={"source": source}, model={"name": f"{__name__}:two"})
-    run = hanse.run(given, data=frame(), out=tmp_path / "run")
-    assert same(hanse.load(tmp_path / "run", trust=True).model(1), run.model(1))
-    assert same(hanse.load(tmp_path / "run", model=Two(1)).model(1), run.model(1))
 
 
 def net() -> nn.Module:

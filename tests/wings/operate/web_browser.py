@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
-import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from web_cases import at_once
+
+from hanse.wings.operate.serve import listen, prepare
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -59,23 +60,14 @@ class Watch:
 
 
 @contextmanager
-def served(folder: Path, *options: str) -> Iterator[str]:
-    """Yield the address of ``hanse serve`` on this folder."""
-    command = [
-        sys.executable,
-        "-c",
-        "from hanse.cli import main; main()",
-        "serve",
-        str(folder),
-        "--port",
-        "0",
-        *options,
-    ]
-    environment = {**os.environ, "COLUMNS": "300", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+def served(folder: Path, auth: Path | None = None, port: int = 0) -> Iterator[str]:
+    """Yield the address of ``hanse serve`` on this folder, in a thread of this process."""
+    server, _ = prepare(folder, "127.0.0.1", 0, auth)
+    with listen("127.0.0.1", port) as listening, at_once():
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
         try:
-            found = re.search(r"https?://[^/ ]+", server.stdout.readline())
-            assert found
-            yield found[0]
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
-            server.terminate()
+            server.should_exit = True
+            thread.join()

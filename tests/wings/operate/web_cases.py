@@ -6,12 +6,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from telling_cases import built_in_words
 
+from hanse.base.errors import UserError
 from hanse.core.entry import MINT, TOKEN, Transaction, client
 from hanse.core.telling import write_about
 from hanse.ledger.store import Ledger
+from hanse.reports.statement import statement
+from hanse.reports.statement_page import render
+from hanse.wings.operate.page.statements import NoStatementError
 
 CONFIG = """
 [data]
@@ -23,6 +28,19 @@ name = "{mechanism}"
 rounds = {planned}
 seed = 7
 """
+
+
+async def _made_here(folder: Path, client: int, form: str) -> bytes:
+    try:
+        made = statement(folder, client)
+    except UserError as wrong:
+        raise NoStatementError(str(wrong)) from None
+    return (render(made) if form == "html" else json.dumps(made.as_json())).encode()
+
+
+def at_once() -> Any:
+    """Let statements be made in this process: starting another takes seconds, and one test does."""
+    return patch("hanse.wings.operate.page.statements._make", _made_here)
 
 
 class Growing:

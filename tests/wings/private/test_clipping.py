@@ -43,15 +43,6 @@ def test_one_that_lies_moves_it_by_a_bounded_step(lie: float) -> None:
     assert math.exp(-0.3) - 1e-9 <= learned([{"within": lie}, {"within": 1.0}]) <= math.exp(0.3) + 1e-9
 
 
-def test_it_finds_the_median_of_the_lengths() -> None:
-    lengths, state = np.linspace(0.5, 5.0, 21), {"clip": 0.1}
-    for _ in range(300):
-        told = [{"within": float(length <= state["clip"])} for length in lengths]
-        outcome: Any = SimpleNamespace(trained=SimpleNamespace(metrics=told))
-        state = dict(AdaptiveClip(RULE).learn(outcome, state))
-    assert state["clip"] == pytest.approx(np.median(lengths), rel=0.1)
-
-
 def said(step: torch.Tensor, rule: Privacy, clip: float | None) -> tuple[dict[str, float], InState]:
     accounts = InState(rule)
     at = Private(Answers((update(step),)), rule, accounts, Recipe(batch_size=10), np.array([40, 50]), 7)
