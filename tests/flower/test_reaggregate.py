@@ -268,7 +268,7 @@ def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_p
         hanse.load(tmp_path / "run")
 
 
-@pytest.mark.usefixtures("warm")
+@pytest.mark.usefixtures("warm", "undrawn")
 def test_the_time_that_valuing_took_is_counted_once(tmp_path: Path) -> None:
     watched(FedMedian(), tmp_path / "run")
     done = CliRunner().invoke(app, ["report", str(tmp_path / "run")])

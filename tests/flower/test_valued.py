@@ -396,6 +396,7 @@ def test_without_data_of_the_servers_the_clients_own_evaluation_is_shared_out(tm
             assert found == pytest.approx(expected.tolist(), rel=1e-3)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
     without = plain(FedAvg())
     assert watched(FedAvg(), tmp_path / "run", payment={"name": "recorded:Wages", "pot": 7}) == without

@@ -8,7 +8,7 @@ from typing import Any
 from hanse.flower.valued import child
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "flwr.serverapp.strategy", "hanse.flower.valued.states", __name__])
+FORKS.set_forkserver_preload(["flwr.serverapp.strategy", "hanse.flower.valued.states", __name__])
 
 
 def serve(asked: Connection, told: Connection) -> None:
