@@ -32,7 +32,7 @@ from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.masker import Trusted
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.federation.privacy import Privacy
-from hanse.flower.agreed import Binding, asked_of
+from hanse.flower.agreed import Binding, asked_of, keep
 from hanse.flower.agreement import counted, digest_of
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
@@ -121,8 +121,10 @@ def client_app(
                     said |= {"agreed": bound.cosignature, "witness": Witness(home).public.hex()}
                 beside["hello"] = json.dumps(said)
             elif bound is None:
-                named = str(values.get("agreement"))[:16] or "anything"
-                raise WireError(f"its owner has not agreed to {named}: 'hanse network join --agree FILE'")
+                named = str(values.get("agreement"))[:64] or "anything"
+                why = f"its owner has not agreed to {named[:16]}: 'hanse network join --agree FILE'"
+                keep(home, why, named, values["signature"], signed)
+                raise WireError(why)
             else:
                 bound = replace(bound, statement=signed, signature=values["signature"])
                 reply = respond(request, values, context, bound, pinned, beside, done)
@@ -174,7 +176,7 @@ def client_app(
         def permit(found: Request) -> None:
             """Count what is asked, before anything is done for it."""
             done["questions"], done["samples"] = counted(found.tasks), _over(found.tasks, node.data)
-            bound.count(asked, found)
+            bound.count(asked, found.tasks)
 
         # one thread, so that a sum is added up in the same order on every machine
         with intra_op(1):
@@ -182,6 +184,8 @@ def client_app(
             node = Node(data_of(context), job, home, policy, behaviours, loop, things, known, rule)
             if values.get("letter"):
                 node.keep_receipts(str(values["letter"]), pinned, bound.agreement.hash)
+            if letter:
+                bound.count(asked)
             return Message("null") if letter else node.answer(round, request, permit)
 
     return app
