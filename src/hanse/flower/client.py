@@ -134,8 +134,9 @@ def client_app(
         except MissingError as lost:
             # the server sends only models that the node should lack; it answers this by sending all of them
             beside["missing"] = lost.hashes
-        except (WireError, UserError) as wrong:
-            beside["refused"] = str(wrong)
+        except (WireError, UserError, OSError) as wrong:  # what a system's error says beside its number may be private
+            system = isinstance(wrong, OSError)
+            beside["refused"] = f"its machine failed: {os.strerror(wrong.errno or 0)}" if system else str(wrong)
             logging.getLogger(__name__).warning("a message was refused: %s", wrong)
         except Exception as wrong:  # of whatever class: fields that fit nothing, or a policy that raises
             beside["refused"] = f"it could not answer ({type(wrong).__name__}); its own log says why"  # not of samples
@@ -258,9 +259,7 @@ def _of_the_books(
     said, head, file = dict[str, Any](), str(values.get("head", "")), witnesses or os.environ.get(WITNESSES)
     if head:
         said["cosigned"] = _witnessed(head, int(values["since"]), str(values["proof"]), operator, home)
-    if not file or values["kind"] != "request":
-        return said
-    if not head:  # whether one is due, the agreement says
+    if not file or not head or values["kind"] != "request":  # whether a head is due, the agreement says
         return said
     keys = read_witnesses(Path(file))
     lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]

@@ -27,7 +27,6 @@ from hanse.federation.codec import Message, WireError, hash_of
 from hanse.flower.node_log import NodeLog
 from hanse.ledger.note import fingerprint
 
-
 TOLD = ("kind", "round", "agreement")  # of a request, in the node's own log
 
 
