@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from hanse.data import build
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import AGREEMENTS, EVIDENCE
 from hanse.flower import server
-from hanse.flower.agreed import Binding
+from hanse.flower.agreed import Binding, take
 from hanse.flower.agreement import Agreement, Asked, Tally, counted, digest_of, sources
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
@@ -420,6 +421,22 @@ def test_an_honest_run_that_is_resumed_four_times_is_never_refused(tmp_path: Pat
     assert (len(run.metrics), refused) == (24, 0)
     tally = Tally.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text().splitlines()[0])
     assert (tally.replays, tally.highest) == (4, 25)
+
+
+def test_a_run_goes_on_under_a_renewed_agreement_while_receipts_of_the_one_before_wait(tmp_path: Path) -> None:
+    exp, run = paying(4), tmp_path / "run"
+    sets, homes = (build(exp.data).server_validation, None), [tmp_path / f"node{c}" for c in range(5)]
+    with pytest.raises(DiesError):
+        play(grid_of(exp, tmp_path), exp, run, 5, lambda: sets, [After(1, dies)], patience_s=5.0)
+    first = Agreement.of(exp, run="run", network="test", operator=PINNED, day=time.strftime("%Y-%m-%d", time.gmtime()))
+    renewed = replace(first, replays=9)
+    for home in homes:
+        take(home, renewed.note(KEY), PINNED, time.time())
+    more: dict[str, Any] = {"patience_s": 5.0, "agreement": renewed}
+    played = play(grid_of(exp, tmp_path), exp, run, 5, lambda: sets, [], **more)
+    assert ([m["answered"] for m in played.metrics], list(load_run(run).refusals())) == ([5] * 4, [])
+    named = [{r.said.get("agreement", renewed.hash) for r in receipts} for receipts in kept(tmp_path).values()]
+    assert named == [{first.hash, renewed.hash}] * 5
 
 
 @pytest.mark.nightly

@@ -166,5 +166,16 @@ def test_edits_of_the_heads_are_found(name: str, played: Path, tmp_path: Path) -
     assert refused_in_all_cases(played, tmp_path, edit) == []
 
 
+def test_log_and_heads_that_were_cut_together_are_found_by_what_is_left(played: Path, tmp_path: Path) -> None:
+    def edit(run: Path) -> None:
+        file = heads_of(run / LOG)
+        kept = file.read_text().splitlines(keepends=True)[: 2 * HEAD]
+        file.write_text("".join(kept))
+        lines = (run / LOG).read_bytes().splitlines(keepends=True)
+        (run / LOG).write_bytes(b"".join(lines[: int(kept[HEAD + 1])]))
+
+    assert refused_in_all_cases(played, tmp_path, edit) == []
+
+
 def test_there_are_47_edits() -> None:
     assert len(EDITS) * len(PLACES) + len(HEADS) == 47

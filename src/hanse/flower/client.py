@@ -32,7 +32,7 @@ from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.masker import Trusted
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.federation.privacy import Privacy
-from hanse.flower.agreed import Binding, asked_of, keep
+from hanse.flower.agreed import Binding, asked_of, keep, kept
 from hanse.flower.agreement import counted, digest_of
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
@@ -184,7 +184,7 @@ def client_app(
             known = trusted or Trusted.named_in(home)
             node = Node(data_of(context), job, home, policy, behaviours, loop, things, known, rule)
             if values.get("letter"):
-                node.keep_receipts(str(values["letter"]), pinned, bound.agreement.hash)
+                node.keep_receipts(str(values["letter"]), pinned, [path.stem for path in kept(home)])
             if letter:
                 bound.count(asked)
             return Message("null") if letter else node.answer(round, request, permit)
