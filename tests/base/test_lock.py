@@ -11,7 +11,7 @@ import pytest
 
 import hanse
 from hanse.base import lock
-from hanse.base.lock import LOCK, Hold
+from hanse.base.lock import LOCK, Hold, locked
 from hanse.cli import entry as cli
 
 EXPERIMENT = """
@@ -44,6 +44,21 @@ def test_the_second_is_told_who_holds_a_directory_and_since_when(tmp_path: Path)
     with Hold(tmp_path) as second:
         second.take()
     assert (tmp_path / LOCK).read_text() == ""  # nobody
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_who_changes_a_file_is_alone_and_leaves_no_lock_behind(removed: bool, tmp_path: Path) -> None:
+    path, code = tmp_path / "state.lock", "import sys; from hanse.base.lock import locked, Path\n"
+    code += "with locked(Path(sys.argv[1])): print(Path(sys.argv[1]).with_suffix('.json').read_text())"
+    with locked(path):
+        second = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+        if removed:
+            path.unlink()
+        with pytest.raises(BlockingIOError):
+            lock._locked(path)
+        path.with_suffix(".json").write_text("whole")
+    assert second.communicate()[0].strip() == "whole"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["state.json"]
 
 
 def test_a_lock_file_that_was_deleted_meanwhile_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +33,11 @@ from hanse.data import build
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import AGREEMENTS, EVIDENCE
 from hanse.flower import server
-from hanse.flower.agreed import Binding
+from hanse.flower.agreed import Binding, take
 from hanse.flower.agreement import Agreement, Asked, Tally, counted, digest_of, sources
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
-from hanse.flower.operator_key import make_operator_key
+from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.rehearsal import NetworkRehearsal, rehearse_network
 from hanse.flower.witnesses import Shown
 from hanse.learning.loop import Loop
@@ -116,6 +117,18 @@ BEYOND: dict[str, Callable[[Agreement], Asked]] = {
     ),
     "after its end": lambda a: asked(a, 7, 4, day="2027-11-29"),
 }
+
+
+def test_a_head_says_how_far_the_run_is_although_no_request_of_its_rounds_was_answered() -> None:
+    """A server may make requests that are refused, and show the heads in them: then fall to rounds long past."""
+    agreement = agreed()
+    assert agreement.allows(asked(agreement, 10, 9), Tally()) is None
+    assert agreement.allows(asked(agreement, 3, 9), Tally()) is not None
+    told = Tally().after(asked(agreement, -1, 9, letter=True), agreement)
+    assert (told.highest, told.newest, told.book) == (10, -1, "town")
+    assert agreement.allows(asked(agreement, 3), told) is not None
+    assert agreement.allows(asked(agreement, 3, 9), told) is not None
+    assert agreement.allows(asked(agreement, 5, 9), told) is None  # a copy of the checkpoint before
 
 
 @pytest.mark.parametrize("name", BEYOND)
@@ -288,6 +301,13 @@ def test_a_node_without_an_agreement_says_who_it_is_and_no_more(small: NetworkRe
         file.unlink()
     [reply] = small.federation.exchange(0, [Request(3, (Ask("stay", {}),))], None, None)
     assert "has not agreed" in str(reply.refused)
+    assert len(evidence(home, small.federation.key)) == 1
+    small.federation.agreement = "\x1b[2J" + 10**6 * "x"
+    small.federation.exchange(0, [Request(3, (Ask("stay", {}),))], None, None)
+    lines = (home / ASKED).read_text().splitlines()
+    assert (len(lines), max(map(len, lines)) < 1000) == (6, True)
+    result = CliRunner().invoke(app, ["network", "log", str(home)], color=True)
+    assert (result.exit_code, "\x1b" in result.output) == (0, False)
     assert not (home / "rehearsal").exists()
 
 
@@ -400,7 +420,23 @@ def test_an_honest_run_that_is_resumed_four_times_is_never_refused(tmp_path: Pat
     run, refused = resumed(tmp_path, 24, dict.fromkeys([3, 6, 7, 17], ""), clients=2)
     assert (len(run.metrics), refused) == (24, 0)
     tally = Tally.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text().splitlines()[0])
-    assert (tally.replays, tally.highest) == (4, 24)
+    assert (tally.replays, tally.highest) == (4, 25)
+
+
+def test_a_run_goes_on_under_a_renewed_agreement_while_receipts_of_the_one_before_wait(tmp_path: Path) -> None:
+    exp, run = paying(4), tmp_path / "run"
+    sets, homes = (build(exp.data).server_validation, None), [tmp_path / f"node{c}" for c in range(5)]
+    with pytest.raises(DiesError):
+        play(grid_of(exp, tmp_path), exp, run, 5, lambda: sets, [After(1, dies)], patience_s=5.0)
+    first = Agreement.of(exp, run="run", network="test", operator=PINNED, day=time.strftime("%Y-%m-%d", time.gmtime()))
+    renewed = replace(first, replays=9)
+    for home in homes:
+        take(home, renewed.note(KEY), PINNED, time.time())
+    more: dict[str, Any] = {"patience_s": 5.0, "agreement": renewed}
+    played = play(grid_of(exp, tmp_path), exp, run, 5, lambda: sets, [], **more)
+    assert ([m["answered"] for m in played.metrics], list(load_run(run).refusals())) == ([5] * 4, [])
+    named = [{r.said.get("agreement", renewed.hash) for r in receipts} for receipts in kept(tmp_path).values()]
+    assert named == [{first.hash, renewed.hash}] * 5
 
 
 @pytest.mark.nightly
@@ -461,11 +497,26 @@ def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, monkeypatch: pyt
         "ended": replace(made, expires="2026-01-01").note(KEY),
         "another release": replace(made, releases={"9": "0" * 64}).note(KEY),
         "unsigned": made.text + "\n",
+        "another's signature": f"{made.text}\n{replace(made, rounds=21).note(KEY).splitlines(keepends=True)[-1]}",
+        "two": made.note(KEY) + replace(made, rounds=21).note(KEY),
+        "no such day": replace(made, expires="9999-99-99").note(KEY),
+        "a run that leads elsewhere": replace(made, run="../../x").note(KEY),
+        "orders to a terminal": replace(made, network="a\x1b[2J").note(KEY),
     }
     for text in wrong.values():
         file.write_text(text)
         code, said = join(tmp_path, monkeypatch, "--agree", file)
         assert (code, said.startswith("--agree")) == (2, True), said
+    file.write_text(made.note(KEY))
+    other_file = tmp_path / "link"
+    other_file.symlink_to(file)
+    (tmp_path / "long").write_text("a = 1\n" * 10**7)
+    for path in ("link", "long", "missing"):
+        assert join(tmp_path, monkeypatch, "--agree", tmp_path / path)[0] == 2
+    for weak in (0, 1, 2**255 - 20):
+        (tmp_path / "operator.pub").write_text(weak.to_bytes(32, "little").hex())
+        with pytest.raises(UserError):
+            public_key(tmp_path / "operator.pub")
     assert not (tmp_path / "home" / AGREEMENTS).exists()
 
 

@@ -1,5 +1,6 @@
 """A federation whose books are in a database goes on after the database was away, whatever the round was doing."""
 
+import errno
 import os
 import shutil
 import signal
@@ -25,12 +26,14 @@ from test_flower_in_process import grid_of
 from test_letters import After, DiesError, books, kept, run_with
 
 import hanse
-from hanse.base.errors import UserError
+from hanse.base.errors import MachineError, UserError
+from hanse.federation import node
 from hanse.flower.receipts import Letters
 from hanse.ledger.index import difference, follow
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.runs import checkpoint
+from hanse.runs.run_record import load_run
 from hanse.runs.runbooks import RunBooks
 
 HERE = Path(__file__).parent
@@ -164,6 +167,34 @@ def test_a_participant_verifies_a_copy_of_the_run_and_does_not_play_it(whole: ha
         assert ledger.verify(kept(whole.path.parent)[2]).ok
     with pytest.raises(UserError, match="network run"):
         hanse.resume(again)
+
+
+# ---- a full disk
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, "of Mr Smith", "file")
+
+
+def test_a_node_whose_disk_is_full_says_so_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exp, real = books(), node.private_arrays
+    monkeypatch.setattr(node, "private_arrays", lambda path, kept: full() if "node2" in str(path) else real(path, kept))
+    watch = After(0, monkeypatch.undo)
+    run = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run", watch)
+    said = {(client, why) for _, client, why in load_run(run.path).refusals()}
+    assert said == {(2, f"its machine failed: {os.strerror(errno.ENOSPC)}")}
+    assert (len(run.metrics), len(kept(tmp_path)[2])) == (3, 4)
+
+
+def test_a_server_whose_disk_is_full_says_so_and_goes_on(
+    whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exp = books()
+    monkeypatch.setattr(Letters, "add", full)
+    with pytest.raises(MachineError):
+        run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    monkeypatch.undo()
+    same(run_with(grid_of(exp, tmp_path), exp, tmp_path / "run"), whole, tmp_path)
 
 
 # ---- a real PostgreSQL that goes away

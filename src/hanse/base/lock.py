@@ -24,7 +24,8 @@ import json
 import os
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -109,6 +110,28 @@ class Hold:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes, which wait, out of a block that changes a file.
+
+    Args:
+        path: the lock's file, beside the file that is changed. It is there during the block only. Its folder must
+            exist, and is locked as well, so that nobody comes in if the file is removed.
+    """
+    files: tuple[int, ...] = ()
+    while not files:
+        try:
+            files = _locked(path)
+        except BlockingIOError:
+            time.sleep(0.01)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        for file in files:
+            os.close(file)
 
 
 def _locked(path: Path) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -438,13 +438,14 @@ class Node:
         answer = dataclasses.replace(reply, results=results, bytes_down=0, bytes_up=0, arrival=None)
         return pack(answer, half=self.job.half)
 
-    def keep_receipts(self, lines: str, operator: bytes, agreement: str = "") -> None:
+    def keep_receipts(self, lines: str, operator: bytes, agreements: Collection[str] = ()) -> None:
         """Keep receipts whose proofs are valid.
 
         Args:
             lines: the receipts as JSON, one on each line.
             operator: the operator's key (32 bytes), which must have signed the receipts' heads.
-            agreement: the hash of the run's agreement; a receipt that names another is refused.
+            agreements: the hashes of the agreements that were signed; a receipt that names another is refused. A run
+                may have several, as its operator may renew one: receipts that wait then name the one before.
 
         Raises:
             WireError: the lines are not receipts, belong to another client, lack a valid proof or signature, or
@@ -466,8 +467,8 @@ class Node:
         others = [path for path in sorted(home.glob("*/client-*/receipts/*.jsonl")) if path != file]
         same = [path for path in others if (kept := newest(path)) is not None and kept.book in books]
         said = [f"that of round {r.round} {r.wrong(r.book, operator)}" for r in told if r.wrong(r.book, operator)]
-        named = ((r.round, r.said.get("agreement", agreement)) for r in told)
-        said += [f"that of round {round} names another agreement" for round, name in named if name != agreement]
+        other = [r.round for r in told if r.said.get("agreement", "") not in {"", *agreements}]
+        said += [f"that of round {round} names an agreement that was not signed" for round in other]
         against = (contradiction(path, told) for path in (file, *same))
         if why := next(filter(None, (*said, *against)), ""):
             logging.getLogger(__name__).error("the operator's books contradict themselves: %s; it was not kept", why)

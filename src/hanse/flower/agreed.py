@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder, read_text, write_whole
 from hanse.core.declared import UnsoundError
-from hanse.core.port import Request
+from hanse.core.port import Task
 from hanse.federation.codec import WireError
 from hanse.federation.node import AGREEMENTS, EVIDENCE
 from hanse.flower.agreement import Agreement, Asked, Tally, counted
@@ -127,13 +127,13 @@ class Binding:
         """Compare a request with the agreement before anything is done for it. Raises WireError if it goes beyond."""
         self._compared(asked, self._tally())
 
-    def count(self, asked: Asked, request: Request) -> None:
+    def count(self, asked: Asked, tasks: Sequence[Task] = ()) -> None:
         """Compare a request and its questions with the agreement, and write down what it asks.
 
         Raises:
             WireError: it goes beyond the agreement. Nothing is counted.
         """
-        full = replace(asked, questions=counted(request.tasks))
+        full = replace(asked, questions=counted(tasks))
         path = self._path()
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -159,12 +159,16 @@ class Binding:
         why = self.agreement.allows(asked, tally)
         if why is None:
             return
-        said = {"why": why, "agreement": self.agreement.hash, "signature": self.signature, "statement": self.statement}
-        path = self.home / EVIDENCE
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-            if os.fstat(file.fileno()).st_size < MOST_EVIDENCE:
-                file.write(json.dumps(said) + "\n")
+        keep(self.home, why, self.agreement.hash, self.signature, self.statement)
         raise WireError(f"beyond the agreement {self.agreement.hash[:16]}: {why}")
+
+
+def keep(home: Path, why: str, agreement: str, signature: str, statement: str) -> None:
+    """Keep a request as evidence: why it was refused, the agreement's hash, and what the operator has signed."""
+    said = {"why": why, "agreement": agreement, "signature": signature, "statement": statement}
+    with os.fdopen(os.open(home / EVIDENCE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+        if os.fstat(file.fileno()).st_size < MOST_EVIDENCE:
+            file.write(json.dumps(said) + "\n")
 
 
 def asked_of(round: int, job: str, head: str, now: float, *, letter: bool) -> Asked:

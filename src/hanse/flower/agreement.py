@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError, import_path
 from hanse.core.declared import Count, Declared, Digest, Int64, Name, UnsoundError
 from hanse.core.part import Most, Part
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
-from hanse.ledger.note import cosigned_at, fingerprint, is_signed, sign
+from hanse.flower.members import Word
+from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
 from hanse.ledger.record import Head
 from hanse.ledger.witness import name_of
 from hanse.runs.committed import code_hash
@@ -93,7 +94,7 @@ class Tally:
     Attributes:
         client: the number that the participant has in the run. -1: it was not asked yet.
         newest: the round of the last request.
-        highest: the highest round of a request.
+        highest: the highest round of a request, or that after the highest round which a head closes.
         replays: how often rounds were played again.
         book: the name of the run's book. "": no head of it was shown yet.
         round: the questions of the round ``newest``.
@@ -116,14 +117,16 @@ class Tally:
         """
         book = self.book or ("" if asked.head is None else asked.head.book)
         client = int(asked.job.get("client", -1))
+        # the books are written behind a checkpoint
+        highest = max(self.highest, -1 if asked.head is None else asked.head.round + 1)
         if asked.letter:
-            return dataclasses.replace(self, book=book, client=client)
+            return dataclasses.replace(self, book=book, client=client, highest=highest)
         sums = _added(self.round, asked.questions) if asked.round == self.newest else asked.questions
         again = asked.round < self.newest or any(agreement.exceeds(kind, *sums[kind]) for kind in sums)
         return Tally(
             client,
             asked.round,
-            max(self.highest, asked.round),
+            max(highest, asked.round),
             self.replays + again,
             book,
             asked.questions if again else sums,
@@ -172,18 +175,18 @@ class Agreement:
     """
 
     experiment: Mapping[str, Any]
-    run: Name
-    network: Name
+    run: Annotated[str, Field(pattern=r"^\w[\w-]{0,99}$")]
+    network: Word
     operator: Digest
-    expires: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
-    releases: Mapping[Name, Digest]
+    expires: Annotated[str, AfterValidator(lambda day: date.fromisoformat(day).isoformat())]
+    releases: Mapping[Word, Digest]
     imported: Mapping[Name, Digest]
     books: bool
     rounds: Count
     checkpoint: Annotated[int, Field(ge=1, le=10**9)]
     lag: Count
     replays: Count
-    questions: Mapping[Name, Limit]
+    questions: Mapping[Word, Limit]
 
     @staticmethod
     def of(experiment: Experiment, *, run: str, network: str, operator: bytes, day: str) -> Agreement:
@@ -250,13 +253,14 @@ class Agreement:
         Raises:
             ValueError: the note is none, or not in the canonical form (other programs may then read something else).
         """
-        text, _, signatures = note.partition("\n\n")
+        text, _, rest = note.partition("\n\n")
+        lines = rest.splitlines(keepends=True)
         if len(note) > LONGEST:
             raise ValueError(f"has {len(note)} characters: an agreement has at most {LONGEST}")
         found = _AGREEMENT.read(text)
-        if not edited and found.text != text + "\n":
+        if not edited and (found.text != text + "\n" or not all(line.startswith(DASH) for line in lines)):
             raise UnsoundError("is not written as an agreement is; 'hanse network up' writes it anew")
-        return found, signatures.splitlines(keepends=True)
+        return found, lines
 
     def signed(self, lines: Sequence[str]) -> bool:
         """Return whether one of these lines is the signature of the agreement's operator."""
@@ -321,9 +325,9 @@ class Agreement:
             return why
         if not 0 <= asked.round <= self.rounds:
             return f"is of round {asked.round}; {self.rounds} rounds were agreed"
-        if asked.round < (least := self.back_to(tally.highest)):
-            return f"falls to round {asked.round}, behind the checkpoint of round {least}"
         after = tally.after(asked, self)
+        if asked.round < (least := self.back_to(after.highest)):
+            return f"falls to round {asked.round}, behind the checkpoint of round {least}"
         if after.replays > self.replays:
             return f"plays a round again, and {self.replays} replays were agreed"
         for kind, (questions, models) in after.round.items():

@@ -29,7 +29,7 @@ from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import Assignment, ClientData, Node, hello, own_terms
-from hanse.flower.agreed import Binding, asked_of
+from hanse.flower.agreed import Binding, asked_of, keep, kept
 from hanse.flower.agreement import counted, digest_of
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
@@ -118,8 +118,10 @@ def client_app(
                     said |= {"agreed": bound.cosignature, "witness": Witness(home).public.hex()}
                 beside["hello"] = json.dumps(said)
             elif bound is None:
-                named = str(values.get("agreement"))[:16] or "anything"
-                raise WireError(f"its owner has not agreed to {named}: 'hanse network join --agree FILE'")
+                named = str(values.get("agreement"))[:64] or "anything"
+                why = f"its owner has not agreed to {named[:16]}: 'hanse network join --agree FILE'"
+                keep(home, why, named, values["signature"], signed)
+                raise WireError(why)
             else:
                 bound = replace(bound, statement=signed, signature=values["signature"])
                 reply = respond(request, values, context, bound, pinned, beside, done)
@@ -129,8 +131,9 @@ def client_app(
         except MissingError as lost:
             # the server sends only models that the node should lack; it answers this by sending all of them
             beside["missing"] = lost.hashes
-        except (WireError, UserError) as wrong:
-            beside["refused"] = str(wrong)
+        except (WireError, UserError, OSError) as wrong:  # what a system's error says beside its number may be private
+            system = os.strerror(wrong.errno or 0) if isinstance(wrong, OSError) else ""
+            beside["refused"] = f"its machine failed: {system}" if system else str(wrong)
             logging.getLogger(__name__).warning("a message was refused: %s", wrong)
         except Exception as wrong:  # of whatever class: fields that fit nothing, or a policy that raises
             beside["refused"] = f"it could not answer ({type(wrong).__name__}); its own log says why"  # not of samples
@@ -171,13 +174,15 @@ def client_app(
         def permit(found: Request) -> None:
             """Count what is asked, before anything is done for it."""
             done["questions"], done["samples"] = counted(found.tasks), _over(found.tasks, node.data)
-            bound.count(asked, found)
+            bound.count(asked, found.tasks)
 
         # one thread, so that a sum is added up in the same order on every machine
         with intra_op(1):
             node = Node(data_of(context), job, home, policy, behaviours, loop, things, trusted, rule)
             if values.get("letter"):
-                node.keep_receipts(str(values["letter"]), pinned, bound.agreement.hash)
+                node.keep_receipts(str(values["letter"]), pinned, [path.stem for path in kept(home)])
+            if letter:
+                bound.count(asked)
             return Message("null") if letter else node.answer(round, request, permit)
 
     return app
@@ -250,9 +255,7 @@ def _of_the_books(
     said, head, file = dict[str, Any](), str(values.get("head", "")), witnesses or os.environ.get(WITNESSES)
     if head:
         said["cosigned"] = _witnessed(head, int(values["since"]), str(values["proof"]), operator, home)
-    if not file or values["kind"] != "request":
-        return said
-    if not head:  # whether one is due, the agreement says
+    if not file or not head or values["kind"] != "request":  # whether a head is due, the agreement says
         return said
     keys = read_witnesses(Path(file))
     lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]

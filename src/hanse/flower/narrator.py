@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import MachineError, UserError
+from hanse.base.files import going_on
 from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
 from hanse.flower.link import FlowerFederation
@@ -140,6 +141,10 @@ class Narrator:
             for line in wrong.lines:
                 LOG.error("%s: %s", "mistake" if isinstance(wrong, UserError) else "error", line)
             raise
+        except OSError as wrong:
+            line = f"{wrong.filename or self.run}: {wrong.strerror}; mend that, then '{going_on(self.run)}'"
+            LOG.error("error: %s", line)
+            raise MachineError(line) from wrong
         except Exception as wrong:
             where = "" if self.round is None else f"round {self.round}: "
             LOG.error("error: %s%s: %s", where, type(wrong).__name__, one_line(str(wrong)))

@@ -160,7 +160,6 @@ class NodeLog:
                 file.flush()
                 if nonce:  # it must be there whatever happens next; the rest of the log may end with a power cut
                     os.fsync(file.fileno())
-                if nonce:
                     return True
                 new = [*whole[head.size :].splitlines(), line]
                 peaks = head.hashes

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.federation.node import OPERATORS
-from hanse.ledger.note import fingerprint, load_key
+from hanse.ledger.note import fingerprint, is_weak, load_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -106,8 +106,8 @@ def public_key(path: Path) -> bytes:
         text = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as wrong:
         raise UserError(f"{path}: the operator's public key cannot be read: {wrong}") from None
-    if not re.fullmatch("[0-9a-f]{64}", text):
-        raise UserError(f"{path}: is not an operator's public key: must be 64 hexadecimal digits (operator.pub)")
+    if not re.fullmatch("[0-9a-f]{64}", text) or is_weak(bytes.fromhex(text)):
+        raise UserError(f"{path}: is not a sound operator's public key: must be 64 hexadecimal digits (operator.pub)")
     return bytes.fromhex(text)
 
 

@@ -27,6 +27,8 @@ from hanse.federation.codec import Message, WireError, hash_of
 from hanse.flower.node_log import NodeLog
 from hanse.ledger.note import fingerprint
 
+TOLD = ("kind", "round", "agreement")  # of a request, in the node's own log
+
 
 def _statement(values: Mapping[str, Any], arrays: Iterable[str], run: int, node: int, kind: str) -> bytes:
     """Return the bytes that a signature covers: compact JSON with sorted keys.
@@ -81,7 +83,7 @@ def check(
         ) from None
     if wrong := [name for name, array in request.arrays.items() if hash_of(array) != name]:
         raise WireError(f"an array of the request is not what was signed: {wrong[0][:40]}")
-    told = {name: values[name] for name in ("kind", "round", "agreement") if name in values}
+    told = {name: v if type(v := values[name]) is int else str(v)[:64] for name in TOLD if name in values}
     if not log.took(str(values["nonce"]), by=fingerprint(operator), **told):
         raise WireError("the request was taken before: a replay")
     return said.decode()

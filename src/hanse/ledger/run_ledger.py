@@ -212,15 +212,16 @@ def verify_run(
     verdict = verify(ledger.file, ledger.book, ledger.floor, receipts, said, claim.lacking, public, closes)
     due = claim.count - verdict.transactions
     written = closes.seen | {round for round, _ in claim.pending[-due:] if due > 0}
+    played = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
+    planned = table(read_toml(folder / "config.toml"), "run").get("rounds")
+    over = claim.finished or (isinstance(planned, int) and 0 < planned <= played)
     # behind the checkpoint of a run that goes on, lines are written before the book
-    due_lines = {METRICS: None, SEATS: None} if claim.finished else {METRICS: claim.lines}
+    ended = claim.finished or (over and claim.round is None)
+    due_lines = {METRICS: None, SEATS: None} if ended else {METRICS: claim.lines}
     for name, until in due_lines.items() if verdict.ok else ():
         for line in json_lines(folder / name, ("round",), until=until):
             if line["round"] not in written:
                 return replace(verdict, wrong=f"round {line['round']}: the book has no close of it")
-    played = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
-    planned = table(read_toml(folder / "config.toml"), "run").get("rounds")
-    over = claim.finished or (isinstance(planned, int) and 0 < planned <= played)
     # a run that pays settles once more after its last round; a book without payments needs no more
     if (
         verdict.ok

@@ -34,6 +34,7 @@ from hanse.wings.operate.clocks import (
     skewed,
     why_refused,
 )
+from hanse.wings.operate.loopback import Loopback
 from hanse.wings.operate.server_access import gated
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -155,6 +156,11 @@ class TestRunOut:
         with pytest.raises(UserError) as refused:
             check_certificates(made, datetime.now(UTC))
         assert sum("crt: is valid" in line for line in refused.value.lines) == 2
+
+    def test_the_operator_is_told_if_they_run_out_during_a_run(self, tmp_path: Path) -> None:
+        making.make_certificates(tmp_path / "certs", "test")
+        lines = Loopback(tmp_path, tmp_path, (9100,))._lost("no answer").lines
+        assert sum("crt: is valid" in line for line in lines) == 2
 
 
 def test_certificates_that_will_run_out_are_warned_of(made: Path) -> None:

@@ -489,12 +489,17 @@ class Loopback:
         return str(found["status"]), str(found["status-details"])
 
     def _lost(self, why: str, *then: str) -> UserError:
-        """Return the error for something that Flower did not do, which says so if there is no SuperLink any more.
+        """Return the error for something that Flower did not do, which says so if there is no SuperLink any more, or a
+        certificate has run out.
 
         Args:
             why: what Flower said, in a line.
             then: what to do after that, a line each.
         """
+        try:  # Flower's own commands do not say that a certificate has run out since the start
+            check_certificates(self.folder / "certs", datetime.now(UTC))
+        except UserError as out:
+            then = (*out.lines, *then)
         if self.processes.pid("superlink") is not None:
             return UserError(why, *then)
         return UserError(

@@ -396,7 +396,7 @@ def log(
 
     mine = NodeLog(home_of(home))
     for line in mine.verified(root):
-        typer.echo(in_words(line))
+        typer.echo("".join(c if c.isprintable() else "?" for c in in_words(line)))  # it may order a terminal about
     evidence = mine.home / EVIDENCE
     if evidence.exists():
         typer.echo(f"beyond the agreement: {len(evidence.read_bytes().splitlines())} requests, in {evidence}")

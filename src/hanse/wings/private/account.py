@@ -11,10 +11,8 @@ itself draws for its steps amplify privacy, because nobody else knows which thes
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +25,7 @@ from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder, whole_file
+from hanse.base.lock import locked
 from hanse.core.declared import Declared
 from hanse.runs.sat_out import SAT_OUT
 
@@ -234,7 +233,7 @@ class AccountFile:
     """An account in a participant's own file, which outlives runs, restarts and kills.
 
     Attributes:
-        path: the file. Its lock is a file next to it.
+        path: the file. Its lock is a file next to it while it is used.
     """
 
     path: Path
@@ -262,6 +261,5 @@ class AccountFile:
     def held(self) -> Iterator[None]:
         """Keep other processes from using the account, because two nodes in one folder share its budget."""
         private_folder(self.path.parent)
-        with os.fdopen(os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locked(self.path.with_suffix(".lock")):
             yield

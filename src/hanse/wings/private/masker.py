@@ -18,10 +18,8 @@ may meet a fresh process. Simultaneous messages wait for each other.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +33,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.base.lock import locked
 from hanse.core.declared import Plain, UnsoundError
 from hanse.core.port import Mask, Masked, Train
 from hanse.federation.codec import WireError, pack
@@ -414,8 +413,7 @@ class Masker:
                 other steps away, the node only drops out of the round.
         """
         path = self.folder / STATE
-        with os.fdopen(os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(path.with_suffix(".lock")):
             try:
                 state = State(**json.loads(path.read_text())) if path.exists() else State()
             except (ValueError, TypeError):

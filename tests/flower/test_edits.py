@@ -1,0 +1,181 @@
+"""47 edits of the books of a network's run, and of their heads: ``hanse ledger verify`` finds each of them.
+
+It does so with and without the index, the checkpoints and the participants' receipts: the table in ``docs/ledger.md``.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from flwr.supercore.task_identity import TaskIdentity
+from inprocess import play
+from test_flower_in_process import grid_of
+
+import hanse
+from hanse.cli import app
+from hanse.core.entry import LOG
+from hanse.data import build
+from hanse.ledger.log import heads_of
+
+Lines = list[bytes]
+N, HEAD = 5, 6  # clients; lines of a head: name, transactions, root, round, none, signature
+
+
+def field(name: str, to: Callable[[object], object]) -> Callable[[Lines, int], Lines]:
+    """Change a field of a line, and write the line as it was written."""
+
+    def edit(lines: Lines, at: int) -> Lines:
+        said = json.loads(lines[at])
+        said[name] = to(said[name])
+        return [*lines[:at], json.dumps(said, separators=(",", ":")).encode(), *lines[at + 1 :]]
+
+    return edit
+
+
+def moved(found: object) -> object:
+    """Move a unit more than was moved; where nothing was, move one."""
+    assert isinstance(found, list)
+    if not found:
+        return [["client/0", -1], ["client/1", 1]]
+    return [*found[:-2], [found[-2][0], found[-2][1] - 1], [found[-1][0], found[-1][1] + 1]]
+
+
+EDITS: dict[str, Callable[[Lines, int], Lines]] = {
+    "a line is left out": lambda lines, at: lines[:at] + lines[at + 1 :],
+    "a line stands twice": lambda lines, at: lines[: at + 1] + lines[at:],
+    "two lines change places": lambda lines, at: [*lines[: at - 1], lines[at], lines[at - 1], *lines[at + 1 :]],
+    "the end is cut off": lambda lines, at: lines[:at],
+    "another amount": field("postings", moved),
+    "another round": field("round", lambda found: int(str(found)) + 1),
+    "another number": field("number", lambda found: int(str(found)) + 1),
+    "another kind": field("kind", lambda found: f"{found}x"),
+    "another step": field("step", lambda found: f"{found}x"),
+    "another memo": field("memo", lambda found: f"{found} "),
+    "a space": lambda lines, at: [*lines[:at], lines[at].replace(b",", b", ", 1), *lines[at + 1 :]],
+    "an empty line": lambda lines, at: [*lines[:at], b"", *lines[at:]],
+    "a bit": lambda lines, at: [
+        *lines[:at],
+        bytes([*lines[at][:9], lines[at][9] ^ 1, *lines[at][10:]]),
+        *lines[at + 1 :],
+    ],
+}
+PLACES = {"first": 1, "middle": 0, "last": -1}
+
+
+def line_of(name: str, row: int, to: Callable[[str], str]) -> tuple[str, Callable[[str], str]]:
+    """Change a row of the last head."""
+
+    def edit(text: str) -> str:
+        rows = text.split("\n")
+        rows[row - HEAD - 1] = to(rows[row - HEAD - 1])
+        return "\n".join(rows)
+
+    return name, edit
+
+
+HEADS: dict[str, Callable[[str], str]] = dict([
+    line_of("another name", 0, lambda row: f"{row}x"),
+    line_of("fewer transactions", 1, lambda row: str(int(row) - 1)),
+    line_of("another root", 2, lambda row: ("B" if row[0] == "A" else "A") + row[1:]),
+    line_of("another round", 3, lambda row: f"{row}0"),
+    line_of("another signature", 5, lambda row: row[:-9] + ("B" if row[-9] == "A" else "A") + row[-8:]),
+    line_of("no signature", 5, lambda row: ""),
+])  # fmt: skip
+HEADS["the last heads are cut off"] = lambda text: "".join(text.splitlines(keepends=True)[: 2 * HEAD])
+HEADS["no heads"] = lambda text: ""
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run and its participants' folders."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    folder = tmp_path_factory.mktemp("played")
+    exp = hanse.Experiment(
+        data={"clients": N, "client_test": 0.2, "client_validation": 0.2},
+        model="logistic",
+        mechanism={"name": "fedavg", "clients_per_round": N, "value": "path", "settle": "by_value"},
+        run={"rounds": 3},
+    )
+    sets = (build(exp.data).server_validation, None)
+    play(grid_of(exp, folder / "nodes"), exp, folder / "run", N, lambda: sets, [], patience_s=5.0)
+    [receipts] = (folder / "nodes" / "node1").glob("*/client-1/receipts")
+    shutil.copytree(receipts, folder / "receipts")
+    return folder
+
+
+def found(run: Path, *more: object) -> bool:
+    """Return whether ``hanse ledger verify`` refuses a run."""
+    result = CliRunner().invoke(app, ["ledger", "verify", str(run), *map(str, more)])
+    assert result.exception is None or isinstance(result.exception, hanse.UserError | SystemExit), result.exception
+    return result.exit_code != 0
+
+
+def refused_in_all_cases(played: Path, folder: Path, edit: Callable[[Path], None]) -> list[str]:
+    """Return in which cases ``verify`` does not find an edit: what is left of the run, and whether it has receipts."""
+    missed = []
+    for index in (True, False):
+        for checkpoints in (True, False):
+            run = folder / f"{index}{checkpoints}"
+            shutil.copytree(played / "run", run)
+            if not index:
+                (run / "ledger.db").unlink()
+            if not checkpoints:
+                shutil.rmtree(run / "checkpoints")
+            shutil.rmtree(run / "receipts", ignore_errors=True)
+            edit(run)
+            for receipts in ((), ("--receipts", played / "receipts")):
+                if not found(run, *receipts):
+                    missed.append(f"index {index}, checkpoints {checkpoints}, receipts {bool(receipts)}")
+            shutil.rmtree(run)
+    return missed
+
+
+def test_the_books_hold_as_they_are(played: Path, tmp_path: Path) -> None:
+    assert len(refused_in_all_cases(played, tmp_path, lambda run: None)) == 8
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", EDITS)
+def test_edits_of_the_log_are_found(name: str, place: str, played: Path, tmp_path: Path) -> None:
+    def edit(run: Path) -> None:
+        lines = (run / LOG).read_bytes().splitlines()
+        at = PLACES[place] or len(lines) // 2
+        edited = EDITS[name](lines, at % len(lines))
+        if (name, place) == ("a line stands twice", "last"):  # behind the last head no line is part of the book
+            edited = EDITS[name](lines, 0)
+        assert edited != lines
+        (run / LOG).write_bytes(b"".join(line + b"\n" for line in edited))
+
+    assert refused_in_all_cases(played, tmp_path, edit) == []
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_edits_of_the_heads_are_found(name: str, played: Path, tmp_path: Path) -> None:
+    def edit(run: Path) -> None:
+        file = heads_of(run / LOG)
+        before = file.read_text()
+        file.write_text(HEADS[name](before))
+        assert file.read_text() != before
+
+    assert refused_in_all_cases(played, tmp_path, edit) == []
+
+
+def test_log_and_heads_that_were_cut_together_are_found_by_what_is_left(played: Path, tmp_path: Path) -> None:
+    def edit(run: Path) -> None:
+        file = heads_of(run / LOG)
+        kept = file.read_text().splitlines(keepends=True)[: 2 * HEAD]
+        file.write_text("".join(kept))
+        lines = (run / LOG).read_bytes().splitlines(keepends=True)
+        (run / LOG).write_bytes(b"".join(lines[: int(kept[HEAD + 1])]))
+
+    assert refused_in_all_cases(played, tmp_path, edit) == []
+
+
+def test_there_are_47_edits() -> None:
+    assert len(EDITS) * len(PLACES) + len(HEADS) == 47
