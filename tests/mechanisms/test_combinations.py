@@ -11,7 +11,8 @@ from rotation import rotating
 import hanse
 from hanse.base.factories import defaults
 from hanse.cli.listing import Combination, combinations
-from hanse.mechanisms.registry import MECHANISMS, PARTS, REASONS
+from hanse.mechanisms.fits import WORDS
+from hanse.mechanisms.registry import MECHANISMS, PARTS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -110,7 +111,7 @@ def hash_of(c: Combination) -> int:
 
 
 def said_of(need: str) -> str:
-    return REASONS.get(need, need)
+    return str(WORDS.get(need, need))
 
 
 def test_every_train_part_says_its_rows() -> None:

@@ -298,7 +298,7 @@ def test_a_part_that_does_not_say_what_it_gives_is_named() -> None:
 
 
 def test_rows_to_fill_must_be_there() -> None:
-    with pytest.raises(hanse.UserError, match=r"mechanism[.]weigh: Weighs needs rows 'z' to fill"):
+    with pytest.raises(hanse.UserError, match=r"mechanism[.]weigh: Weighs needs rows 'z'"):
         played("no rows to fill")
 
 

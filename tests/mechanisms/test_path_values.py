@@ -17,7 +17,8 @@ from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, AggregatePart, Along, Group, Settlement, SettlePart, State, View
 from hanse.games import path
 from hanse.mechanisms import server_steps
-from hanse.mechanisms.registry import MECHANISMS, build_mechanism, unmet_needs
+from hanse.mechanisms.fits import unmet_needs
+from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.reports.contributions import contribution_charts
 from hanse.reports.groups import group_runs
 from hanse.reports.statement_contributed import contributed

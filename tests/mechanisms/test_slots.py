@@ -22,8 +22,9 @@ from hanse.core.part import (
 )
 from hanse.mechanisms.fedfomo import FedFomo
 from hanse.mechanisms.fedsoft import FedSoft
+from hanse.mechanisms.fits import Unmet, unmet_needs
 from hanse.mechanisms.ipfl import IPFL
-from hanse.mechanisms.registry import MECHANISMS, Unmet, build_mechanism, unmet_needs
+from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import Scaffold
 from hanse.mechanisms.weigh import BySamples
 from hanse.runs.setup import build, settle_engine

@@ -380,14 +380,12 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
         (
             "user_loops:fit",
             {"mechanism": "fedprox"},
-            "train.loop: 'user_loops:fit': takes no penalty, and mechanism.train 'proximal' pulls or tilts what "
-            "clients train; must be fit(model, data, round, penalty)",
+            "train.loop: 'user_loops:fit': mechanism.train: 'proximal' needs ",
         ),
         (
             "user_loops:pulled",
             {"mechanism": "fedgen"},
-            "train.loop: 'user_loops:pulled': does not add the loss that mechanism.train 'fedgen' adds to each batch; "
-            "use hanse's own training",
+            "train.loop: 'user_loops:pulled': mechanism.train: 'fedgen' needs ",
         ),
         (
             "user_loops:fit",
@@ -398,12 +396,12 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
         (
             "user_loops:fit",
             {"train": {"order": "by_class"}},
-            "train.order: 'by_class': your training loop has its own order",
+            "train.order: 'by_class': not with train.loop",
         ),
         (
             "user_loops:fit",
             {"data": {"clients": 5, "augment": "crop-flip"}},
-            "data.augment: 'crop-flip': your training loop changes images itself",
+            "data.augment: 'crop-flip': not with train.loop",
         ),
         (
             "user_loops:fit",

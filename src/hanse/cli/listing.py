@@ -17,7 +17,8 @@ from hanse.data.choices import PARTITIONS, SOURCE_KINDS
 from hanse.federation.policy import POLICIES
 from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.models import MODELS
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs, word_of
+from hanse.mechanisms.fits import unmet_needs
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, word_of
 from hanse.runs.config import Experiment
 
 

@@ -67,7 +67,7 @@ class ByValue(SettlePart):
     """
 
     needs = frozenset({"values"})
-    gives = frozenset({"sums"})
+    accepts = frozenset({"sums"})
     rate: Tokens = 10.0
     stake: Tokens = 1.0
     pays_when: Literal["always", "sure"] = "always"

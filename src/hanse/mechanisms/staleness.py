@@ -40,7 +40,7 @@ class ByStaleness(AggregatePart):
     """
 
     needs = GROUPED
-    gives = frozenset({"late"})
+    accepts = frozenset({"late"})
     rule: Literal["fedbuff", "constant", "polynomial", "hinge"] = "fedbuff"
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     a: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5

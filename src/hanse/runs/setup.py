@@ -52,16 +52,16 @@ from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
+from hanse.mechanisms.fits import REQUIRES, clashes, unmet_needs, without
 from hanse.mechanisms.judging import judged, who_judges
-from hanse.mechanisms.registry import REASONS, unmet_needs
-from hanse.runs import idle, refusals
+from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.clipping import AdaptiveClip
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.grants import Vesting
 from hanse.runs.judge import Judge, Root
 from hanse.runs.metrics import missing_metrics, refused_metrics
-from hanse.runs.privacy import noised, private_loop, private_of, unfit_private, warn_of_budgets, warn_of_sitting_out
+from hanse.runs.privacy import noised, private_loop, private_of, warn_of_budgets, warn_of_sitting_out
 from hanse.runs.round import Setup
 from hanse.runs.run_record import load_run
 from hanse.runs.sizes import ProvedSizes
@@ -91,6 +91,7 @@ class Blueprint:
         waiting: when TRAIN ends, and what becomes of late updates.
         device: where the table lies.
         about: descriptions of parts, behaviours and the policy.
+        around: the words of what surrounds the mechanism (:func:`hanse.runs.refusals.surroundings`).
         loop: the user's own training loop. None: hanse's training is used.
     """
 
@@ -110,6 +111,7 @@ class Blueprint:
     waiting: Waiting
     device: torch.device
     about: About = field(default_factory=About)
+    around: Mapping[str, str] = field(default_factory=dict)
     loop: Loop | None = None
 
 
@@ -170,26 +172,25 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(
         experiment, data, problem, device or torch.device("cpu")
     )
-    lacks = unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(misfit)))
-    lines += [refusals.with_cause(lack.line, experiment) for lack in lacks]
     lines += [*refusals.too_many(experiment.mechanism.table, data.num_clients), *misfit]
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
-    lines += [] if loop is None else refusals.not_for_loops(experiment, mechanism, loop)
+    acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
+    around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop)
+    if _has_head(data, problem, mechanism, bool(misfit)):
+        around["head"] = ""
+    withheld = {} if misfit else refusals.withheld(experiment, data, problem, mechanism)
+    lines += [lack.line for lack in unmet_needs(mechanism, around, withheld)]
+    lines += [*clashes(mechanism, around), *without(REQUIRES, around)]
     lines += refused_metrics(problem, data, _tested(experiment, data, False))
-    lines += [] if misfit else refusals.no_slope(data, problem, mechanism)
     lines += refusals.misfits(experiment, data, problem, mechanism)
     secure, private = tried(lambda: _secure(experiment, mechanism)), tried(lambda: private_of(experiment, data.sizes))
     loop = loop if private is None else tried(lambda: private_loop(private, problem, loop))
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
-    acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += refusals.no_such_clients(acting, data.num_clients)
     lines += refusals.no_such_samples(acting, data)
-    lines += unfit_private(experiment, problem, mechanism, acting, refusals.loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
-    if clients.told and mechanism.value is None:
-        lines.append(f"clients.told: true: needs {REASONS['values']}")
     if lines:
         raise UserError(*lines)
     return Blueprint(
@@ -209,6 +210,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         waiting=waiting,
         device=device,
         about=_told(data, mechanism, acting, policy, profiles, seed),
+        around=around,
         loop=loop,
     )
 
@@ -371,36 +373,19 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return behaviour
 
 
-def _given(
-    experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism, unfit: bool
-) -> frozenset[str]:
-    """Return the needs of parts that the experiment meets by itself, such as a validation set at the server.
+def _has_head(data: FederatedData, problem: Problem, mechanism: Mechanism, unfit: bool) -> bool:
+    """Say whether the model ends in a linear layer, if a part needs that.
 
     Args:
-        unfit: the model is refused already, so it is not tried again to see whether it ends in a linear layer.
+        data: the data.
+        problem: the model.
+        mechanism: the mechanism.
+        unfit: the model is refused already, so it is not tried again.
     """
-    quiet = experiment.train.loop is not None or experiment.federation.private is not None
-    given = set[str]() if quiet else {"losses"}
-    if data.server_validation is not None and len(data.server_validation):
-        given.add("validation")
-    if data.server_root is not None:
-        given.add("root")
-    given.add("pooled" if experiment.data.partition.name == "pooled" else "clients")
-    if experiment.data.client_validation > 0:
-        given.add("client_validation")
-    if experiment.federation.secure is not None:
-        given.add("secure")
-    elif experiment.federation.private is not None and experiment.federation.late == "drop":
-        given.add("noise")  # a late update is not held against the noise that it says
-    if (
-        any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
-        and data.num_classes is not None
-        and not problem.one_output
-    ):
-        pool, _ = data.pool([0])
-        if unfit or why_no_head(problem.module, problem.layout, pool.x[:2]) is None:
-            given.add("head")
-    return frozenset(given)
+    needed = any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
+    if not needed or data.num_classes is None or problem.one_output:
+        return False
+    return unfit or why_no_head(problem.module, problem.layout, data.pool([0])[0].x[:2]) is None
 
 
 def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None) -> Ready:
@@ -415,8 +400,10 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         UserError: the experiment needs clients in this process.
     """
     asked, experiment = blueprint.asked, blueprint.experiment
+    around = blueprint.around
     if federation is not None:
         refusals.refuse_on_a_network(experiment, blueprint.mechanism)
+        around = refusals.on_a_network(around)
     choice = _choose(experiment, blueprint) if federation is None else REMOTE
     compared = (blueprint.initial, refusals.few_samples(blueprint.data), blueprint.device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
@@ -444,19 +431,14 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.not_held(mechanism),
         *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
         *refusals.never_asked(experiment, mechanism),
-        *idle.idle(asked),
-        *idle.of_absent_rounds(experiment, blueprint.behaviours),
-        *(idle.of_absent_network(experiment) if federation is None else ()),
+        *refusals.idle(asked, around),
+        *refusals.of_absent_rounds(experiment, blueprint.behaviours),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
         *warn_of_budgets(blueprint.private),
         *warn_of_sitting_out(fresh, np.asarray(blueprint.data.sizes), experiment.train.recipe),
         *who_judges(asked.mechanism.built, mechanism),
         *refusals.not_by_steps(mechanism, blueprint.loop),
-        *(
-            refusals.warn_at_once(experiment, blueprint.behaviours)
-            if federation is None
-            else refusals.paid_by_claims(experiment, mechanism)
-        ),
+        *(() if federation is None else refusals.paid_by_claims(experiment, mechanism)),
     ]
     return Ready(experiment, _setup(experiment, blueprint, engine, federation), said)
 
