@@ -66,7 +66,7 @@ class ByValue(SettlePart):
         0
     """
 
-    needs = frozenset({"values"})
+    needs = frozenset({"values", "weights"})
     accepts = frozenset({"sums"})
     rate: Tokens = 10.0
     stake: Tokens = 1.0

@@ -22,6 +22,7 @@ from hanse.core.calling import method_of
 from hanse.core.mixing import writers
 from hanse.core.part import GROUPS, Mechanism, Part, Size, in_slots
 from hanse.core.recipe import REMEMBERING
+from hanse.core.table import PER_CLIENT
 from hanse.mechanisms.registry import PARTS, is_rule, word_of
 
 
@@ -70,9 +71,16 @@ WORDS: Mapping[str, Word] = {
     "probabilities": Word(
         "a selector that draws at random and hands on its probabilities", "mechanism.select = 's_fedavg'", "select"
     ),
+    "schedule": Word(
+        "a selector that goes by the bids for each model; here it ignores them",
+        "mechanism.select = 'tiers' or 'pretrained_tiers'",
+        "select",
+    ),
     "groups": Word(
         "groups of several seats with one target row; here every client trains a row of its own", by="train"
     ),
+    "sizes": Word("how many samples each client says it has", by="clients"),
+    "weights": Word("each update's weight in the new model", by="clients"),
     "losses": Word("each client's training loss", by="clients"),
     "slope": Word("a loss with a gradient", by="clients"),
     "sgd": Word("how many steps of SGD clients took, at train.lr", by="clients"),
@@ -168,6 +176,14 @@ FORBIDS: Mapping[str, Mapping[str, str]] = {
             "network": "it is for clients of this process",
         }
         for name in _EARLIER
+    },
+}
+# The same, of which a run only warns.
+WARNS: Mapping[str, Mapping[str, str]] = {
+    "train.loop": {"sgd": "with another optimiser, a schedule or clipping its formula does not hold"},
+    "claimed sizes/network": {
+        "weights": "and a member's own claim of samples sets it; sizes.proved = true counts them, "
+        "mechanism.weigh = 'uniform' asks for none"
     },
 }
 # By setting: the word without which it means nothing, and why. It is refused.
@@ -266,6 +282,8 @@ def unmet_needs(
     again = getattr(mechanism.weigh, "kind", "") == "again" and method_of(mechanism.weigh, "aggregate") is not None
     parted = getattr(mechanism.weigh, "parted", False) and "parted" in said(slots.get("value"), "accepts", "value")
     there |= set() if again and not parted else {"average"}
+    shared = [b for b in mechanism.train.blocks() if b.initial != "zero" and b.count != PER_CLIENT and not b.private]
+    there |= {"schedule"} if [block.count for block in shared] == [1] else set()  # one model: no bids to go by
     there |= {name for name, word in WORDS.items() if word.by == "doing"}
     found = {}
     for slot, part, words in words_of(mechanism):
@@ -298,17 +316,20 @@ def _parts_with(slot: str, name: str) -> str:
     return f"mechanism.{slot} = {' or '.join(found)}" if found else f"no part of mechanism.{slot} has them"
 
 
-def clashes(mechanism: Mechanism, around: Mapping[str, str]) -> list[str]:
+def clashes(
+    mechanism: Mechanism, around: Mapping[str, str], table: Mapping[str, Mapping[str, str]] = FORBIDS
+) -> list[str]:
     """Return a line for each two settings that do not go together, and for each setting that forbids what a part does.
 
     Args:
         mechanism: the mechanism.
         around: the words of what surrounds it, each with what a line about it begins with.
+        table: what forbids what, ``FORBIDS`` or ``WARNS``.
     """
     found: dict[tuple[str, str, str], str] = {}
-    for setting in (setting for setting in FORBIDS if setting in around):
-        for word, why in FORBIDS[setting].items():
-            if word in around:
+    for setting in (setting for setting in table if setting in around):
+        for word, why in table[setting].items():
+            if word in around and word not in WORDS:
                 found[setting, word, ""] = f"{around[setting]}: {f'not with {_shown(word)}: ' * ('.' in word)}{why}"
             for slot, part, words in words_of(mechanism):
                 if word in words:
@@ -329,6 +350,28 @@ def _shown(word: str) -> str:
 def without(table: Mapping[str, tuple[str, str]], around: Mapping[str, str]) -> list[str]:
     """Return a line for each setting of ``table`` (``REQUIRES`` or ``IDLE``) whose word is not among those around."""
     return [f"{around[name]}: {why}" for name, (word, why) in table.items() if name in around and word not in around]
+
+
+def listed() -> list[tuple[str, str, str, str]]:
+    """Return the list: each word, who gives it, what it means with its remedy, and which settings forbid it.
+
+    Words of "doing" are in nobody's ``needs``: they say what a part does unless it accepts something.
+    """
+    found = []
+    for name, word in WORDS.items():
+        forbidding = dict.fromkeys(_shown(setting) for setting, what in FORBIDS.items() if name in what)
+        found.append((name, word.by, str(word), ", ".join(forbidding)))
+    return found
+
+
+def forbidden() -> list[tuple[str, str, str]]:
+    """Return each two settings that do not go together, and why."""
+    return [
+        (_shown(setting), _shown(other), why)
+        for setting, what in FORBIDS.items()
+        for other, why in what.items()
+        if other not in WORDS
+    ]
 
 
 def questions_of(mechanism: Mechanism) -> list[str]:

@@ -60,7 +60,7 @@ from hanse.mechanisms.weigh import BySamples
 
 Price = Annotated[float, Field(ge=1e-6, le=1e9)]
 SCHEDULED = frozenset({"clients", "values", "bids"})
-VALUED = frozenset({"clients", "groups", "values"})
+VALUED = frozenset({"clients", "groups", "values", "schedule"})
 QUESTION = "tier accuracy"
 
 
@@ -189,6 +189,7 @@ class Tiers(SelectPart):
     """
 
     needs = SCHEDULED
+    gives = frozenset({"schedule"})
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
@@ -288,6 +289,7 @@ class PretrainedTiers(SelectPart):
     """
 
     needs = SCHEDULED | {"validation", "server_classes"}
+    gives = frozenset({"schedule"})
     rounds: Positive = 1
     rho: Positive | None = None
     by_contribution: Count = 8

@@ -170,7 +170,7 @@ class GameValue(ValuePart):
         (4,)
     """
 
-    needs = VALIDATION
+    needs = VALIDATION | {"groups"}  # alone in a group, an update has nothing to share
     gives = GIVES
     accepts = frozenset({"again"})  # coalitions' aggregates are made again
     utility: Utility = field(default="loss", kw_only=True)

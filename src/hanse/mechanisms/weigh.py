@@ -56,6 +56,7 @@ class BySamples(AggregatePart):
     """FedAvg's average: weights in proportion to the reported numbers of samples (McMahan et al. 2017)."""
 
     kind = "average"
+    needs = frozenset({"sizes"})
     accepts = frozenset({"sums"})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:

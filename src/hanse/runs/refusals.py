@@ -29,16 +29,15 @@ from hanse.federation.deviant import Deviant
 from hanse.federation.local import server_sets
 from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
+from hanse.learning.generator import why_no_head
 from hanse.learning.job import Problem, smallest_batch
 from hanse.learning.loop import Loop
 from hanse.learning.losses import OF_CLASSES
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
-from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.fits import IDLE, clashes, said, unfit, without, words_of
 from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import word_of
-from hanse.mechanisms.weigh import BySamples
 from hanse.runs.config import Experiment
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
@@ -82,7 +81,7 @@ def surroundings(
     Returns:
         What a line about each word begins with, such as "train.epochs: 2".
     """
-    around = changed(experiment)
+    around, needed = changed(experiment), {word for _, _, words in words_of(mechanism) for word in words}
     federation, layout, given = experiment.federation, problem.layout, experiment.federation.private
     timed = any(b is not None and type(b).takes is not Behaviour.takes for b in acting.values())
     moving = [f"behaviour.{name}" for name, b in acting.items() if b and type(b).holds is not Behaviour.holds]
@@ -102,13 +101,26 @@ def surroundings(
         "classes": by_class and data.num_classes is not None and not is_text(data.pool([0])[0]),
         "buffers": layout.size != layout.num_parameters or smallest_batch(problem) > 1,
         "frozen": problem.frozen_columns is not None,
+        "head": "head" in needed and _has_head(data, problem),
     }
     around |= {word: "" for word, is_so in there.items() if is_so}
     if loop is not None and not loop.takes_penalty:
         around["train.loop/plain"] = around["train.loop"]
+    if "sizes" in needed and not experiment.sizes.proved:
+        around["claimed sizes"] = "sizes.proved: false"
     if moving:
         around["moving samples"] = ", ".join(moving)
     return on_a_network(around) if isinstance(data, RemoteData) else around
+
+
+def _has_head(data: FederatedData, problem: Problem) -> bool:
+    """Say whether the model ends in a linear layer, or cannot take the samples at all, which is refused by itself."""
+    if data.num_classes is None or problem.one_output:
+        return False
+    try:
+        return why_no_head(problem.module, problem.layout, data.pool([0])[0].x[:2]) is None
+    except RAISED:
+        return True
 
 
 def changed(experiment: Experiment) -> dict[str, str]:
@@ -389,29 +401,6 @@ def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
         return []
     part, train = word_of(mechanism.weigh, "weigh"), word_of(mechanism.train, "train")
     return [f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row"]
-
-
-def paid_by_claims(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a warning if members are paid for what their updates did, and themselves state how much these weigh."""
-    if experiment.sizes.proved or not (
-        isinstance(mechanism.settle, ByValue) and isinstance(mechanism.weigh, BySamples)
-    ):
-        return []
-    return [
-        "warning: mechanism.settle: by_value pays for what an update did by its weight, and here that goes by how many "
-        "samples its sender says it has; sizes.proved = true counts them, mechanism.weigh = 'uniform' asks for none"
-    ]
-
-
-def not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
-    """Return a warning for each part whose formula assumes SGD steps, because the user's loop may use others."""
-    wrong = {"train": "its variates are not mean gradients", "weigh": "its weights are not those of its paper"}
-    return [
-        f"warning: train.loop: {word_of(part, slot)} assumes SGD steps at train.lr and train.momentum: with "
-        f"another optimiser, a schedule or clipping {wrong[slot]}"
-        for slot, part, words in words_of(mechanism)
-        if loop is not None and slot in wrong and "sgd" in words
-    ]
 
 
 def too_large_groups(experiment: Experiment, seats: int) -> list[str]:

@@ -43,7 +43,6 @@ from hanse.federation.secure_sums import Secured, SecureSums
 from hanse.learning.agreement import settle
 from hanse.learning.by_name import own_module
 from hanse.learning.engines import EngineChoice, choose, pick_device
-from hanse.learning.generator import why_no_head
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
@@ -52,7 +51,7 @@ from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
-from hanse.mechanisms.fits import REQUIRES, clashes, unmet_needs, without
+from hanse.mechanisms.fits import REQUIRES, WARNS, clashes, unmet_needs, without
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
@@ -176,8 +175,6 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop)
-    if _has_head(data, problem, mechanism, bool(misfit)):
-        around["head"] = ""
     withheld = {} if misfit else refusals.withheld(experiment, data, problem, mechanism)
     lines += [lack.line for lack in unmet_needs(mechanism, around, withheld)]
     lines += [*clashes(mechanism, around), *without(REQUIRES, around)]
@@ -373,21 +370,6 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return behaviour
 
 
-def _has_head(data: FederatedData, problem: Problem, mechanism: Mechanism, unfit: bool) -> bool:
-    """Say whether the model ends in a linear layer, if a part needs that.
-
-    Args:
-        data: the data.
-        problem: the model.
-        mechanism: the mechanism.
-        unfit: the model is refused already, so it is not tried again.
-    """
-    needed = any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
-    if not needed or data.num_classes is None or problem.one_output:
-        return False
-    return unfit or why_no_head(problem.module, problem.layout, data.pool([0])[0].x[:2]) is None
-
-
 def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None) -> Ready:
     """Choose the engine, by the rule of ``docs/engines.md`` if it is "auto", and make the setup.
 
@@ -437,8 +419,7 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *warn_of_budgets(blueprint.private),
         *warn_of_sitting_out(fresh, np.asarray(blueprint.data.sizes), experiment.train.recipe),
         *who_judges(asked.mechanism.built, mechanism),
-        *refusals.not_by_steps(mechanism, blueprint.loop),
-        *(() if federation is None else refusals.paid_by_claims(experiment, mechanism)),
+        *(f"warning: {line}" for line in clashes(mechanism, around, WARNS)),
     ]
     return Ready(experiment, _setup(experiment, blueprint, engine, federation), said)
 
