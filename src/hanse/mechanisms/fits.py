@@ -20,7 +20,7 @@ from typing import Any
 from hanse.base.errors import UserError, nearest
 from hanse.core.calling import method_of
 from hanse.core.mixing import writers
-from hanse.core.part import GROUPS, Mechanism, Part, Size, in_slots
+from hanse.core.part import GROUPS, Mechanism, Part, SettlePart, Size, in_slots
 from hanse.core.recipe import REMEMBERING
 from hanse.core.table import PER_CLIENT
 from hanse.mechanisms.registry import PARTS, is_rule, word_of
@@ -245,7 +245,7 @@ def words_of(mechanism: Mechanism) -> Iterator[tuple[str, Part, frozenset[str]]]
         own = said(part, "fills", slot) - {GROUPS}
         does = {
             "single": "sums" not in accepts,
-            "pays": slot == "settle" and "late" not in accepts,
+            "pays": (slot == "settle" or SettlePart in type(part).__mro__) and "late" not in accepts,
             "makes": slot == "train" and bool(fills) and "late" not in accepts,
             "draws": slot == "weigh" and "probabilities" in needs and "late" not in accepts,
             "average": slot == "value" and "again" not in accepts,

@@ -273,7 +273,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     """
 
     needs = by_slot(
-        select={"clients", "trade"}, train={"clients", "penalty"}, weigh={"clients", "bills"}, settle={"trade", "bills"}
+        select={"clients", "trade", "bills"},
+        train={"clients", "penalty", "bills"},
+        weigh={"clients", "bills"},
+        settle={"trade", "bills"},
     )
     gives = by_slot(weigh={"trade"})
     reads = by_slot(train={"centre"}, weigh={"model", "centre", "initial"}, settle={"centre"})
