@@ -378,7 +378,8 @@ class OfReplies(ValuePart):
         array([ 0.75, -0.25])
     """
 
-    gives = frozenset({"values", "again"})
+    gives = frozenset({"values"})
+    accepts = frozenset({"again"})
     part: ValuePart
     told: Watched | None = None
 
