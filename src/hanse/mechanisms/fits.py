@@ -6,8 +6,9 @@ other parts. What a part does (it pays, it makes rows from this round's updates)
 without another word (``REQUIRES``, ``IDLE``). Everything is looked at before round 0, by set differences:
 :func:`unmet_needs`, :func:`clashes`, :func:`without`. ``hanse list words`` prints the list.
 
-To refuse one more combination, add a word or a row here. What depends on numbers (seats, sizes) is refused by a part's
-``unfit``, or in :mod:`hanse.runs.refusals`.
+To refuse one more combination, add a word or a row here; rows of another table of the same form are looked at by
+``clashes(mechanism, around, table)``. What depends on numbers (seats, sizes) is refused by a part's ``unfit``, or in
+:mod:`hanse.runs.refusals`.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ def words_of(mechanism: Mechanism) -> Iterator[tuple[str, Part, frozenset[str]]]
         yield slot, part, needs | rows | {word for word, is_so in does.items() if is_so}
 
 
-def said(part: Part, name: str, *slots: str) -> frozenset[str]:
+def said(part: Any, name: str, *slots: str) -> frozenset[str]:
     """Return what a part declares under ``name`` ("needs", "gives", "accepts", "reads", "fills") for some slots."""
     return in_slots(getattr(part, name, frozenset()), slots)
 
@@ -277,15 +278,15 @@ def unmet_needs(
     slots = mechanism.slots()
     there = {*given, *CLIENTS_GIVE, *(f"rows {block.name}" for block in mechanism.train.blocks())} - withheld.keys()
     there = there.union(*(said(part, "gives", slot) for slot, part in slots.items()))
-    for part in writers(mechanism).values():
-        there |= {f"new rows {name}" for name in said(part, "fills", *mechanism.standing(part))}
+    for writer in writers(mechanism).values():
+        there |= {f"new rows {name}" for name in said(writer, "fills", *mechanism.standing(writer))}
     again = getattr(mechanism.weigh, "kind", "") == "again" and method_of(mechanism.weigh, "aggregate") is not None
     parted = getattr(mechanism.weigh, "parted", False) and "parted" in said(slots.get("value"), "accepts", "value")
     there |= set() if again and not parted else {"average"}
     shared = [b for b in mechanism.train.blocks() if b.initial != "zero" and b.count != PER_CLIENT and not b.private]
     there |= {"schedule"} if [block.count for block in shared] == [1] else set()  # one model: no bids to go by
     there |= {name for name, word in WORDS.items() if word.by == "doing"}
-    found = {}
+    found: dict[tuple[str, str], Unmet] = {}
     for slot, part, words in words_of(mechanism):
         for word in sorted(words - there):
             lack = Unmet(slot, word_of(part, slot), _reason(word, slots) + withheld.get(word, ""))
