@@ -331,7 +331,8 @@ def clashes(
     for setting in (setting for setting in table if setting in around):
         for word, why in table[setting].items():
             if word in around and word not in WORDS:
-                found[setting, word, ""] = f"{around[setting]}: {f'not with {_shown(word)}: ' * ('.' in word)}{why}"
+                told = "on a network: " if word == "network" else f"not with {_shown(word)}: " if "." in word else ""
+                found[setting, word, ""] = f"{around[setting]}: {told}{why}"
             for slot, part, words in words_of(mechanism):
                 if word in words:
                     does = str(WORDS[word]) if WORDS[word].by == "doing" else f"needs {WORDS[word]}"
