@@ -12,7 +12,7 @@ from typing import Any
 
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 ROLE = re.compile(r":(?:class|func|mod|meth|attr):<code>~?([^<]*)</code>")
-TABLES = re.compile(r"^<!-- (keys|parts|recipes): (\w+) -->$", re.MULTILINE)
+TABLES = re.compile(r"^<!-- (keys|parts|recipes|fits): (\w+) -->$", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
@@ -38,7 +38,7 @@ def _names(entries: Any) -> Iterator[str]:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put in the tables that are made from the code."""
-    makers = {"keys": keys, "parts": parts, "recipes": recipes}
+    makers = {"keys": keys, "parts": parts, "recipes": recipes, "fits": fits}
     return TABLES.sub(lambda found: makers[found[1]](found[2]), markdown)
 
 
@@ -88,6 +88,18 @@ def parts(slot: str) -> str:
         rows.setdefault(told, []).append(f"`{name}`")
     lines = [f"| {', '.join(names)} | {told} |" for told, names in rows.items()]
     return "\n".join(["| name | | options |", "|---|---|---|", *lines])
+
+
+def fits(table: str) -> str:
+    """Return the list of words of parts ("words"), or the settings that do not go together ("settings")."""
+    from hanse.mechanisms.fits import forbidden, listed
+
+    head = "| setting | not with | because |", "|---|---|---|"
+    rows: list[tuple[str, ...]] = [*forbidden()]
+    if table == "words":
+        head = "| word | given by | what it is (what helps) | forbidden by |", "|---|---|---|---|"
+        rows = [*listed()]
+    return "\n".join([*head, *(f"| `{row[0]}` | {' | '.join(_cell(cell) for cell in row[1:])} |" for row in rows)])
 
 
 def recipes(paper: str) -> str:

@@ -24,7 +24,7 @@ from hanse.flower import Keys, speaks, strategy
 from hanse.flower.arrays import Form
 from hanse.learning.by_function import FunctionJudge
 from hanse.learning.coalitions import WORST
-from hanse.mechanisms.demands import ANSWERED, AT_CLIENTS, AT_SERVER
+from hanse.mechanisms.fits import CLIENTS_GIVE, said
 from hanse.mechanisms.registry import PARTS
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import load_run, played_lines
@@ -83,7 +83,7 @@ def worth_of_arrays(w: np.ndarray) -> float:
     [
         ("ditto", {}, "tilts"),
         ("scaffold", {}, "tilts"),
-        ("fedgen", {}, "'fedgen' adds a loss to each batch"),
+        ("fedgen", {}, "'fedgen' needs training that adds a loss"),
         ("pifl", {}, "'gtg'"),
         ("fedsoft", {}, "several models"),
         ("fedavg", {"weigh": "fednova"}, "'fednova'"),
@@ -197,9 +197,12 @@ def test_a_function_says_what_a_coalition_is_worth() -> None:
 
 
 def test_every_part_that_asks_clients_something_is_known() -> None:
-    known = {*ANSWERED, *AT_CLIENTS, *AT_SERVER}
-    asking = {type(make()) for parts in PARTS.values() for make in parts.values() if method_of(make(), "asks")}
-    assert {kind.__name__ for kind in asking if not hasattr(kind(), "of")} <= {kind.__name__ for kind in known}
+    for slot, parts in PARTS.items():
+        for make in parts.values():
+            part = make()
+            if method_of(part, "asks") and not hasattr(part, "of"):
+                needs = frozenset().union(*(said(part, "needs", where) for where in PARTS))
+                assert needs & CLIENTS_GIVE, (slot, part)
 
 
 def test_a_metric_that_says_the_loss_can_be_named() -> None:

@@ -20,8 +20,9 @@ from hanse.core.entry import TOKEN
 from hanse.federation.behaviour import Behaviour
 from hanse.ledger.run_ledger import movements, reading
 from hanse.mechanisms.by_value import ByValue, Paid
+from hanse.mechanisms.fits import WARNS, clashes
 from hanse.reports.audit import audit_run
-from hanse.runs.refusals import paid_by_claims
+from hanse.runs.refusals import on_a_network
 from hanse.runs.replay import replay_books
 from hanse.runs.replay_by_value import replay_by_value
 from hanse.runs.round_record import round_file
@@ -214,4 +215,5 @@ def test_pay_that_goes_by_what_members_say_of_their_samples_is_warned_of(
 
     (asked, honest), (_, lied) = paid(), paid(liar={"clients": [0], "size": 3.0})
     assert (lied[0] > honest[0]) == warned
-    assert bool(paid_by_claims(asked, build(asked).mechanism)) == warned
+    made = build(asked)
+    assert bool(clashes(made.mechanism, on_a_network(made.around), WARNS)) == warned

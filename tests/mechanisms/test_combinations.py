@@ -11,7 +11,8 @@ from rotation import rotating
 import hanse
 from hanse.base.factories import defaults
 from hanse.cli.listing import Combination, combinations
-from hanse.mechanisms.registry import MECHANISMS, PARTS, REASONS
+from hanse.mechanisms.fits import WORDS
+from hanse.mechanisms.registry import MECHANISMS, PARTS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -33,6 +34,7 @@ READS = {
     ("deploy", "own"): {"own"}, ("deploy", "ifca"): {"cluster"}, ("deploy", "one_shot"): {"tier"},
 }  # fmt: skip
 GROUPED = {"shared", "proximal", "fedgen", "tiers", "scaffold", "ditto", "ifca"}
+ONE_MODEL = {"shared", "proximal", "fedgen", "scaffold", "ditto", "ipfl"}  # of the server: no bids to go by
 AGAIN = {
     "median", "trimmed_mean", "geometric_median", "clipped", "krum", "multi_krum", "fltrust", "fedavgm", "fedadam",
     "fedyogi", "fedadagrad",
@@ -55,7 +57,8 @@ NEEDS: dict[tuple[str, str], set[str]] = {
     **{("weigh", w): {"clients"} for w in ("fedamp", "heur_fedamp", "pfedgraph", "fedfomo", "fedsoft", "ipfl")},
     ("value", "first_order_clients"): {"groups"},
     ("value", "group_path"): {"secure"},
-    **{("settle", s): {"clients", "groups", "values"} for s in ("tokens", "server_tokens")},
+    **{("value", v): {"groups"} for v in ("gtg", "mixture", "exact", "monte_carlo", "leave_one_out", "banzhaf")},
+    **{("settle", s): {"clients", "groups", "values", "schedule"} for s in ("tokens", "server_tokens")},
     ("settle", "ipfl"): {"trade"},
     ("settle", "utilities"): {"clients"},
     ("settle", "by_value"): {"values"},
@@ -81,6 +84,7 @@ def lacking(c: Combination) -> set[str]:
     there |= {"values"} if made["value"] else set()
     there |= {"bids"} if made["settle"] in ("tokens", "server_tokens") else set()
     there |= {"groups"} if made["train"] in GROUPED else set()
+    there |= {"schedule"} if made["select"] in ("tiers", "pretrained_tiers") or made["train"] in ONE_MODEL else set()
     there |= {"probabilities"} if made["select"] == "s_fedavg" else set()
     there |= {"trade"} if made["weigh"] == "ipfl" else set()
     found = {need for part in made.items() for need in NEEDS.get(part, set()) - there}
@@ -110,7 +114,7 @@ def hash_of(c: Combination) -> int:
 
 
 def said_of(need: str) -> str:
-    return REASONS.get(need, need)
+    return str(WORDS.get(need, need))
 
 
 def test_every_train_part_says_its_rows() -> None:

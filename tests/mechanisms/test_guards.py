@@ -258,7 +258,7 @@ class NoGives(ValuePart):
 
 
 def test_rows_to_fill_must_be_there() -> None:
-    with pytest.raises(hanse.UserError, match=r"mechanism[.]weigh: Weighs needs rows 'z' to fill"):
+    with pytest.raises(hanse.UserError, match=r"mechanism[.]weigh: Weighs needs rows 'z'"):
         played("no rows to fill")
 
 

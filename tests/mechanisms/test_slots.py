@@ -18,8 +18,9 @@ from hanse.core.part import (
     State,
     TrainPart,
 )
+from hanse.mechanisms.fits import unmet_needs
 from hanse.mechanisms.ipfl import IPFL
-from hanse.mechanisms.registry import MECHANISMS, build_mechanism, unmet_needs
+from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import Scaffold
 from hanse.runs.setup import build, settle_engine
 

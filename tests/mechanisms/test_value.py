@@ -15,7 +15,8 @@ from hanse.base.errors import UserError
 from hanse.core.part import Values, View
 from hanse.games import shapley
 from hanse.learning.blocks import sample_blocks
-from hanse.mechanisms.registry import build_mechanism, unmet_needs
+from hanse.mechanisms.fits import unmet_needs
+from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.observers import valued_otherwise
 from hanse.runs.round import Setup, first_state, play_round
 from hanse.runs.setup import build, settle_engine

@@ -13,10 +13,13 @@ from forging import restamped
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.core.part import Mechanism
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Seats, Table
 from hanse.federation.behaviour import Me, Speed
-from hanse.mechanisms.registry import build_mechanism, refuse_late
+from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.fits import clashes
+from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.staleness import ByStaleness
 from hanse.runs.arrivals import STILL, Flight, Recorded, Training, Underway, Waiting, rebased
 from hanse.runs.checkpoint import Snapshot, load, store
@@ -268,11 +271,13 @@ def test_wrong_settings_are_refused_before_round_0(tmp_path: Path) -> None:
         assert named in line
 
 
+def late(mechanism: Mechanism) -> list[str]:
+    return clashes(mechanism, {"federation.late": "federation.late"})
+
+
 @pytest.mark.parametrize("name", ["tiff", "pifl", "ipfl", "scaffold", "fedfomo"])
 def test_tokens_markets_and_systems_of_one_round_refuse_late_updates(name: str) -> None:
-    found = refuse_late(build_mechanism({"name": name}))
-    assert len(found) >= 1
-    assert all("takes late" in line for line in found)
+    assert late(build_mechanism({"name": name}))
     with pytest.raises(UserError, match=r"federation\.late: 'next'"):
         hanse.run(experiment([1, 1, 1], BUFFERED, mechanism={"name": name}))
 
@@ -281,8 +286,16 @@ def test_tokens_markets_and_systems_of_one_round_refuse_late_updates(name: str) 
 def test_weights_by_this_rounds_draw_refuse_late_updates(weigh: Any) -> None:
     # a late client has the probability 0 in it, and would have all the weight
     mechanism = {"name": "fedavg", "select": "s_fedavg", "weigh": weigh, "value": "exact"}
-    [line] = refuse_late(build_mechanism(mechanism))
-    assert "weighs" in line
+    [line] = late(build_mechanism(mechanism))
+    assert line.startswith("federation.late: mechanism.weigh: ")
+
+
+def test_a_payment_rule_that_says_so_takes_late_updates() -> None:
+    tokens = build_mechanism({"name": "tiff"})
+    assert tokens.settle is not None
+    kind = type("Patient", (type(tokens.settle),), {"accepts": frozenset({"late"})})
+    assert late(replace(tokens, settle=kind())) == []
+    assert late(fedavg()) == []
 
 
 # ---- the rules, and the speeds

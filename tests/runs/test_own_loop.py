@@ -361,7 +361,11 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
         (3, {}, "train.loop: 3: "),
         (nn.Linear, {}, "train.loop: 'Linear': "),
         (lambda model, data: None, {}, "train.loop: '<lambda>': takes (model, data); "),
-        ("user_loops:fit", {"mechanism": "fedprox"}, "train.loop: 'user_loops:fit': takes no penalty"),
+        (
+            "user_loops:fit",
+            {"mechanism": "fedprox"},
+            "train.loop: 'user_loops:fit': mechanism.train: 'proximal' needs ",
+        ),
         ("user_loops:pulled", {"mechanism": "fedgen"}, "train.loop: 'user_loops:pulled': "),
         ("user_loops:fit", {"mechanism": "oort"}, "mechanism.select: 'oort'"),
         ("user_loops:fit", {"train": {"order": "by_class"}}, "train.order: 'by_class': "),

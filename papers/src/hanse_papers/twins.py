@@ -85,6 +85,7 @@ class ShuffledValues(ValuePart):
 
     needs = GTG.needs
     gives = GTG.gives
+    accepts = GTG.accepts
     eps: Weight = 1e-4
     stop: Literal["every", "mean"] = "every"
 

@@ -117,7 +117,8 @@ def list_(
 
     These are the names that an experiment's file may use. Give a mechanism's name to see which parts can replace its
     own, and why others do not fit. Give any other name to see its options. Give a kind, such as 'partitions' or
-    'data.partition', to see the options of all its names. Give a section, such as 'data', to see its keys.
+    'data.partition', to see the options of all its names. Give a section, such as 'data', to see its keys, or 'words'
+    to see what parts and settings may need and forbid.
 
     Examples:
         hanse list
@@ -125,6 +126,7 @@ def list_(
         hanse list attacker
         hanse list partitions
         hanse list data
+        hanse list words
     """
     from hanse.cli.listing import combination_table, name_table, tables
     from hanse.mechanisms.registry import MECHANISMS

@@ -17,7 +17,8 @@ from hanse.data.choices import PARTITIONS, SOURCE_KINDS
 from hanse.federation.policy import POLICIES
 from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.models import MODELS
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, unmet_needs, word_of
+from hanse.mechanisms.fits import forbidden, listed, unmet_needs
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, word_of
 from hanse.runs.config import Experiment
 
 
@@ -87,6 +88,8 @@ def tables(name: str) -> list[RichTable]:
     Raises:
         UserError: nothing has this name.
     """
+    if name == "words":
+        return word_tables()
     kind = {key: field.annotation for key, field in Experiment.model_fields.items()}.get(name)
     # the keys of a mechanism are its options and parts
     if name == "mechanism" or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
@@ -98,6 +101,16 @@ def tables(name: str) -> list[RichTable]:
         default = "must be given" if field.is_required() else "" if usual is None else repr(usual)
         found.add_row(key, default, field.description or meaning.get(key, ""), end_section=True)
     return [found, option_table(name)] if any(name in _words(key) for key in _with_options()) else [found]
+
+
+def word_tables() -> list[RichTable]:
+    """Return the words by which parts and settings fit or do not, and which settings do not go together."""
+    words = RichTable("word", "given by", "what it is (what helps)", "forbidden by", title="words of parts")
+    settings = RichTable("setting", "not with", "because", title="settings that do not go together")
+    for table, rows in ((words, listed()), (settings, forbidden())):
+        for row in rows:
+            table.add_row(*row, end_section=True)
+    return [words, settings]
 
 
 def documented(make: Any) -> tuple[list[str], dict[str, str]]:

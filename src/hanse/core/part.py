@@ -640,12 +640,14 @@ class Size:
         seats: how many of them train in a round, at most.
         updates: the fewest updates that a round may get. It is below ``seats`` if rounds may end early.
         rounds: how many rounds are planned.
+        one_model: whether clients train one shared model, so that a round's updates are one group.
     """
 
     clients: int
     seats: int
     updates: int
     rounds: int
+    one_model: bool = False
 
 
 class Most(NamedTuple):
@@ -668,12 +670,14 @@ class Part(Protocol):
     (:func:`by_slot`).
 
     Attributes:
-        needs: what the part requires, such as "validation", "values" or "groups". Two of these concern training. A part
-            needs "penalty" if its seats have pulls or tilts, which a client's own training loop must add to the loss.
-            It needs "sgd" if it relies on SGD's number of steps or on ``train.lr``.
-        gives: what the part provides to others, and optional inputs that it supports: "again" (aggregates that are
-            functions of a group's rows), "parted" (aggregates whose :attr:`Aggregate.along` is known), "late" (updates
-            of earlier rounds), "sums" (a server that sees only sums over groups).
+        needs: what the part requires, such as "validation", "values" or "groups": words of the list that ``hanse list
+            words`` prints (:mod:`hanse.mechanisms.fits`). Some concern training and clients. A part needs "penalty" if
+            its seats have pulls or tilts, which a client's own training loop must add to the loss. It needs "sgd" if it
+            relies on SGD's number of steps or on ``train.lr``, and "scores" if it asks clients what models are worth.
+        gives: the needs of others that the part meets.
+        accepts: what the part can take beyond the usual: "again" (aggregates that are functions of a group's rows),
+            "parted" (aggregates whose :attr:`Aggregate.along` is known), "late" (updates of earlier rounds), "sums" (a
+            server that sees only sums over groups).
         reads: the blocks of rows that the part's seats or its mix read.
         fills: the blocks whose rows the part's ``weigh`` returns.
 
@@ -690,6 +694,7 @@ class Part(Protocol):
 
     needs: ClassVar[Named] = frozenset()
     gives: ClassVar[Named] = frozenset()
+    accepts: ClassVar[Named] = frozenset()
     reads: ClassVar[Named] = frozenset()
     fills: ClassVar[Named] = frozenset()
 
@@ -825,7 +830,7 @@ class WeighPart(Part, Protocol):
 
 
 class ValuePart(Part, Protocol):
-    """Values each update. A part that ``gives`` "again" can value aggregates of any kind."""
+    """Values each update. A part that ``accepts`` "again" can value aggregates of any kind."""
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return one value per seat, and the next state. Not called in a round without updates."""

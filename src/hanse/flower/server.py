@@ -40,14 +40,15 @@ from hanse.flower.operator_key import signing_key
 from hanse.flower.parent_process import end_with_parent
 from hanse.flower.receipts import Letters, Teller
 from hanse.flower.witnesses import Shown
+from hanse.learning.loop import LOOP
 from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
+from hanse.mechanisms.fits import clashes
 from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
 from hanse.runs.guards import completed
-from hanse.runs.refusals import loop_lacks
 
 OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
 
@@ -230,8 +231,8 @@ def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
     alike = _alike(own)
 
     def check(said: Hello | Member) -> str | None:
-        lack = loop_lacks(mechanism, said.loop)
-        return alike(said) if lack is None else f"its training loop {lack}"
+        around = {} if said.loop is None else {"train.loop": LOOP, f"train.loop/{said.loop}": LOOP}
+        return next(iter(clashes(mechanism, around)), None) or alike(said)
 
     return check
 

@@ -34,8 +34,8 @@ from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.learning.metrics import readings_of
 from hanse.runs.config import read_file
-from hanse.runs.idle import idle
 from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
+from hanse.runs.refusals import idle
 
 TABLE = "table.csv"
 Row = dict[str, Any]

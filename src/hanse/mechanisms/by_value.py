@@ -66,8 +66,8 @@ class ByValue(SettlePart):
         0
     """
 
-    needs = frozenset({"values"})
-    gives = frozenset({"sums"})
+    needs = frozenset({"values", "weights"})
+    accepts = frozenset({"sums"})
     rate: Tokens = 10.0
     stake: Tokens = 1.0
     pays_when: Literal["always", "sure"] = "always"

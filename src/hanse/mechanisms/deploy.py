@@ -14,7 +14,7 @@ from hanse.core.part import Deployment, DeployPart, State, View
 class ServerModel(DeployPart):
     """Every client holds its home row, the model from which it would start next. An empty slot does the same."""
 
-    gives = frozenset({"sums"})
+    accepts = frozenset({"sums"})
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return the home rows ``[N]`` of the new table."""

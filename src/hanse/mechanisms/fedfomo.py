@@ -103,7 +103,7 @@ class FedFomo(TrainPart, WeighPart):
         4
     """
 
-    needs = by_slot(train={"clients"}, weigh={"clients", "client_validation"})
+    needs = by_slot(train={"clients", "scores"}, weigh={"clients", "client_validation", "scores"})
     reads = by_slot(weigh={"model"})
     fills = by_slot(weigh={"model"})
     models: Positive = 6
@@ -117,7 +117,7 @@ class FedFomo(TrainPart, WeighPart):
     def __post_init__(self) -> None:
         """Drop the need for validation shares if losses are measured on the training data."""
         if self.share == "train":
-            object.__setattr__(self, "needs", by_slot(train={"clients"}, weigh={"clients"}))
+            object.__setattr__(self, "needs", by_slot(train={"clients", "scores"}, weigh={"clients", "scores"}))
 
     def init(self, context: Context) -> State:
         """Return affinities of 0: ``affinity [N, N]`` sums up what each client gained from each other client."""

@@ -61,7 +61,7 @@ class FedGen(TrainPart):
         'generator'
     """
 
-    needs = frozenset({"head"})
+    needs = frozenset({"head", "labels"})
     gives = frozenset({"groups"})
     # names of their own: an option of a mechanism carries over to a replaced part that has one of the same name
     generative_alpha: Weight = 10.0

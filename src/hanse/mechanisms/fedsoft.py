@@ -76,7 +76,7 @@ class FedSoft(TrainPart, WeighPart):
         (4, 6)
     """
 
-    needs = by_slot(train={"clients", "penalty"}, weigh={"clients"})
+    needs = by_slot(train={"clients", "penalty", "samples"}, weigh={"clients", "samples"})
     reads = by_slot(train=CENTRES, weigh=CENTRES | {"model"})
     fills = by_slot(weigh=CENTRES)
     clusters: Clusters = 2

@@ -43,7 +43,7 @@ class IFCA(TrainPart, DeployPart):
         (4,)
     """
 
-    needs = frozenset({"clients"})
+    needs = frozenset({"clients", "scores"})
     gives = by_slot(train={"groups"})
     reads = by_slot(deploy={"cluster"})
     clusters: Clusters = 2

@@ -272,7 +272,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         4
     """
 
-    needs = by_slot(select={"clients", "trade"}, train={"clients", "penalty"}, weigh={"clients"}, settle={"trade"})
+    needs = by_slot(
+        select={"clients", "trade", "bills"},
+        train={"clients", "penalty", "bills"},
+        weigh={"clients", "bills"},
+        settle={"trade", "bills"},
+    )
     gives = by_slot(weigh={"trade"})
     reads = by_slot(train={"centre"}, weigh={"model", "centre", "initial"}, settle={"centre"})
     fills = by_slot(weigh={"centre", "best"})
@@ -299,7 +304,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self.mu is None:  # eq. (7): lambda / (2 eta) |theta - centre|^2
             object.__setattr__(self, "mu", self.lam / self.eta)
         if self.evidence is not None:
-            needs = {**self.needs, "weigh": {"clients", "client_validation"}}
+            needs = {**self.needs, "weigh": self.needs["weigh"] | {"client_validation"}}
             object.__setattr__(self, "needs", by_slot(**needs))
         if self.related is not None and self.distance != "cosine":
             raise UserError(f"related: {self.related:g}: needs distance = 'cosine'; must be 'none'")

@@ -60,7 +60,7 @@ from hanse.mechanisms.weigh import BySamples
 
 Price = Annotated[float, Field(ge=1e-6, le=1e9)]
 SCHEDULED = frozenset({"clients", "values", "bids"})
-VALUED = frozenset({"clients", "groups", "values"})
+VALUED = frozenset({"clients", "groups", "values", "schedule"})
 QUESTION = "tier accuracy"
 
 
@@ -189,6 +189,7 @@ class Tiers(SelectPart):
     """
 
     needs = SCHEDULED
+    gives = frozenset({"schedule"})
     by_contribution: Count = 8
     at_random: Count = 2
     contribution: Literal["last", "mean"] = "last"
@@ -287,7 +288,8 @@ class PretrainedTiers(SelectPart):
         contribution: "last" or "mean".
     """
 
-    needs = SCHEDULED | frozenset({"validation"})
+    needs = SCHEDULED | {"validation", "server_classes"}
+    gives = frozenset({"schedule"})
     rounds: Positive = 1
     rho: Positive | None = None
     by_contribution: Count = 8
@@ -396,7 +398,7 @@ class TokenManager(SettlePart):
         True
     """
 
-    needs = VALUED
+    needs = VALUED | {"answers", "scores"}
     gives = frozenset({"bids"})
     price: Price = 1.0
     eta: Share = 0.5
@@ -705,7 +707,7 @@ class Tokens(TokenManager):
 class ServerTokens(TokenManager):
     """TIFF's token manager (Han et al. 2022), which PI-FL extends: accuracies come from the server's validation set."""
 
-    needs = VALUED | frozenset({"validation"})
+    needs = VALUED | {"answers", "validation"}
 
     def accuracies(self, view: View, state: State) -> dict[int, float]:
         """Return each tier's accuracy on the server's validation set."""
@@ -837,6 +839,7 @@ class OneShot(DeployPart):
         normalised: whether the weights are scaled to sum to 1. If not, they are as printed (papers.md P4).
     """
 
+    needs = frozenset({"scores"})
     reads = frozenset({"tier"})
     share: Literal["validation", "train", "test"] = "validation"
     normalised: bool = True

@@ -1,9 +1,8 @@
-"""Finds mechanisms and parts by name or import path, and checks that they fit together.
+"""Finds mechanisms and parts by name or import path.
 
-:func:`build_mechanism` turns the ``[mechanism]`` table of an experiment into a :class:`hanse.core.part.Mechanism`.
-:func:`unmet_needs` and :func:`refuse_late` then say, before round 0, what cannot work and why. Register a new part or
-mechanism by a line in ``PARTS`` or ``PUBLISHED``. Your own needs no line: an import path (``"package.module:Name"``)
-works like a name.
+:func:`build_mechanism` turns the ``[mechanism]`` table of an experiment into a :class:`hanse.core.part.Mechanism`;
+whether its parts fit together, :mod:`hanse.mechanisms.fits` says. Register a new part or mechanism by a line in
+``PARTS`` or ``PUBLISHED``. Your own needs no line: an import path (``"package.module:Name"``) works like a name.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from hanse.base.errors import UserError, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.base.files import table as table_in
 from hanse.core.calling import method_of
-from hanse.core.mixing import writers
-from hanse.core.part import GROUPS, AggregatePart, Kind, Mechanism, Part, SettlePart, Size, in_slots
+from hanse.core.part import AggregatePart, Kind, Mechanism, Part, in_slots
 from hanse.mechanisms import baselines, deploy, robust, select, server_steps, train, value, weigh
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.cfl import CFL, cfl
@@ -144,30 +142,6 @@ def word_of(part: object, slot: str) -> str:
             if make is type(part):
                 return f"'{name}'"
     return type(part).__name__
-
-
-# what each need is, in words that end a line "... needs"
-REASONS = {
-    "bids": "an auction that clients bid at (mechanism.settle = 'tokens' or 'server_tokens')",
-    "validation": "a validation set at the server (data.validation > 0)",
-    "values": "a value part (mechanism.value) that says what each update was worth",
-    "probabilities": "a selector that draws at random and hands on its probabilities (mechanism.select = 's_fedavg')",
-    "groups": "groups of several seats with one target row; here every client trains a row of its own",
-    "clients": "several clients; with data.partition = 'pooled' there is one ('centralised' trains it)",
-    "head": "a classifier that ends in a linear layer, whose input the generator makes",
-    "client_validation": "a validation share at each client (data.client_validation > 0)",
-    "trade": "a market of models (mechanism.weigh = 'ipfl')",
-    "root": "a root set at the server, for itself to train on (data.root > 0)",
-    "pooled": "all data at one client (data.partition = 'pooled')",
-    "secure": "sums of groups of updates in the place of single ones (federation.secure)",
-    "noise": "clients that say how much noise their updates have (federation.private without federation.secure or "
-    "late updates)",
-    "losses": "each client's training loss",
-}
-
-# what only some training loops, apps or models lack: :mod:`hanse.mechanisms.demands` looks at the first two, and
-# :func:`hanse.runs.refusals.no_slope` at the third
-CHECKED_APART = frozenset({"penalty", "sgd", "slope"})
 
 
 def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable[..., Any]) -> dict[str, Any]:
@@ -359,13 +333,6 @@ def is_rule(option: Any) -> bool:
     return hasattr(option, "aggregate")
 
 
-def rules(part: Any) -> Iterator[Any]:
-    """Yield a weigh part and the rules that it wraps, from the outside in."""
-    while part is not None:
-        yield part
-        part = of if is_rule(of := getattr(part, "of", None)) else None
-
-
 # the methods that the part in a slot must have; of those for weigh, one is enough
 METHODS = {
     "select": ("select",),
@@ -396,7 +363,7 @@ def _no_part(mechanism: Mechanism) -> list[str]:
 
 def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     """Yield what is wrong with a part's declarations: wrong types, unknown slots, misspelt methods."""
-    for name in ("needs", "gives", "reads", "fills"):
+    for name in ("needs", "gives", "accepts", "reads", "fills"):
         said: Any = getattr(part, name, frozenset())
         by_slot = said if isinstance(said, Mapping) else {slot: said}
         for where, names in by_slot.items():
@@ -404,6 +371,8 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
                 yield f"{name}: there is no slot '{where}'{nearest(str(where), SLOTS)}"
             if not isinstance(names, frozenset | set) or not all(isinstance(one, str) for one in names):
                 yield f"{name}: {names!r}: must be a set of names, as in frozenset({{'values'}}), or one for each slot"
+    if accepted := in_slots(getattr(part, "gives", frozenset()), [slot]) & {"again", "parted", "late", "sums"}:
+        yield f"gives: {sorted(accepted)}: is something that a part accepts: accepts = {set(accepted)}"
     if in_slots(getattr(part, "fills", frozenset()), [slot]) and method_of(part, "weigh") is None:
         yield "fills: needs a method 'weigh' that makes these rows"
     wrong = misspelt(type(part), [*(name for names in METHODS.values() for name in names), *OTHER_METHODS])
@@ -417,161 +386,3 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
             tuple(blocks())
         except ValueError as refused:
             yield str(refused)
-
-
-@dataclass(frozen=True)
-class Unmet:
-    """Something that a part needs and does not get.
-
-    Attributes:
-        slot: the slot.
-        part: what the experiment's file calls the part.
-        reason: what the part needs, in words that complete the sentence "The part needs ...".
-    """
-
-    slot: str
-    part: str
-    reason: str
-
-    @property
-    def line(self) -> str:
-        """The whole line, as a user sees it."""
-        return f"mechanism.{self.slot}: {self.part} needs {self.reason}"
-
-
-def unmet_needs(mechanism: Mechanism, given: frozenset[str]) -> list[Unmet]:
-    """Return what the parts of a mechanism need and do not get.
-
-    There are four kinds: needs that neither the experiment nor another part meets; rows that a part reads or fills and
-    that the train part does not lay out; rows that the train part reads and no part fills; and a value part that cannot
-    judge the rule in the weigh slot.
-
-    Args:
-        mechanism: the mechanism.
-        given: the needs that the experiment meets, such as "validation" or "clients" (see ``REASONS``).
-    """
-    slots = mechanism.slots()
-    there = (given | CHECKED_APART).union(*(in_slots(part.gives, [slot]) for slot, part in slots.items()))
-    found = [
-        Unmet(slot, word_of(part, slot), _missing(need, slots))
-        for slot, part in slots.items()
-        for need in sorted(in_slots(part.needs, [slot]) - there)
-    ]
-    found += _not_taken(mechanism)
-    laid = {block.name for block in mechanism.train.blocks()}
-    for slot, part in slots.items():
-        named = in_slots(part.fills, [slot]) - {GROUPS}
-        if named - in_slots(part.reads, [slot]) and not named & laid:
-            named -= in_slots(part.reads, [slot])
-            rows = "', '".join(sorted(named))
-            found.append(
-                Unmet(slot, word_of(part, slot), f"rows '{rows}' to fill ({_parts_with('train', min(named))})")
-            )
-        for name in sorted(in_slots(part.reads, [slot]) - laid):
-            found.append(Unmet(slot, word_of(part, slot), f"rows '{name}' ({_parts_with('train', name)})"))
-    filled = frozenset[str]().union(*(in_slots(p.fills, mechanism.standing(p)) for p in writers(mechanism).values()))
-    for name in sorted((in_slots(mechanism.train.reads, ["train"]) & laid) - filled):
-        reason = f"rows '{name}' that are made anew ({_parts_with('weigh', name)})"
-        found.append(Unmet("train", word_of(mechanism.train, "train"), reason))
-    # a part in several slots says everything several times: keep the first of each
-    return list({(lack.part, lack.reason): lack for lack in reversed(found)}.values())[::-1]
-
-
-def _not_taken(mechanism: Mechanism) -> list[Unmet]:
-    """Return that the value part cannot judge an aggregate of the kind "again", if that is so."""
-    weigh, value = mechanism.weigh, mechanism.value
-    if value is None or getattr(weigh, "kind", "affine") != "again" or method_of(weigh, "aggregate") is None:
-        return []
-    gives = in_slots(value.gives, ["value"])
-    if "again" in gives or ("parted" in gives and getattr(weigh, "parted", False)):
-        return []
-    rule, of_game = (
-        word_of(weigh, "weigh"),
-        " of game 'average'" if getattr(value, "game", "average") != "average" else "",
-    )
-    reason = (
-        f"a weighted average of the updates (a part without it says gives = {{'again'}}); {rule} in mechanism.weigh is "
-        "applied again to the updates of each coalition, and its row is no such mean "
-        f"('exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf'{of_game} go with it)"
-    )
-    return [Unmet("value", word_of(value, "value"), reason)]
-
-
-def refuse_late(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that cannot take updates of earlier rounds.
-
-    Three kinds of parts cannot: parts that pay for updates, systems that compute rows from what they sent in the same
-    round, and weights by this round's drawing probabilities, which late clients do not have. A part that ``gives``
-    "late" is not refused.
-    """
-    found = []
-    for slot, part in mechanism.parts().items():
-        standing = mechanism.standing(part)
-        pays = "settle" in standing or SettlePart in type(part).__mro__
-        makes = "train" in standing and in_slots(part.fills, standing)
-        draws = "weigh" in standing and "probabilities" in in_slots(part.needs, standing)
-        if (pays or makes or draws) and "late" not in in_slots(part.gives, standing):
-            why = "makes rows from this round's" if makes else "weighs by the probabilities of this round's draw"
-            why = "pays for updates in the round in which they were ordered" if pays else why
-            found.append(f"mechanism.{slot}: {word_of(part, slot)} {why}, and does not say that it takes late ones")
-    return found
-
-
-def refuse_sums(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that needs single updates although the server sees only sums of groups of them.
-
-    A part that does not need single updates ``gives`` "sums".
-    """
-    found = []
-    for slot, part in mechanism.parts().items():
-        if "sums" not in in_slots(part.gives, mechanism.standing(part)):
-            gives: dict[str, Any] = {name: getattr(make, "gives", frozenset()) for name, make in PARTS[slot].items()}
-            fitting = sorted(name for name, given in gives.items() if "sums" in in_slots(given, [slot]))
-            found.append(
-                f"mechanism.{slot}: {word_of(part, slot)} needs single updates, or does not say that sums of groups "
-                f"are enough; allowed: {', '.join(fitting)}"
-            )
-    return found
-
-
-def unfit(mechanism: Mechanism, size: Size) -> list[str]:
-    """Return the objections of a mechanism's parts, and of the rules that they wrap, to a run of this size."""
-    found = list[str]()
-    for slot, part in mechanism.parts().items():
-        for one in rules(part):
-            said: Any = () if (method := method_of(one, "unfit")) is None else method(size)
-            if not (isinstance(said, list | tuple) and all(isinstance(line, str) for line in said)):
-                raise UserError(
-                    f"mechanism.{slot}: {type(one).__name__}: its unfit returned {said!r}: must be a list of lines"
-                )
-            found += (line.replace(f": {type(one).__name__}", f": {word_of(one, slot)}", 1) for line in said)
-    return found
-
-
-# by need, the slot whose part gives it
-GIVEN_BY = {"values": "value", "bids": "settle", "trade": "weigh", "groups": "train"}
-
-
-def _missing(need: str, slots: Mapping[str, Part]) -> str:
-    """Return what a part lacks, in words for the user.
-
-    If a part of the user's own stands in the slot from which the need is usually met, the line says that it does not
-    give it.
-    """
-    if need not in REASONS:
-        return f"'{need}', which nothing gives{nearest(need, REASONS)}"
-    slot = GIVEN_BY.get(need, "")
-    if slot in slots and not type(slots[slot]).__module__.startswith("hanse."):
-        return f"'{need}', and {type(slots[slot]).__name__} in mechanism.{slot} does not say that it gives it"
-    return REASONS[need]
-
-
-def _parts_with(slot: str, name: str) -> str:
-    """Return in words which built-in parts have a block: those that lay it out (slot train) or fill it (slot weigh)."""
-    found = []
-    for known, make in PARTS[slot].items():
-        part = make()
-        has = {b.name for b in part.blocks()} if slot == "train" else in_slots(part.fills, [slot]) - {GROUPS}
-        if name in has:
-            found.append(f"'{known}'")
-    return f"mechanism.{slot} = {' or '.join(found)}" if found else f"no part of mechanism.{slot} has them"

@@ -98,7 +98,7 @@ class Everyone(SelectPart):
     """Every client that is present trains."""
 
     needs = CLIENTS
-    gives = SUMS
+    accepts = SUMS
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return all present clients."""
@@ -117,7 +117,7 @@ class Uniform(SelectPart):
     """FedAvg's selection: ``clients_per_round`` of the present clients, uniformly at random without replacement."""
 
     needs = CLIENTS
-    gives = SUMS
+    accepts = SUMS
     clients_per_round: Positive = 10
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
@@ -131,7 +131,7 @@ class RoundRobin(SelectPart):
     """Repeats blocks of a random order, so all clients train equally often."""
 
     needs = CLIENTS
-    gives = SUMS
+    accepts = SUMS
     clients_per_round: Positive = 10
 
     def init(self, context: Context) -> State:
@@ -298,7 +298,7 @@ class ByValue(SelectPart):
     """
 
     needs = VALUES
-    gives = SUMS
+    accepts = SUMS
     clients_per_round: Positive = 10
     averaging: Averaging = "mean"
     start: Start = "first"
@@ -420,7 +420,8 @@ class SFedAvg(SelectPart):
     """
 
     needs = VALUES
-    gives = SUMS | {"probabilities"}
+    gives = frozenset({"probabilities"})
+    accepts = SUMS
     clients_per_round: Positive = 10
     alpha: Share = 0.75
     beta: Weight = 0.25
@@ -503,7 +504,7 @@ class PowerOfChoice(SelectPart):
         4
     """
 
-    needs = CLIENTS
+    needs = CLIENTS | {"scores"}
     clients_per_round: Positive = 10
     decay: Annotated[float, Field(gt=0, le=1)] = 0.9
     score_samples: Positive | None = None

@@ -316,7 +316,7 @@ class QFedAvg(AggregatePart):
         lipschitz: the paper's L. None: 1 divided by the clients' learning rate.
     """
 
-    needs = GROUPED | {"sgd"}
+    needs = GROUPED | {"sgd", "scores"}
     q: Weight = 1.0
     lipschitz: Rate | None = None
 

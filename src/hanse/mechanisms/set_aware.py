@@ -174,7 +174,7 @@ class SetAware(SelectPart):
         4
     """
 
-    needs = VALUES | {"validation"}
+    needs = VALUES | {"validation", "server_classes"}
     clients_per_round: Positive = 10
     emphasis: Weight = 1.0
     rest: Weight = 0.02

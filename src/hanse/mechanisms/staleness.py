@@ -40,7 +40,7 @@ class ByStaleness(AggregatePart):
     """
 
     needs = GROUPED
-    gives = frozenset({"late"})
+    accepts = frozenset({"late"})
     rule: Literal["fedbuff", "constant", "polynomial", "hinge"] = "fedbuff"
     rate: Rate = 1.0
     a: Rate = 0.5

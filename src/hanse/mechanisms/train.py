@@ -50,7 +50,8 @@ def units(rows: Ints, size: int) -> Floats:
 class SharedModel(TrainPart):
     """FedAvg: there is one row "server". Every client starts from it and minimises its own loss."""
 
-    gives = frozenset({"groups", "sums"})
+    gives = frozenset({"groups"})
+    accepts = frozenset({"sums"})
 
     def blocks(self) -> Sequence[Block]:
         """Return the single row "server"."""

@@ -55,7 +55,6 @@ Utility = Annotated[str, AfterValidator(_utility)]
 MOST_CHECKED = 8  # seats of a group for which exact values are computed as a check, which takes 2^n models
 VALIDATION = frozenset({"validation"})
 GIVES = frozenset({"values"})
-OF_ANY = GIVES | {"again"}  # values under any rule, since coalitions' aggregates are made again
 
 
 @dataclass(frozen=True)
@@ -171,15 +170,16 @@ class GameValue(ValuePart):
         (4,)
     """
 
-    needs = VALIDATION
-    gives = OF_ANY
+    needs = VALIDATION | {"groups"}  # alone in a group, an update has nothing to share
+    gives = GIVES
+    accepts = frozenset({"again"})  # coalitions' aggregates are made again
     utility: Utility = field(default="loss", kw_only=True)
     game: mixture.Game = field(default="average", kw_only=True)
 
     def __post_init__(self) -> None:
         """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is not a sum."""
         if self.game == "increment":
-            object.__setattr__(self, "gives", GIVES)
+            object.__setattr__(self, "accepts", frozenset())
 
     def measure(self) -> Measure:
         """Return what a value of this part is called and means, for reports."""
@@ -443,7 +443,7 @@ class Mixture(GameValue):
         check: also compute the exact values, for groups of at most 8 seats.
     """
 
-    gives = GIVES  # the surrogate is one of mixtures
+    accepts = frozenset()  # the surrogate is one of mixtures
     budget: Positive | None = None
     semivalue: Literal["shapley", "banzhaf", "beta"] = "shapley"
     alpha: Annotated[float, Field(ge=0.01, le=100)] | None = None
@@ -577,17 +577,30 @@ class MonteCarlo(GameValue):
         return Solved(found.values, _along(found, game), _known(found.standard_errors))
 
 
-def few_enough(n: int) -> None:
-    """Raise UserError if a group of ``n`` updates is too large to evaluate all of its coalitions."""
-    if n > shapley.MAX_EXACT_PLAYERS:
-        raise UserError(
+class _AllCoalitions(GameValue):
+    """Evaluates all 2^m coalitions of a group, which must be small."""
+
+    def unfit(self, size: Size) -> Sequence[str]:
+        """Return a line if a round's updates of one model are too many."""
+        return self._too_many(size.seats) if size.one_model else ()
+
+    def _too_many(self, n: int) -> Sequence[str]:
+        """Return a line if a group of ``n`` updates is too large."""
+        if n <= shapley.MAX_EXACT_PLAYERS:
+            return ()
+        return [
             f"mechanism.value: all coalitions of {n} updates are 2**{n} models; allowed: at most "
             f"{shapley.MAX_EXACT_PLAYERS} updates, or 'mixture', 'monte_carlo' or 'gtg'"
-        )
+        ]
+
+    def _check(self, n: int) -> None:
+        """Raise UserError if a group of ``n`` updates is too large."""
+        if lines := self._too_many(n):
+            raise UserError(*lines)
 
 
 @dataclass(frozen=True)
-class Exact(GameValue):
+class Exact(_AllCoalitions):
     """The exact Shapley value, over all 2^m coalitions of a group."""
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
@@ -598,7 +611,7 @@ class Exact(GameValue):
             n: number of players.
             view: the round; not read here.
         """
-        few_enough(n)
+        self._check(n)
         values = shapley.exact(game, n)
         return Solved(values, _by_block(shapley.shapley_from_table, game))
 
@@ -642,7 +655,7 @@ class LeaveOneOut(GameValue):
 
 
 @dataclass(frozen=True)
-class Banzhaf(GameValue):
+class Banzhaf(_AllCoalitions):
     """The exact Banzhaf value: the mean marginal utility over all coalitions of the others, from 2^m models."""
 
     def measure(self) -> Measure:
@@ -657,7 +670,7 @@ class Banzhaf(GameValue):
             n: number of players.
             view: the round; not read here.
         """
-        few_enough(n)
+        self._check(n)
         values = shapley.banzhaf(game, n)
         return Solved(values, _by_block(shapley.banzhaf_from_table, game))
 
@@ -673,7 +686,7 @@ class FirstOrder(ValuePart):
             the origin of the parameters.
     """
 
-    needs = VALIDATION | {"slope"}
+    needs = VALIDATION | {"slope", "server_gradient"}
     gives = GIVES
     normalised: bool = True
 
@@ -729,8 +742,8 @@ class FirstOrderAtClients(ValuePart):
             "first_order" replaces it before the run, and ``config.toml`` records that.
     """
 
-    needs = frozenset({"groups"})
-    gives = frozenset({"values"})
+    needs = frozenset({"groups", "gradients"})
+    gives = GIVES
     normalised: bool = True
     share: Literal["train", "validation"] = "train"
     samples: Positive | None = 64
@@ -920,7 +933,8 @@ class Path(ValuePart):
     """
 
     needs = VALIDATION | {"slope"}
-    gives = GIVES | {"parted"}
+    gives = GIVES
+    accepts = frozenset({"parted"})
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
     novel: bool = False
     utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)
@@ -1052,7 +1066,8 @@ class GroupPath(ValuePart):
     """
 
     needs = VALIDATION | {"secure", "slope"}
-    gives = GIVES | {"sums"}
+    gives = GIVES
+    accepts = frozenset({"sums"})
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
     prior: Annotated[float, Field(ge=1e-6, le=1e6)] = group_sums.PRIOR
     utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)

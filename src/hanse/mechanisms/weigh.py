@@ -56,7 +56,8 @@ class BySamples(AggregatePart):
     """FedAvg's average: weights in proportion to the reported numbers of samples (McMahan et al. 2017)."""
 
     kind = "average"
-    gives = frozenset({"sums"})
+    needs = frozenset({"sizes"})
+    accepts = frozenset({"sums"})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the sample shares ``[m]``."""

@@ -15,7 +15,6 @@ from hanse.base.errors import UserError
 from hanse.base.wings import Names, absent
 from hanse.core.port import Federation
 from hanse.core.table import Ints
-from hanse.federation.behaviour import Behaviour
 from hanse.learning.job import Problem
 from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
@@ -48,16 +47,6 @@ class Guard:
 
     def settle(self, sizes: Ints | None) -> None:
         """Read the options, for clients with so many samples ``[N]`` (None: not known). Raises UserError."""
-
-    def unfit(self, problem: Problem, acting: Mapping[str, Behaviour | None], lacks: str | None) -> list[str]:
-        """Return a line for each setting that does not go with the key, whose own options may be wrong.
-
-        Args:
-            problem: the model and its loss.
-            acting: the behaviours by name. None stands for a behaviour that was already refused.
-            lacks: what the mechanism requires of training and a plain loop lacks. None: nothing.
-        """
-        return []
 
     def trains(self, problem: Problem, loop: Loop | None) -> Loop | None:
         """Return the training loop; None: hanse's training is used. Raises UserError."""

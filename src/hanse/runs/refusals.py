@@ -1,9 +1,10 @@
 """Refuses, before round 0, settings of an experiment that do not fit together.
 
-Each function looks for one kind of mistake and returns a line for each one found: the setting, its value and what is
-allowed. To refuse one more thing, add a function like these. Call it in :func:`misfits`, or in :mod:`hanse.runs.setup`
-if it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config` (for data:
-:mod:`hanse.data.spec`). What a part cannot do is refused by its ``needs`` and ``unfit``.
+What goes with what is in the list of :mod:`hanse.mechanisms.fits`: :func:`surroundings` says which of its words an
+experiment has. Each other function here looks at numbers, or at the data and the model, and returns a line for each
+mistake: the setting, its value and what is allowed. Call a new one in :func:`misfits`, or in :mod:`hanse.runs.setup` if
+it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config` (for data:
+:mod:`hanse.data.spec`).
 """
 
 from __future__ import annotations
@@ -14,29 +15,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from torch import nn
 
 from hanse.base.errors import RAISED, UserError
-from hanse.core.calling import method_of
 from hanse.core.part import Mechanism, Size, in_slots
 from hanse.data import FederatedData, Samples
 from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.federated import RemoteData
-from hanse.federation.behaviour import Behaviour
+from hanse.federation.behaviour import Attacker, Behaviour, Joiner, Leaver
 from hanse.federation.local import server_sets
 from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
+from hanse.learning.generator import why_no_head
 from hanse.learning.job import Problem, smallest_batch
-from hanse.learning.loop import WITH_PENALTY, Loop
+from hanse.learning.loop import Loop
 from hanse.learning.losses import OF_CLASSES
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
-from hanse.mechanisms.by_value import ByValue
-from hanse.mechanisms.registry import REASONS, refuse_late, refuse_sums, rules, unfit, word_of
-from hanse.mechanisms.train import SharedModel
-from hanse.mechanisms.value import Banzhaf, Exact, few_enough
-from hanse.mechanisms.weigh import BySamples
+from hanse.mechanisms.fits import IDLE, clashes, said, unfit, without, words_of
+from hanse.mechanisms.mechanism_table import without_effect
+from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
@@ -44,32 +44,147 @@ _ONE = 1e-4  # how far the sum of probabilities may be from 1
 
 
 def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
-    """Return a line for each setting that does not fit the data, the mechanism or another setting."""
+    """Return a line for each number that does not fit the data, the mechanism or another number."""
     seats = mechanism.most_seats(data.num_clients)
     return [
-        *not_remembered(experiment, data, mechanism),
         *no_utility(data, problem, mechanism),
         *too_few(experiment, seats),
         *lone_samples(experiment, problem),
         *too_many_testers(experiment, data.num_clients),
-        *too_many_coalitions(mechanism, seats),
         *by_size(experiment, mechanism, data)[1],
-        *unfit_late(experiment, mechanism),
-        *unfit_sums(experiment, mechanism, seats),
-        *no_bonds(experiment),
-        *not_kept(experiment),
+        *too_large_groups(experiment, seats),
+        *unpayable_bonds(experiment),
     ]
 
 
-def too_many_coalitions(mechanism: Mechanism, seats: int) -> list[str]:
-    """Return a line if a round's updates of one model are too many to evaluate all of their coalitions."""
-    if not isinstance(mechanism.value, Exact | Banzhaf) or not isinstance(mechanism.train, SharedModel):
-        return []
+def surroundings(
+    experiment: Experiment,
+    data: FederatedData,
+    problem: Problem,
+    mechanism: Mechanism,
+    acting: Mapping[str, Behaviour | None],
+    loop: Loop | None,
+) -> dict[str, str]:
+    """Return the words of what surrounds a mechanism, for :mod:`hanse.mechanisms.fits`.
+
+    Every setting that is not at its default is one. Others say what the experiment gives.
+
+    Args:
+        experiment: the experiment.
+        data: the data.
+        problem: the model and its loss.
+        mechanism: the mechanism.
+        acting: the behaviours by name. None stands for a behaviour that was already refused.
+        loop: the user's own training loop. None: hanse's training is used.
+
+    Returns:
+        What a line about each word begins with, such as "train.epochs: 2".
+    """
+    around, needed = changed(experiment), {word for _, _, words in words_of(mechanism) for word in words}
+    federation, layout, given = experiment.federation, problem.layout, experiment.federation.private
+    timed = any(b is not None and type(b).takes is not Behaviour.takes for b in acting.values())
+    moving = [f"behaviour.{name}" for name, b in acting.items() if b and type(b).holds is not Behaviour.holds]
+    by_class = experiment.train.order == "by_class"
+    there = {
+        "validation": bool(data.server_validation),
+        "root": data.server_root is not None,
+        "pooled" if experiment.data.partition.name == "pooled" else "clients": True,
+        "client_validation": experiment.data.client_validation > 0,
+        "secure": federation.secure is not None,
+        # a late update is not held against the noise that it says
+        "noise": given is not None and federation.secure is None and federation.late == "drop",
+        "losses": experiment.train.loop is None and given is None,
+        "valued": mechanism.value is not None,
+        "time": timed or federation.replay is not None or federation.engine != "local",
+        "one model": one_model(mechanism),
+        "classes": by_class and data.num_classes is not None and not is_text(data.pool([0])[0]),
+        "buffers": layout.size != layout.num_parameters or smallest_batch(problem) > 1,
+        "frozen": problem.frozen_columns is not None,
+        "head": "head" in needed and _has_head(data, problem),
+    }
+    around |= {word: "" for word, is_so in there.items() if is_so}
+    if loop is not None and not loop.takes_penalty:
+        around["train.loop/plain"] = around["train.loop"]
+    if "sizes" in needed and not experiment.sizes.proved:
+        around["claimed sizes"] = "sizes.proved: false"
+    if moving:
+        around["moving samples"] = ", ".join(moving)
+    return on_a_network(around) if isinstance(data, RemoteData) else around
+
+
+def _has_head(data: FederatedData, problem: Problem) -> bool:
+    """Say whether the model ends in a linear layer, or cannot take the samples at all, which is refused by itself."""
+    if data.num_classes is None or problem.one_output:
+        return False
     try:
-        few_enough(seats)
-    except UserError as wrong:
-        return list(wrong.lines)
-    return []
+        return why_no_head(problem.module, problem.layout, data.pool([0])[0].x[:2]) is None
+    except RAISED:
+        return True
+
+
+def changed(experiment: Experiment) -> dict[str, str]:
+    """Return what a line about each setting that is not at its default begins with, by the setting's name.
+
+    A text, and what is in a table, has names of its own: "federation.engine/ray", "federation.private/unit/sample".
+    The word "tokens" is added if the mechanism or the proof of sizes moves some.
+    """
+    found = {f"behaviour.{name}": f"behaviour.{name}" for name in experiment.behaviour}
+    for name, section in experiment:
+        if not isinstance(section, BaseModel):
+            continue
+        plain = section.model_dump(mode="json")
+        for key, field in type(section).model_fields.items():
+            if getattr(section, key) == field.get_default(call_default_factory=True):
+                continue
+            value, where = plain[key], f"{name}.{key}"
+            table = value if isinstance(value, dict) else {}
+            found[where] = where if isinstance(value, dict) else f"{where}: {_toml(value)}"
+            found |= {f"{where}/{value}": found[where]} if isinstance(value, str) else {}
+            for option, one in table.items():
+                names = (f"{where}/{option}", f"{where}/{option}/{one}") if one is not None else ()
+                found |= dict.fromkeys(names, f"{where}.{option}: {_toml(one)}")
+    if experiment.federation.private is not None and experiment.federation.private.get("unit") != "sample":
+        found["federation.private/by client"] = "federation.private"
+    if experiment.sizes.proved and not experiment.sizes.auditors:
+        found["sizes.auditors/none"] = "sizes.auditors: []"
+    if experiment.sizes.proved or experiment.mechanism.built.settle is not None:
+        found["tokens"] = ""
+    return found
+
+
+def _toml(value: Any) -> str:
+    """Return a value as a line shows it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def on_a_network(around: Mapping[str, str]) -> dict[str, str]:
+    """Return the words around a mechanism whose clients are not in this process."""
+    return {**around, **{f"{word}/network": head for word, head in around.items()}, "network": "", "time": ""}
+
+
+def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
+    """Raise UserError with a line for each setting that needs clients in this process."""
+    if lines := clashes(mechanism, on_a_network(changed(experiment))):
+        raise UserError(*lines)
+
+
+def one_model(mechanism: Mechanism) -> bool:
+    """Say whether clients train one shared model."""
+    shared = [block for block in mechanism.train.blocks() if block.initial != "zero"]
+    return len(shared) == 1 and shared[0].count == 1
+
+
+def withheld(experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism) -> dict[str, str]:
+    """Return needs of parts that something withholds, each with text that says what."""
+    found, value, samples = dict[str, str](), mechanism.value, data.server_validation
+    if experiment.federation.private is not None:
+        found["losses"] = ", which a privacy account (federation.private) keeps"
+    elif experiment.train.loop is not None:
+        found["losses"] = ", which a loop of one's own (train.loop) need not tell"
+    sloping = value is not None and samples and "slope" in said(value, "needs", "value")
+    if sloping and samples and (why := why_no_slope(problem, samples)) is not None:
+        found["slope"] = f", and {why}; 'exact', 'mixture' and 'gtg' need none"
+    return found
 
 
 def enough_replies(experiment: Experiment, seats: int) -> int | None:
@@ -105,50 +220,9 @@ def lone_samples(experiment: Experiment, problem: Problem) -> list[str]:
     return [f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"]
 
 
-def unfit_late(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a line for each setting that cannot be combined with ``late = "next"``."""
-    if experiment.federation.late == "drop":
-        return []
-    lines = [f"federation.late: 'next': {line}" for line in refuse_late(mechanism)]
-    if experiment.train.recipe.remembers:
-        name = next(iter(experiment.train.recipe.remembered))
-        lines.append(f"federation.late: 'next': train.{name} depends on each client's last training, which may be late")
-    return [f"{line}: must be 'drop'" for line in lines]
-
-
 def by_groups(mechanism: Mechanism) -> bool:
     """Say whether members' values are estimated from sums of groups, which must then change from round to round."""
-    return mechanism.value is not None and "secure" in in_slots(mechanism.value.needs, ["value"])
-
-
-def unfit_sums(experiment: Experiment, mechanism: Mechanism, seats: int) -> list[str]:
-    """Return a line for each setting that needs single updates although the server sees only sums of groups."""
-    section = experiment.federation
-    if section.secure is None:
-        return []
-    lines = [f"federation.secure: {line}" for line in refuse_sums(mechanism)]
-    if isinstance(group := section.secure.get("group", 3), int) and group > seats:
-        lines.append(f"federation.secure.group: {group}: more than the {seats} seats of a round")
-    if section.secure.get("regroup") is False and by_groups(mechanism):
-        lines.append("federation.secure.regroup: false: 'group_path' needs groups that change")
-    lines += [
-        f"federation.{key}: {'true' if given is True else repr(given)}: not with federation.secure: {why}"
-        for key, given, wrong, why in (
-            ("engine", section.engine, section.engine != "local", "virtual nodes hide nothing; use 'local'"),
-            ("refuse", section.refuse, section.refuse is not None, "it looks at single updates"),
-            ("enough", section.enough, section.enough is not None, "a group is summed once all have answered"),
-            ("late", section.late, section.late != "drop", "a late update has no group to be summed with"),
-            ("replay", section.replay, section.replay is not None, "the order of single updates is not known"),
-            ("half_precision", True, section.half_precision, "members sign the model that was sent; leave it out"),
-        )
-        if wrong
-    ]
-    if experiment.sizes.proved:
-        lines.append("sizes.proved: true: not with federation.secure, whose sums are weighted by claimed sizes")
-    if experiment.train.recipe.remembers:
-        name = next(iter(experiment.train.recipe.remembered))
-        lines.append(f"train.{name}: depends on each client's last training: not with federation.secure")
-    return lines
+    return mechanism.value is not None and "secure" in said(mechanism.value, "needs", "value")
 
 
 def warn_of_changing_groups(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
@@ -162,20 +236,6 @@ def warn_of_changing_groups(experiment: Experiment, data: FederatedData, mechani
         f"warning: federation.secure: {seats} of {data.num_clients} clients train in a round, so groups change, and "
         "after about ten rounds their sums reveal each client's mean update (docs/threat-model.md): let all train in "
         "every round"
-    ]
-
-
-def warn_at_once(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[str]:
-    """Return a warning if rounds are to end early in a simulation where all replies come at once."""
-    section = experiment.federation
-    early = section.enough is not None or section.late == "next"
-    timed = any(type(b).takes is not Behaviour.takes for b in behaviours) or section.replay is not None
-    if not early or timed or section.engine != "local":
-        return []
-    key = "enough" if section.enough is not None else "late"
-    return [
-        f"warning: federation.{key}: {getattr(section, key)!r}: in a simulation all replies come at once; a behaviour "
-        "such as 'speed' makes clients take time"
     ]
 
 
@@ -202,10 +262,10 @@ def no_such_samples(behaviours: Mapping[str, Behaviour | None], data: FederatedD
 def by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
     """Return the parts' objections to a run of this size: warnings, and lines that mean that it is refused."""
     seats = mechanism.most_seats(data.num_clients)
-    size = Size(data.num_clients, seats, enough_replies(experiment, seats) or seats, experiment.run.rounds)
-    said = unfit(mechanism, size)
-    warnings = [line for line in said if line.startswith("warning: ")]
-    return warnings, [line for line in said if line not in warnings]
+    fewest = enough_replies(experiment, seats) or seats
+    lines = unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism)))
+    warnings = [line for line in lines if line.startswith("warning: ")]
+    return warnings, [line for line in lines if line not in warnings]
 
 
 def too_many(table: dict[str, Any], num_clients: int) -> list[str]:
@@ -244,67 +304,6 @@ def no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> l
         told = (line.removeprefix("utility is ").removeprefix("utility: ") for line in wrong.lines)
         return [f"mechanism.value.utility: {line}" for line in told]
     return []
-
-
-def no_slope(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
-    """Return a line if values follow a gradient that the model does not have."""
-    value, samples = mechanism.value, data.server_validation
-    if value is None or "slope" not in in_slots(value.needs, ["value"]) or samples is None or not len(samples):
-        return []
-    why, name = why_no_slope(problem, samples), word_of(value, "value")
-    told = f"mechanism.value: {name} needs a loss with a gradient, and {why}; 'exact', 'mixture' and 'gtg' need none"
-    return [] if why is None else [told]
-
-
-def not_remembered(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
-    """Return a line for each training setting that depends on clients' earlier rounds and is impossible here."""
-    recipe, lines = experiment.train.recipe, []
-    if recipe.remembers and (experiment.federation.engine != "local" or isinstance(data, RemoteData)):
-        changed = [f"{name} = '{getattr(recipe, name)}'" for name in recipe.remembered]
-        lines.append(f"train.{changed[0]}: is for clients of this process, not on a network")
-    shared = [block for block in mechanism.train.blocks() if block.initial != "zero"]
-    if recipe.statistics == "own" and (len(shared) != 1 or shared[0].count != 1):
-        lines.append("train.statistics: 'own': needs a mechanism with one shared model, such as 'fedavg'")
-    if recipe.order == "by_class" and (data.num_classes is None or is_text(data.pool([0])[0])):
-        lines.append("train.order: 'by_class': needs samples with a class each; must be 'shuffled'")
-    return lines
-
-
-def with_cause(line: str, experiment: Experiment) -> str:
-    """Return a line about something that a part needs with the setting that withholds it, if one does."""
-    if not line.endswith(REASONS["losses"]):
-        return line
-    if experiment.federation.private is not None:
-        return f"{line}, which a privacy account (federation.private) keeps"
-    return f"{line}, which a loop of one's own (train.loop) need not tell"
-
-
-def not_for_loops(experiment: Experiment, mechanism: Mechanism, loop: Loop) -> list[str]:
-    """Return a line for each training setting that the user's ``loop`` does not implement."""
-    lines, given = [], experiment.sections()["train"]["loop"]
-    if (why := loop_lacks(mechanism, "penalty" if loop.takes_penalty else "plain")) is not None:
-        lines.append(f"train.loop: '{given}': {why}")
-    if experiment.train.order != "shuffled":
-        lines.append(f"train.order: '{experiment.train.order}': your training loop has its own order")
-    if experiment.data.augment is not None:
-        lines.append(f"data.augment: '{experiment.data.augment}': your training loop changes images itself")
-    return lines
-
-
-def loop_lacks(mechanism: Mechanism, loop: str | None) -> str | None:
-    """Return what a mechanism requires of training that the user's own loop lacks, or None if it lacks nothing.
-
-    Args:
-        mechanism: the mechanism.
-        loop: "plain", or "penalty" if the loop takes the pulls and tilts of seats. None: hanse's own training.
-    """
-    train = mechanism.train
-    name = word_of(train, "train")
-    if loop is not None and method_of(train, "sends") is not None:
-        return f"does not add the loss that mechanism.train {name} adds to each batch; use hanse's own training"
-    if loop == "plain" and "penalty" in in_slots(train.needs, ["train"]):
-        return f"takes no penalty, and mechanism.train {name} pulls or tilts what clients train; must be {WITH_PENALTY}"
-    return None
 
 
 def one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
@@ -384,36 +383,6 @@ def few_samples(data: FederatedData) -> Samples:
     return Samples(tested.x[:_COMPARED], tested.y[:_COMPARED], tested.inputs)
 
 
-def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
-    """Raise UserError with a line for each setting that needs clients in this process."""
-    data, lines = experiment.data, list[str]()
-    if experiment.federation.replay is not None:
-        lines.append("federation.replay: on a network the order of arrival cannot be repeated; leave it out")
-    if experiment.federation.late == "next":
-        if experiment.federation.refuse is not None:
-            lines.append(
-                "federation.late: 'next': federation.refuse sees no late updates on a network; allowed: 'drop'"
-            )
-        own = [block.name for block in mechanism.train.blocks() if block.private]
-        if own:
-            lines.append(
-                f"federation.late: 'next': the rows '{own[0]}' stay with their owners on a network, and "
-                "move in the round in which they were trained; allowed: 'drop'"
-            )
-    if experiment.sizes.proved and not experiment.sizes.auditors:
-        lines.append("sizes.auditors: []: on a network an auditor must inspect the samples: give a public key")
-    if experiment.eval.model == "trained":
-        lines.append("eval.model: 'trained': on a network clients test what they hold; allowed: 'deployed'")
-    if data.client_test_from == "classes":
-        lines.append(
-            "data.client_test_from: 'classes': on a network all test samples count equally; allowed: 'own', 'server'"
-        )
-    if data.augment is not None:
-        lines.append(f"data.augment: '{data.augment}': on a network samples are trained on as they are; leave it out")
-    if lines:
-        raise UserError(*(f"{line}, or use federation.engine = 'local'" for line in lines))
-
-
 def not_held(mechanism: Mechanism) -> list[str]:
     """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows."""
     made = {block.name for block in mechanism.train.blocks() if block.held}
@@ -433,53 +402,49 @@ def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
     return [f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row"]
 
 
-def paid_by_claims(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a warning if members are paid for what their updates did, and themselves state how much these weigh."""
-    if experiment.sizes.proved or not (
-        isinstance(mechanism.settle, ByValue) and isinstance(mechanism.weigh, BySamples)
-    ):
+def too_large_groups(experiment: Experiment, seats: int) -> list[str]:
+    """Return a line if a group of secure sums needs more seats than there are."""
+    group = (experiment.federation.secure or {}).get("group", 3)
+    if experiment.federation.secure is None or not isinstance(group, int) or group <= seats:
         return []
+    return [f"federation.secure.group: {group}: more than the {seats} seats of a round"]
+
+
+def unpayable_bonds(experiment: Experiment) -> list[str]:
+    """Return a line for a bond that nobody can pay."""
+    bond, grant = experiment.sizes.bond, experiment.clients.grant / experiment.clients.vests - experiment.ledger.floor
+    if not experiment.sizes.proved or bond <= grant:
+        return []
+    return [f"sizes.bond: {bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"]
+
+
+def idle(experiment: Experiment, around: Mapping[str, str] | None = None) -> list[str]:
+    """Return a warning for each setting that has no effect.
+
+    Args:
+        experiment: the experiment.
+        around: the words of what surrounds the mechanism. None: only what the settings alone say.
+    """
+    table = experiment.mechanism.table
+    around = {**changed(experiment), "network": "", "time": ""} if around is None else around
     return [
-        "warning: mechanism.settle: by_value pays for what an update did by its weight, and here that goes by how many "
-        "samples its sender says it has; sizes.proved = true counts them, mechanism.weigh = 'uniform' asks for none"
+        *(f"warning: {line}" for line in without(IDLE, around)),
+        *(
+            f"warning: mechanism.{option}: {table[option]!r}: has no effect: the part that uses it is replaced"
+            for option in without_effect(table)
+            # a run's file has the default, or all clients where there are fewer
+            if option != "clients_per_round" or table[option] != experiment.data.clients
+        ),
     ]
 
 
-def not_by_steps(mechanism: Mechanism, loop: Loop | None) -> list[str]:
-    """Return a warning for each part whose formula assumes SGD steps, because the user's loop may use others."""
-    wrong = {"train": "its variates are not mean gradients", "weigh": "its weights are not those of its paper"}
+def of_absent_rounds(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[str]:
+    """Return a warning for each behaviour that begins after the last round."""
+    rounds = experiment.run.rounds
+    starts = {f"attacker.since: {b.since}": b.since for b in behaviours if isinstance(b, Attacker)}
+    starts |= {f"{type(b).__name__.lower()}.at: {b.at}": b.at for b in behaviours if isinstance(b, Joiner | Leaver)}
     return [
-        f"warning: train.loop: {word_of(part, slot)} assumes SGD steps at train.lr and train.momentum: with "
-        f"another optimiser, a schedule or clipping {wrong[slot]}"
-        for slot, part in mechanism.slots().items()
-        if loop is not None
-        and slot in wrong
-        and any("sgd" in in_slots(one.needs, [slot]) for one in rules(part))  # fedadam of fednova needs it, too
+        f"warning: behaviour.{name}: never begins: the last round is {rounds - 1}"
+        for name, start in starts.items()
+        if start >= rounds
     ]
-
-
-def not_kept(experiment: Experiment) -> list[str]:
-    """Return a line for each setting that prevents a run from being recomputed."""
-    if not experiment.run.recomputable:
-        return []
-    lines = []
-    if experiment.federation.enough is not None or experiment.federation.late == "next":
-        lines.append("run.recomputable: true: late updates are not kept; leave out federation.late and enough")
-    if experiment.federation.secure is not None:
-        lines.append("run.recomputable: true: secure sums hide single updates; leave out federation.secure")
-    if experiment.data.root:
-        lines.append("run.recomputable: true: an auditor does not have the root set; leave out data.root")
-    if experiment.sizes.proved:
-        lines.append("run.recomputable: true: audits of sizes cannot be replayed; leave out sizes.proved")
-    return lines
-
-
-def no_bonds(experiment: Experiment) -> list[str]:
-    """Return a line for a bond that nobody can pay, and for settings without effect."""
-    said, grant = experiment.sizes, experiment.clients.grant / experiment.clients.vests - experiment.ledger.floor
-    if not said.proved:
-        changed = [name for name, value in said if value != type(said).model_fields[name].get_default()]
-        return [f"sizes.{name}: {getattr(said, name)!r}: has no effect without sizes.proved = true" for name in changed]
-    if said.bond > grant:
-        return [f"sizes.bond: {said.bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"]
-    return []

@@ -42,7 +42,6 @@ from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.agreement import settle
 from hanse.learning.by_name import own_module
 from hanse.learning.engines import EngineChoice, choose, pick_device
-from hanse.learning.generator import why_no_head
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
@@ -51,9 +50,9 @@ from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
+from hanse.mechanisms.fits import REQUIRES, WARNS, clashes, unmet_needs, without
 from hanse.mechanisms.judging import judged, who_judges
-from hanse.mechanisms.registry import REASONS, unmet_needs
-from hanse.runs import idle, refusals
+from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.grants import Vesting
@@ -87,6 +86,7 @@ class Blueprint:
         waiting: when TRAIN ends, and what becomes of late updates.
         device: where the table lies.
         about: descriptions of parts, behaviours and the policy.
+        around: the words of what surrounds the mechanism (:func:`hanse.runs.refusals.surroundings`).
         loop: the user's own training loop. None: hanse's training is used.
     """
 
@@ -105,6 +105,7 @@ class Blueprint:
     waiting: Waiting
     device: torch.device
     about: About = field(default_factory=About)
+    around: Mapping[str, str] = field(default_factory=dict)
     loop: Loop | None = None
 
 
@@ -165,13 +166,14 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(
         experiment, data, problem, device or torch.device("cpu")
     )
-    lacks = unmet_needs(mechanism, _given(experiment, data, problem, mechanism, bool(misfit)))
-    lines += [refusals.with_cause(lack.line, experiment) for lack in lacks]
     lines += [*refusals.too_many(experiment.mechanism.table, data.num_clients), *misfit]
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
-    lines += [] if loop is None else refusals.not_for_loops(experiment, mechanism, loop)
+    acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
+    around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop)
+    withheld = {} if misfit else refusals.withheld(experiment, data, problem, mechanism)
+    lines += [lack.line for lack in unmet_needs(mechanism, around, withheld)]
+    lines += [*clashes(mechanism, around), *without(REQUIRES, around)]
     lines += refused_metrics(problem, data, _tested(experiment, data, False))
-    lines += [] if misfit else refusals.no_slope(data, problem, mechanism)
     lines += refusals.misfits(experiment, data, problem, mechanism)
     guards: dict[str, Guard] = tried(lambda: guards_of(experiment)) or {}
     for guard in guards.values():
@@ -179,16 +181,11 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     for guard in guards.values():
         loop = tried(partial(guard.trains, problem, loop))
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
-    acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     lines += refusals.no_such_clients(acting, data.num_clients)
     lines += refusals.no_such_samples(acting, data)
-    for guard in guards.values():
-        lines += guard.unfit(problem, acting, refusals.loop_lacks(mechanism, "plain"))
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
-    if clients.told and mechanism.value is None:
-        lines.append(f"clients.told: true: needs {REASONS['values']}")
     if lines:
         raise UserError(*lines)
     return Blueprint(
@@ -207,6 +204,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         waiting=waiting,
         device=device,
         about=_told(data, mechanism, acting, policy, profiles, seed),
+        around=around,
         loop=loop,
     )
 
@@ -358,38 +356,6 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return behaviour
 
 
-def _given(
-    experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism, unfit: bool
-) -> frozenset[str]:
-    """Return the needs of parts that the experiment meets by itself, such as a validation set at the server.
-
-    Args:
-        unfit: the model is refused already, so it is not tried again to see whether it ends in a linear layer.
-    """
-    quiet = experiment.train.loop is not None or experiment.federation.private is not None
-    given = set[str]() if quiet else {"losses"}
-    if data.server_validation is not None and len(data.server_validation):
-        given.add("validation")
-    if data.server_root is not None:
-        given.add("root")
-    given.add("pooled" if experiment.data.partition.name == "pooled" else "clients")
-    if experiment.data.client_validation > 0:
-        given.add("client_validation")
-    if experiment.federation.secure is not None:
-        given.add("secure")
-    elif experiment.federation.private is not None and experiment.federation.late == "drop":
-        given.add("noise")  # a late update is not held against the noise that it says
-    if (
-        any("head" in in_slots(part.needs, [slot]) for slot, part in mechanism.slots().items())
-        and data.num_classes is not None
-        and not problem.one_output
-    ):
-        pool, _ = data.pool([0])
-        if unfit or why_no_head(problem.module, problem.layout, pool.x[:2]) is None:
-            given.add("head")
-    return frozenset(given)
-
-
 def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None) -> Ready:
     """Choose the engine, by the rule of ``docs/engines.md`` if it is "auto", and make the setup.
 
@@ -402,8 +368,10 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         UserError: the experiment needs clients in this process.
     """
     asked, experiment = blueprint.asked, blueprint.experiment
+    around = blueprint.around
     if federation is not None:
         refusals.refuse_on_a_network(experiment, blueprint.mechanism)
+        around = refusals.on_a_network(around)
     choice = _choose(experiment, blueprint) if federation is None else REMOTE
     compared = (blueprint.initial, refusals.few_samples(blueprint.data), blueprint.device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
@@ -432,18 +400,12 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.not_held(mechanism),
         *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
         *refusals.never_asked(experiment, mechanism),
-        *idle.idle(asked),
-        *idle.of_absent_rounds(experiment, blueprint.behaviours),
-        *(idle.of_absent_network(experiment) if federation is None else ()),
+        *refusals.idle(asked, around),
+        *refusals.of_absent_rounds(experiment, blueprint.behaviours),
         *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
         *(line for guard in guards for line in guard.warns(np.asarray(blueprint.data.sizes))),
         *who_judges(asked.mechanism.built, mechanism),
-        *refusals.not_by_steps(mechanism, blueprint.loop),
-        *(
-            refusals.warn_at_once(experiment, blueprint.behaviours)
-            if federation is None
-            else refusals.paid_by_claims(experiment, mechanism)
-        ),
+        *(f"warning: {line}" for line in clashes(mechanism, around, WARNS)),
     ]
     return Ready(experiment, _setup(experiment, blueprint, engine, federation), said)
 

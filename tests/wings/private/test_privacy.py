@@ -713,9 +713,9 @@ def test_what_is_missing_is_named() -> None:
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"mechanism": "ifca"}, "asks clients"),
-        ({"mechanism": "pifl"}, "asks clients"),
-        ({"mechanism": "ipfl", "data": {"client_validation": 0.1}}, "asks clients"),
+        ({"mechanism": "ifca"}, "'ifca'"),
+        ({"mechanism": "pifl"}, "'tokens'"),
+        ({"mechanism": "ipfl", "data": {"client_validation": 0.1}}, "'ipfl'"),
         ({"mechanism": "fedgen"}, "label counts"),
         ({"mechanism": "oort"}, "'oort'"),
         ({"behaviour": {"noisy": {}}}, "behaviour.noisy"),

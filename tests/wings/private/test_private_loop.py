@@ -141,7 +141,7 @@ def test_a_run_charges_the_subsampled_gaussian_of_its_steps() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"mechanism": "fedprox"}, "takes no penalty"),
+        ({"mechanism": "fedprox"}, "federation.private.unit: 'sample': mechanism.train: 'proximal'"),
         ({"behaviour": {"drift": {"clients": [0]}}}, "drift"),
     ],
 )

@@ -45,8 +45,7 @@ from hanse.flower.nodes import gathered
 from hanse.learning.by_function import FunctionEngine, FunctionJudge
 from hanse.learning.figures import as_figures
 from hanse.learning.job import Problem
-from hanse.mechanisms.demands import demands_of
-from hanse.mechanisms.registry import REASONS, unmet_needs
+from hanse.mechanisms.fits import WORDS, questions_of, unmet_needs
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, play_setup
 from hanse.runs.round import Setup
@@ -55,6 +54,17 @@ from hanse.runs.setup import Ready
 
 Evaluate = Callable[[ArrayRecord], Any]  # returns numbers by name, or one number
 ASK_S = 600.0  # seconds that apps may take for the first question: each of them loads its framework then
+
+
+_INSTEAD = ": a plain train or evaluate function does not do that; hanse.flower.client_app does (docs/flower.md)"
+_OTHERWISE = "or take a value part that needs no more than models, such as value='gtg'"
+# what a plain app lacks of what hanse's own clients give, and what to do instead
+APP_LACKS = {
+    **dict.fromkeys(("penalty", "batch_loss", "kept_rows", "sgd", "labels", "samples", "bills"), _INSTEAD),
+    "gradients": f"{_INSTEAD}; {_OTHERWISE}",
+    "server_gradient": f": evaluate says only what a model is worth; {_OTHERWISE}",
+    "server_classes": ": evaluate says only what a model is worth",
+}
 
 
 def strategy(
@@ -111,11 +121,10 @@ def strategy(
     elif options:
         raise UserError(f"{next(iter(options))}: give a mechanism's options with its name, or in its table")
     experiment = Experiment(mechanism=table, data={"source": OBJECT}, clients={"grant": grant}, run={"seed": seed})
-    lines = [line for demand in demands_of(experiment.mechanism.built) if (line := demand.never) is not None]
     given = frozenset({"clients", "client_validation"})  # an app's evaluate function has the samples
     given |= {"validation"} if evaluate is not None else set()
     given |= {"losses"} if keys.loss else set()
-    lines += [_in_flower(lack.line) for lack in unmet_needs(experiment.mechanism.built, given)]
+    lines = [_in_flower(lack.line) for lack in unmet_needs(experiment.mechanism.built, given, APP_LACKS)]
     train = experiment.mechanism.built.train
     if another is None and any(block.initial == "different" for block in train.blocks()):
         lines.append(
@@ -136,7 +145,7 @@ def _in_flower(line: str) -> str:
         ("validation", "evaluate=..., a function that says what a model is worth"),
         ("losses", 'each client\'s training loss: name its metric, as in keys=hanse.flower.Keys(loss="train_loss")'),
     ):
-        line = line.replace(REASONS[need], instead)
+        line = line.replace(str(WORDS[need]), instead)
     return line
 
 
@@ -250,8 +259,7 @@ class MechanismStrategy:
             UserError: the mechanism asks questions, and some apps do not answer them or have not said so in time.
         """
         said: dict[str, Hello] = {}
-        demands = demands_of(self.experiment.mechanism.built)
-        if questions := [line for demand in demands if (line := demand.question) is not None]:
+        if questions := questions_of(self.experiment.mechanism.built):
             said, silent = introduced(grid, nodes, min(timeout, ASK_S))
             if len(said) + len(silent) < len(nodes):
                 late = len(nodes) - len(said) - len(silent)

@@ -378,7 +378,8 @@ class OfReplies(ValuePart):
         array([ 0.75, -0.25])
     """
 
-    gives = frozenset({"values", "again"})
+    gives = frozenset({"values"})
+    accepts = frozenset({"again"})
     part: ValuePart
     told: Watched | None = None
 
@@ -419,7 +420,7 @@ class OfReplies(ValuePart):
             return part.value(view, state)
         if getattr(part, "game", "average") == "increment" and not told.average:
             raise NotAgain(told.unsound(told.answered, told.replies) or NO_STEPS)
-        if not told.average and "again" not in in_slots(part.gives, ["value"]):
+        if not told.average and "again" not in in_slots(getattr(part, "accepts", frozenset()), ["value"]):
             part = Exact() if len(clients) <= FEW else GTG()
         if not told.average and told.again is None:
             raise NotAgain(told.why_not)

@@ -36,7 +36,7 @@ from hanse.flower.valued.mechanism import watching
 from hanse.flower.valued.record import Plan, Watch, averages, guarded
 from hanse.flower.valued.states import Kept
 from hanse.flower.valued.worth import ByClients, ByFunction, ByModule, Worth, why_no_path
-from hanse.mechanisms.registry import unmet_needs
+from hanse.mechanisms.fits import unmet_needs
 from hanse.mechanisms.value import Path as PathValues
 from hanse.runs.config import Experiment
 from hanse.runs.rundir import claim_anew

@@ -13,10 +13,8 @@ from hanse.base.factories import call
 from hanse.core.port import Federation
 from hanse.core.recipe import Recipe
 from hanse.core.table import Ints
-from hanse.federation.behaviour import Behaviour
-from hanse.learning.job import Problem, smallest_batch
+from hanse.learning.job import Problem
 from hanse.learning.loop import Loop
-from hanse.mechanisms.demands import refuse_private
 from hanse.runs.config import Experiment
 from hanse.runs.guards import Guard
 from hanse.runs.refusals import by_groups
@@ -89,44 +87,6 @@ class PrivateGuard(Guard):
         self.terms = replace(rule, noise=least, stricter=stricter)
         if self.terms.quantile is not None:
             self.clipping = AdaptiveClip(self.terms)
-
-    def unfit(self, problem: Problem, acting: Mapping[str, Behaviour | None], lacks: str | None) -> list[str]:
-        """Return a line for each setting that is incompatible with clients that send only noised updates."""
-        experiment = self.experiment
-        given = experiment.federation.private or {}
-        lines = [f"federation.private: {line}" for line in refuse_private(experiment.mechanism.built)]
-        layout, loop, recipe = problem.layout, experiment.train.loop, experiment.train.recipe
-        by_sample = given.get("unit") == "sample"
-        loss = experiment.train.loss
-        balanced = isinstance(loss, Mapping) and loss.get("weights") == "balanced"
-        if layout.size != layout.num_parameters or smallest_batch(problem) > 1:
-            lines.append(
-                "federation.private: the model has batch norm or other buffers, which are made of samples and would "
-                "leave a client without noise; take group norm or layer norm"
-            )
-        if problem.frozen_columns is not None and not by_sample:
-            lines.append("federation.private: frozen parameters would get noise; must be model.send = 'trainable'")
-        wrong = (
-            ("behaviour.noisy", "noisy" in experiment.behaviour, "updates have their noise already; leave it out"),
-            ("federation.secure", given.get("quantile") is not None and experiment.federation.secure is not None,
-             "what each client says of the clip is not in a sum; leave quantile out"),
-            ("sizes.proved", experiment.sizes.proved, "commitments and audits are made of samples; must be false"),
-            ("federation.engine", experiment.federation.engine != "local",
-             "its virtual nodes share a folder, and accounts are kept in it; must be 'local', or a network"),
-            ("train.loop", by_sample and loop is not None, "with unit 'sample' training is DP-SGD; leave it out"),
-            ("train.optimizer", by_sample and recipe.optimizer != "sgd", "DP-SGD steps as SGD; must be 'sgd'"),
-            ("data.augment", by_sample and experiment.data.augment is not None, "one sample would count several times; "
-             "leave it out"),
-            ("train.loss.weights 'balanced'", balanced, "they are counts of clients' samples; give numbers"),
-            ("train.statistics", recipe.remembers, "what a client did before would show; leave it out"),
-        )  # fmt: skip
-        lines += [f"federation.private: not with {key}: {why}" for key, is_so, why in wrong if is_so]
-        if not by_sample:
-            return lines
-        # the share that a step draws is of the samples with which a client joined, and pulls are no sample's gradient
-        moving = [name for name, one in acting.items() if one and type(one).holds is not Behaviour.holds]
-        lines += [f"behaviour.{name}: not with federation.private.unit 'sample': its samples change" for name in moving]
-        return lines if lacks is None else [*lines, f"federation.private.unit: 'sample': DP-SGD {lacks}"]
 
     def trains(self, problem: Problem, loop: Loop | None) -> Loop | None:
         """Return the training loop that hides single samples; if whole clients are hidden, ``loop`` itself.

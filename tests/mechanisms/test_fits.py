@@ -1,0 +1,44 @@
+"""The list of words: whatever parts and settings name stands in it, and what has no effect is refused."""
+
+from typing import Any
+
+import pytest
+
+import hanse
+from hanse.core.part import Mechanism
+from hanse.mechanisms.fits import FORBIDS, IDLE, REQUIRES, WARNS, WORDS, said, unmet_needs
+from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
+from hanse.runs.config import Experiment
+
+# words of what surrounds a mechanism that are no settings
+BARE = {"network", "buffers", "frozen", "moving samples", "claimed sizes", "tokens", "time", "valued", "one model",
+        "classes"}  # fmt: skip
+
+
+@pytest.mark.parametrize("slot", SLOTS)
+def test_parts_name_words_of_the_list(slot: str) -> None:
+    for name, make in PARTS[slot].items():
+        assert said(make(), "needs", *SLOTS) | said(make(), "gives", *SLOTS) <= WORDS.keys(), name
+
+
+def test_what_is_forbidden_or_required_is_a_word_or_a_setting() -> None:
+    pairs = [(one, other) for table in (FORBIDS, WARNS) for one, what in table.items() for other in what]
+    pairs += [(one, word) for table in (REQUIRES, IDLE) for one, (word, _) in table.items()]
+    for word in {word.partition("/")[0] for pair in pairs for word in pair} - WORDS.keys() - BARE:
+        section, key = word.split(".")
+        assert section == "behaviour" or key in Experiment.model_fields[section].annotation.model_fields, word
+
+
+@pytest.mark.parametrize(
+    ("table", "slot"),
+    [
+        ({"name": "pifl", "select": "greedy"}, "settle"),  # an auction whose selector ignores bids
+        ({"name": "local", "value": "exact"}, "value"),  # a game of one player
+    ],
+)
+def test_what_would_have_no_effect_is_refused(table: dict[str, Any], slot: str) -> None:
+    mechanism: Mechanism = build_mechanism(table)
+    given = {"clients", "validation", "losses"}
+    assert [lack.slot for lack in unmet_needs(mechanism, given)] == [slot]
+    with pytest.raises(hanse.UserError, match=f"mechanism[.]{slot}: "):
+        hanse.run(Experiment(mechanism=table, data={"clients": 4}))
