@@ -64,8 +64,8 @@ WORDS: Mapping[str, Word] = {
     "bids": Word("an auction that clients bid at", "mechanism.settle = 'tokens' or 'server_tokens'", "settle"),
     "trade": Word("a market of models", "mechanism.weigh = 'ipfl'", "weigh"),
     "average": Word(
-        "a weighted average of the updates, unless it accepts 'again'; the rule in mechanism.weigh is applied again to "
-        "the updates of each coalition, and its row is no such mean",
+        "a weighted average of the updates (unless it accepts 'again'); the rule in mechanism.weigh is applied again "
+        "to the updates of each coalition, and its row is no such mean",
         "'exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf' of game 'average' go with it",
         "weigh",
     ),
@@ -306,7 +306,7 @@ def _reason(word: str, slots: Mapping[str, Part]) -> str:
     by = WORDS[word].by
     if word != "average" and by in slots and not type(slots[by]).__module__.startswith("hanse."):
         return f"'{word}', and {type(slots[by]).__name__} in mechanism.{by} does not say that it gives it"
-    return str(WORDS[word])
+    return str(WORDS[word]).replace("the rule in", f"{word_of(slots['weigh'], 'weigh')} in", word == "average")
 
 
 def _parts_with(slot: str, name: str) -> str:

@@ -28,7 +28,7 @@ from torch import Tensor
 from hanse.base.errors import PartError, UserError, nearest
 from hanse.base.factories import Positive, Rate, Weight
 from hanse.core.judge import Coalitions
-from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View
+from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View, in_slots
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
@@ -170,15 +170,19 @@ class GameValue(ValuePart):
         (4,)
     """
 
-    needs = VALIDATION | {"groups"}  # alone in a group, an update has nothing to share
+    needs = VALIDATION | {"groups"}
     gives = GIVES
     accepts = frozenset({"again"})  # coalitions' aggregates are made again
     utility: Utility = field(default="loss", kw_only=True)
     game: mixture.Game = field(default="average", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is not a sum."""
+        """Take no rule that is applied again where coalitions are sums of steps: such a rule's step is not a sum.
+
+        A step has its worth in a group of one, too; an average of one has nothing to share.
+        """
         if self.game == "increment":
+            object.__setattr__(self, "needs", in_slots(self.needs, ["value"]) - {"groups"})
             object.__setattr__(self, "accepts", frozenset())
 
     def measure(self) -> Measure:
