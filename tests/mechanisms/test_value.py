@@ -179,8 +179,7 @@ def test_rules_whose_step_is_no_sum_of_steps_are_refused_before_round_0(valued: 
     mechanism = build_mechanism({"name": "fedavg", "weigh": "median", "value": valued})
     lines = [one.line for one in unmet_needs(mechanism, frozenset({"validation", "clients"}))]
     assert len(lines) == 1
-    assert lines[0].startswith(f"mechanism.value: '{valued['name']}' needs ")
-    assert "mechanism.weigh is applied again" in lines[0]
+    assert "'median' in mechanism.weigh" in lines[0]
 
 
 def test_leave_one_out_and_banzhaf_by_hand(world: Setup, view: View) -> None:

@@ -185,11 +185,6 @@ def read_idx_files(path: Path, files: Mapping[str, str]) -> Arrays:
     return out
 
 
-def _read_emnist_archive(folder: Path, *, split: str) -> Arrays:
-    """Return a split's arrays from the folder that holds the archive."""
-    return read_emnist(folder / ARCHIVE, split)
-
-
 def _bytes(path: Path, name: str) -> bytes:
     """Return a file's bytes from a folder, or from anywhere inside a zip."""
     if path.is_dir():
@@ -270,7 +265,7 @@ REMOTES: Mapping[str, Remote] = {
         f"emnist_{split}": Remote(
             bases=("https://biometrics.nist.gov/cs_links/EMNIST/",),
             files={ARCHIVE: "58c8d27c78d21e728a6bc7b3cc06412e"},
-            read=partial(_read_emnist_archive, split=split),
+            read=lambda folder, split=split: read_emnist(folder / ARCHIVE, split),  # type: ignore[misc]
             folder="emnist",
         )
         for split in ("byclass", "balanced", "letters")

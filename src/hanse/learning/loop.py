@@ -201,7 +201,7 @@ class TrainingData(TorchDataset[Batch]):
             batch_size=size,
             shuffle=shuffle,
             drop_last=drop_last,
-            collate_fn=_as_it_is,
+            collate_fn=lambda batch: batch,  # gathered already: a loader's usual collation would stack samples
             generator=self._generator,
         )
 
@@ -225,11 +225,6 @@ class _Batches(TorchDataset[Batch]):
     def __getitems__(self, places: Sequence[int]) -> Batch:
         some = self.data.samples.take(torch.tensor(places, dtype=torch.int64, device=self.data.y.device))
         return some.x, some.y
-
-
-def _as_it_is(batch: Any) -> Any:
-    """Return the batch, which is gathered already: a loader's usual collation would stack samples."""
-    return batch
 
 
 @dataclass(frozen=True)

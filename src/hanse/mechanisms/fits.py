@@ -50,9 +50,7 @@ WORDS: Mapping[str, Word] = {
     "validation": Word("a validation set at the server", "data.validation > 0"),
     "client_validation": Word("a validation share at each client", "data.client_validation > 0"),
     "root": Word("a root set at the server, for itself to train on", "data.root > 0"),
-    "clients": Word(
-        "several clients; with data.partition = 'pooled' there is one", "'centralised' trains it"
-    ),
+    "clients": Word("several clients; with data.partition = 'pooled' there is one", "'centralised' trains it"),
     "pooled": Word("all data at one client", "data.partition = 'pooled'"),
     "head": Word("a classifier that ends in a linear layer, whose input the generator makes"),
     "secure": Word("sums of groups of updates in the place of single ones", "federation.secure"),
@@ -206,10 +204,7 @@ IDLE: Mapping[str, tuple[str, str]] = {
     "federation.half_precision": ("network", "has no effect in a simulation, where no model travels"),
     **dict.fromkeys(
         ("federation.enough", "federation.late"),
-        (
-            "time",
-            "in a simulation all replies come at once; a behaviour such as 'speed' makes clients take time",
-        ),
+        ("time", "in a simulation all replies come at once; with a behaviour such as 'speed' they take time"),
     ),
 }
 
@@ -368,12 +363,7 @@ def listed() -> list[tuple[str, str, str, str]]:
 
 def forbidden() -> list[tuple[str, str, str]]:
     """Return each two settings that do not go together, and why."""
-    return [
-        (_shown(setting), _shown(other), why)
-        for setting, what in FORBIDS.items()
-        for other, why in what.items()
-        if other not in WORDS
-    ]
+    return [(_shown(a), _shown(b), why) for a, what in FORBIDS.items() for b, why in what.items() if b not in WORDS]
 
 
 def questions_of(mechanism: Mechanism) -> list[str]:

@@ -582,7 +582,14 @@ class MonteCarlo(GameValue):
 
 
 class _AllCoalitions(GameValue):
-    """Evaluates all 2^m coalitions of a group, which must be small."""
+    """Evaluates all 2^m coalitions of a group, which must be small.
+
+    Attributes:
+        of_game: returns the values of ``n`` players from the function that evaluates coalitions.
+        of_table: returns them from the utilities of all coalitions.
+    """
+
+    of_game, of_table = staticmethod(shapley.exact), staticmethod(shapley.shapley_from_table)
 
     def unfit(self, size: Size) -> Sequence[str]:
         """Return a line if a round's updates of one model are too many."""
@@ -597,27 +604,25 @@ class _AllCoalitions(GameValue):
             f"{shapley.MAX_EXACT_PLAYERS} updates, or 'mixture', 'monte_carlo' or 'gtg'"
         ]
 
-    def _check(self, n: int) -> None:
-        """Raise UserError if a group of ``n`` updates is too large."""
-        if lines := self._too_many(n):
-            raise UserError(*lines)
-
-
-@dataclass(frozen=True)
-class Exact(_AllCoalitions):
-    """The exact Shapley value, over all 2^m coalitions of a group."""
-
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return exact Shapley values ``[n]``.
+        """Return exact values ``[n]``.
 
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
             n: number of players.
             view: the round; not read here.
+
+        Raises:
+            UserError: the group is too large.
         """
-        self._check(n)
-        values = shapley.exact(game, n)
-        return Solved(values, _by_block(shapley.shapley_from_table, game))
+        if lines := self._too_many(n):
+            raise UserError(*lines)
+        return Solved(self.of_game(game, n), _by_block(self.of_table, game))
+
+
+@dataclass(frozen=True)
+class Exact(_AllCoalitions):
+    """The exact Shapley value, over all 2^m coalitions of a group."""
 
 
 @dataclass(frozen=True)
@@ -662,21 +667,11 @@ class LeaveOneOut(GameValue):
 class Banzhaf(_AllCoalitions):
     """The exact Banzhaf value: the mean marginal utility over all coalitions of the others, from 2^m models."""
 
+    of_game, of_table = staticmethod(shapley.banzhaf), staticmethod(shapley.banzhaf_from_table)
+
     def measure(self) -> Measure:
         """Return what a Banzhaf value is."""
         return BANZHAF
-
-    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return exact Banzhaf values ``[n]``.
-
-        Args:
-            game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
-            n: number of players.
-            view: the round; not read here.
-        """
-        self._check(n)
-        values = shapley.banzhaf(game, n)
-        return Solved(values, _by_block(shapley.banzhaf_from_table, game))
 
 
 @dataclass(frozen=True)

@@ -198,11 +198,8 @@ def enough_replies(experiment: Experiment, seats: int) -> int | None:
 
 def too_few(experiment: Experiment, seats: int) -> list[str]:
     """Return a line for each number of replies that a round cannot have, or that would end it below the minimum."""
-    least, enough, given = (
-        experiment.federation.min_replies,
-        enough_replies(experiment, seats),
-        experiment.federation.enough,
-    )
+    least, given = experiment.federation.min_replies, experiment.federation.enough
+    enough = enough_replies(experiment, seats)
     lines = [f"federation.min_replies: {least}: more than the {seats} seats of a round"] if least > seats else []
     if enough is not None and enough > seats:
         lines.append(f"federation.enough: {given}: more than the {seats} seats of a round")

@@ -277,10 +277,6 @@ def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
     return _changed(sections, overrides), name
 
 
-def _percent(found: Attacked, value: float) -> float:
-    return 100 * value / found.scale
-
-
 def _yardstick(found: Attacked) -> str:
     """Return what percentages are of, in words."""
     if found.measure == "utility":
@@ -293,19 +289,13 @@ def _table(found: Attacked) -> RichTable:
     seeds = ", ".join(map(str, found.searched))
     who = " and ".join(map(str, found.clients))
     title = f"client {who}: {len(found.tries)} deviations; {_yardstick(found)}: {found.scale:.3f} tokens"
-    table = RichTable(
-        f"deviation (seeds {seeds})",
-        "gain, tokens",
-        "gain, %",
-        "ahead of the others",
-        title=title,
-        title_justify="left",
-    )
+    heads = (f"deviation (seeds {seeds})", "gain, tokens", "gain, %", "ahead of the others")
+    table = RichTable(*heads, title=title, title_justify="left")
     raced = [one for one in found.tries if len(one.gains) >= len(found.searched) and one.failed is None]
     for one in sorted(raced, key=lambda one: -_mean(one.gains, found.searched))[:8]:
         gain, ahead = _mean(one.gains, found.searched), _ahead(one, found.searched)
         beside = "nobody else" if ahead is None else f"{ahead:+.3f}"
-        table.add_row(one.said, f"{gain:+.3f}", f"{_percent(found, gain):+.1f}", beside)
+        table.add_row(one.said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}", beside)
     return table
 
 
@@ -343,7 +333,7 @@ def sentences(found: Attacked) -> list[str]:
 
 def _told(found: Attacked, one: Try) -> str:
     """Return what a deviation earned with the fresh seeds, in words."""
-    gain, low, high = (_percent(found, value) for value in one.gain(found.fresh))
+    gain, low, high = (100 * value / found.scale for value in one.gain(found.fresh))
     ahead = _ahead(one, found.fresh)
     said = f"{one.said}. It gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {_yardstick(found)}"
     if ahead is None:
