@@ -130,12 +130,12 @@ def test_a_run_by_name_and_its_report(tmp_path: Any, monkeypatch: pytest.MonkeyP
     run = hanse.run(experiment, data=table(), out=tmp_path / "run")
     assert run.model("Hope")[1].weight.shape[1] == 12
     assert hanse.Experiment.read(tmp_path / "run" / "config.toml").data.source.prepare == "auto"  # type: ignore[union-attr]
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "own_imputing.py").write_text(
         "from sklearn.pipeline import make_pipeline\nfrom sklearn.impute import SimpleImputer\n"
         "def plain():\n    return SimpleImputer()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    by_path = {"target": "ill", "client_column": "hospital", "prepare": "mine:plain", "features": ["age"]}
+    by_path = {"target": "ill", "client_column": "hospital", "prepare": "own_imputing:plain", "features": ["age"]}
     imputed = hanse.run(hanse.Experiment(data={"source": by_path}, mechanism="fedavg", run={"rounds": 1}), data=table())
     assert np.isfinite(imputed.metrics[-1]["test/loss"])
     found = hanse.who_gains(

@@ -431,7 +431,8 @@ def test_the_operators_key_is_made_once_and_is_its_owners(tmp_path: Path) -> Non
     assert (private.read_bytes(), public.read_text()) == first
     public.unlink()
     assert make_operator_key(tmp_path).read_text() == first[1]
-    public.write_text("0" * 64)
+    (tmp_path / "other").mkdir()
+    public.write_text(make_operator_key(tmp_path / "other").read_text())
     with pytest.raises(UserError, match="public half"):
         make_operator_key(tmp_path)
     private.chmod(0o644)

@@ -135,7 +135,7 @@ def test_what_is_no_currency_is_refused(valued: Path, currency: str) -> None:
 def test_a_run_without_values_or_books_and_an_unknown_rule_are_refused(valued: Path, tmp_path: Path) -> None:
     plain = hanse.Experiment(data=DIGITS, model={"name": "logistic"}, mechanism="fedavg", run={"rounds": 1})
     hanse.run(plain, out=tmp_path / "plain")
-    with pytest.raises(UserError, match="there is nothing to split by"):
+    with pytest.raises(UserError, match="nothing to split by"):
         invoice(tmp_path / "plain", "10", "EUR")
     only = hanse.Experiment(data=DIGITS, mechanism={"name": "fedavg", "value": "path"}, run={"rounds": 1})
     hanse.run(only, out=tmp_path / "only")
