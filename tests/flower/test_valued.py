@@ -37,7 +37,7 @@ from hanse.wings.operate.page.live_run import progress_of
 
 ROUNDS = 3
 # each starts a process for each aggregate that it makes again
-pytestmark = [pytest.mark.by_turns(5), pytest.mark.usefixtures("warm")]
+pytestmark = [pytest.mark.by_turns(3), pytest.mark.usefixtures("warm")]
 
 
 def evaluate(arrays: ArrayRecord) -> dict[str, float]:

@@ -40,7 +40,7 @@ from hanse.base.errors import UserError
 from hanse.runs.run_record import load_run
 
 # each starts a process for each aggregate that it makes again
-pytestmark = [pytest.mark.by_turns(5), pytest.mark.usefixtures("warm")]
+pytestmark = [pytest.mark.by_turns(3), pytest.mark.usefixtures("warm")]
 REMEMBERS = "it has state that a copy does not carry"
 SHARING: dict[type[Strategy], str] = {
     Helped: REMEMBERS,
