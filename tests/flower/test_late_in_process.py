@@ -216,7 +216,7 @@ def test_what_was_under_way_when_the_server_was_restarted_is_recorded_as_lost(tm
 def test_private_rows_on_a_network_refuse_late_updates(tmp_path: Path) -> None:
     sections = experiment(late="next").model_dump()
     ditto = hanse.Experiment(**{**sections, "mechanism": {"name": "ditto"}})
-    with pytest.raises(UserError, match=r"federation\.late: 'next'.*'own'"):
+    with pytest.raises(UserError, match=r"federation\.late: 'next'.*'ditto'"):
         over_flower(ditto, tmp_path, {})
     bounded = experiment(late="next", refuse="norm_bound")
     with pytest.raises(UserError, match=r"federation\.refuse"):

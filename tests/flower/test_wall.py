@@ -104,7 +104,7 @@ def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
     before = sorted(p.name for p in (tmp_path / "harvest").iterdir())
     monkeypatch.setattr(server_access, "PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
-    up = ["network", "up", "harvest", "--nodes", "0"]
+    up = ["network", "up", "harvest", "--nodes", "0", "--port", str(free_ports(1)[0])]
     for more, said in {
         (): "--members: must be given",
         ("--members", "3", "--listen", "0.0.0.0:9092"): "--host: must be given",
