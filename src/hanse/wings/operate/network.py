@@ -385,7 +385,8 @@ def log(
     were answered, and what left. Requests beyond the agreement are in evidence.jsonl too, as the operator signed them.
 
     The log is checked against its Merkle tree first. Note the root that is shown at the end where nobody else can
-    write: with --root the command later shows whether the log still begins with what you saw.
+    write: with --root the command later shows whether the log still begins with what you saw. If a line was changed or
+    cut, or the log does not begin with that root, the command says so and its exit code is 2.
 
     Examples:
         hanse network log
