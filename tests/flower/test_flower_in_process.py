@@ -56,7 +56,7 @@ def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
 
 def grid_of(exp: hanse.Experiment, folder: Path, witnesses: Path | None = None, **more: Any) -> InProcessGrid:
     data = build(exp.data)
-    policy = hanse.runs.setup.build(exp).policy
+    policy = hanse.runs.setup.policy_of(exp)
     return InProcessGrid(
         {
             100 + i: client_app(

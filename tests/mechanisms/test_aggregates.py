@@ -22,9 +22,10 @@ from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.robust import Krum, krum_scores, sorted_columns, tolerated
 from hanse.mechanisms.server_steps import FedAvgM
 from hanse.reports.audit import audit_run
-from hanse.runs.round import Played, Setup, first_state, play_round
+from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.round_record import row_hash
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 M = 4
 Rows = np.ndarray
@@ -157,7 +158,7 @@ RULES: dict[str, tuple[Any, Callable[[Round], Rows]]] = {
 }
 
 
-def world(weigh: Any, **mechanism: Any) -> Setup:
+def world(weigh: Any, **mechanism: Any) -> Session:
     experiment = hanse.Experiment(
         data={"clients": M, "partition": {"alpha": 0.3}, "root": 0.2},
         model={"name": "mlp", "hidden": [6]},
@@ -166,16 +167,16 @@ def world(weigh: Any, **mechanism: Any) -> Setup:
         behaviour={"straggler": {"fraction": 0.6}},
         engine={"train": "sequential", "threads": 1},
     )
-    return settle_engine(build(experiment)).setup
+    return build(experiment)
 
 
-def loss_of(setup: Setup, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
+def loss_of(setup: Session, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
     setup.problem.layout.load(setup.problem.module, torch.from_numpy(row).float())
     with torch.no_grad():
         return float(functional.cross_entropy(setup.problem.module(x), y))
 
 
-def from_root(setup: Setup, old: Rows) -> Rows:
+def from_root(setup: Session, old: Rows) -> Rows:
     """Gradient descent on the whole root set at once, with momentum, in plain PyTorch."""
     samples, layout = setup.data.server_root, setup.problem.layout
     row, velocity = torch.from_numpy(old).float(), torch.zeros(len(old))
@@ -188,7 +189,7 @@ def from_root(setup: Setup, old: Rows) -> Rows:
     return row.double().numpy() - old
 
 
-def known(setup: Setup, first: View, view: View) -> Round:
+def known(setup: Session, first: View, view: View) -> Round:
     updates, old = view.trained, view.table.rows[0].double().numpy()
     pool, index = setup.data.pool(updates.seats.client.tolist())
     losses = [loss_of(setup, old, pool.x[i], pool.y[i]) for i in index]
@@ -200,7 +201,7 @@ def known(setup: Setup, first: View, view: View) -> Round:
     )  # fmt: skip
 
 
-def two_rounds(setup: Setup) -> tuple[Played, Played]:
+def two_rounds(setup: Session) -> tuple[Played, Played]:
     first = play_round(setup, first_state(setup))
     return first, play_round(setup, first.state)
 

@@ -18,7 +18,7 @@ from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.value import GTG
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 
 
 def lines_of(**sections: Any) -> list[str]:
@@ -303,6 +303,6 @@ def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: 
 def test_a_run_warns_of_a_setting_that_concerns_nothing_here(given: dict[str, Any], warned: list[str]) -> None:
     common = {"data": {"clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 3}}
     experiment = Experiment(**common | {"engine": {"train": "stacked", "threads": 1}} | given)
-    said = settle_engine(build(experiment)).said
+    said = build(experiment).said
     told = [line for line in said if "has no effect" in line or "never begins" in line]
     assert [": ".join(line.split(": ")[1:3]) for line in told] == warned

@@ -24,7 +24,6 @@ from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
-from hanse.runs.budget import Budget
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
@@ -102,12 +101,10 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
         run.personal, run.book = state.personal, state.book
     names = client_names(record.path)
     run.names = tuple(names.get(c, str(c)) for c in range(len(run.home) or len(names))) if names else ()
-    budget = Budget(experiment.run)
     try:
-        budget.spend(metrics)
+        run.over = experiment.run.over(metrics)
     except (KeyError, TypeError) as wrong:
         raise UserError(f"{record.path / METRICS}: cannot be read: a round lacks {wrong}") from None
-    run.over = budget.over()
     run.interrupted = run.over is None and len(metrics) < experiment.run.rounds
     if problem is not None and state is not None and state.table.rows.shape[1] != problem.layout.size:
         raise UserError(

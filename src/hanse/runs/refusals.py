@@ -2,9 +2,9 @@
 
 What goes with what is in the list of :mod:`hanse.mechanisms.fits`: :func:`surroundings` says which of its words an
 experiment has. Each other function here looks at numbers, or at the data and the model, and returns a line for each
-mistake: the setting, its value and what is allowed. Call a new one in :func:`misfits`, or in :mod:`hanse.runs.setup` if
-it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config` (for data:
-:mod:`hanse.data.spec`).
+mistake: the setting, its value and what is allowed. Call a new one in :func:`misfits`, or in
+:mod:`hanse.runs.setup` if it needs other arguments. Mistakes within one section are refused in
+:mod:`hanse.runs.config` (for data: :mod:`hanse.data.spec`).
 """
 
 from __future__ import annotations

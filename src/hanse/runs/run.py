@@ -32,6 +32,8 @@ from hanse.runs.round import Played
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hanse.runs.round_record import RoundRecord
+
 
 class Observer(Protocol):
     """Watches a run.
@@ -169,6 +171,15 @@ class Run:
         if self.table.owner[row] != SERVER and self._remote:
             raise UserError(f"client {client}: its model is its own and was never sent: it is with the participant")
         return self.model_of(self.table.rows[row])
+
+    def keep(self, record: RoundRecord) -> None:
+        """Keep what a round found. Where there is a run directory, it lies there, and long runs keep nothing twice."""
+        number, tested, worths = record.metrics["round"], record.tested.arrays, record.worths
+        self.tested = tested or self.tested
+        if self.path is None and tested:
+            self.tests[number] = tested
+        if self.path is None and worths:
+            self.worths[number] = worths
 
     @property
     def _remote(self) -> bool:

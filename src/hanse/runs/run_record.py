@@ -38,7 +38,6 @@ from hanse.core.telling import About, read_about
 from hanse.learning.metrics import Reading, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
 from hanse.runs.arrivals import STILL, Recorded
-from hanse.runs.budget import Budget
 from hanse.runs.chance import Guess, doubts, in_no_sum, nothing_mixed, unsold
 from hanse.runs.config import ClientsSection, RunSection
 from hanse.runs.edited import edited_settings
@@ -122,11 +121,10 @@ class RunRecord:
             return None
         limits = table(self.config, "run")
         try:
-            budget = Budget(RunSection(**{key: limits[key] for key in RunSection.model_fields if key in limits}))
-            budget.spend(self.metrics)
+            section = RunSection(**{key: limits[key] for key in RunSection.model_fields if key in limits})
+            return section.over(self.metrics)
         except (ValueError, KeyError, TypeError):  # an experiment or figures that hanse did not write
             return None
-        return budget.over()
 
     @property
     def unfinished(self) -> bool:

@@ -39,7 +39,7 @@ from hanse.mechanisms.ipfl import IPFL
 from hanse.runs.config import Experiment
 from hanse.runs.observers import Told, untold
 from hanse.runs.round import first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 from hanse.wings.attack.deviant import KINDS, Deviant, fields_of, said_of
 
 RULES = Path(__file__).with_name("cheats.toml")
@@ -204,7 +204,7 @@ def space_of(experiment: Experiment) -> list[Knob]:
     Raises:
         UserError: the experiment does not fit together.
     """
-    setup = settle_engine(build(experiment)).setup
+    setup = build(experiment)
     listening = _Listening(setup.federation)
     setup, state = replace(setup, federation=listening), first_state(setup)
     for _ in range(min(_HEARD, experiment.run.rounds)):
