@@ -166,7 +166,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(
         experiment, data, problem, device or torch.device("cpu")
     )
-    lines += [*refusals.too_many(experiment.mechanism.table, data.num_clients), *misfit]
+    lines += misfit
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop)
@@ -181,8 +181,7 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     for guard in guards.values():
         loop = tried(partial(guard.trains, problem, loop))
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
-    lines += refusals.no_such_clients(acting, data.num_clients)
-    lines += refusals.no_such_samples(acting, data)
+    lines += refusals.no_such(acting, data)
     policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -402,7 +401,6 @@ def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None)
         *refusals.never_asked(experiment, mechanism),
         *refusals.idle(asked, around),
         *refusals.of_absent_rounds(experiment, blueprint.behaviours),
-        *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
         *(line for guard in guards for line in guard.warns(np.asarray(blueprint.data.sizes))),
         *who_judges(asked.mechanism.built, mechanism),
         *(f"warning: {line}" for line in clashes(mechanism, around, WARNS)),
