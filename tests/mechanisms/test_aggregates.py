@@ -19,8 +19,10 @@ from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Group, Settlement, Size, State, View
 from hanse.core.table import Add, Mix
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.robust import Krum, krum_scores, sorted_columns, tolerated
+from hanse.mechanisms.fits import tried, unmet_needs
+from hanse.mechanisms.robust import Clipped, Krum, krum_scores, sorted_columns, tolerated
 from hanse.mechanisms.server_steps import FedAvgM
+from hanse.mechanisms.weigh import BySamples, SamplesOverProbability
 from hanse.reports.audit import audit_run
 from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.round_record import row_hash
@@ -336,30 +338,49 @@ class MakesRows(AggregatePart):
 
 
 class MakesNothingFinite(AggregatePart):
-    kind = "again"
-
     def aggregate(self, group: Group, state: State) -> Aggregate:
         return Aggregate(row=group.old * float("nan"))
 
 
-def test_a_row_is_for_rules_that_say_so() -> None:
+@dataclass(frozen=True)
+class MakesRowsOfMany(AggregatePart):
+    """A rule whose form does not show where it is tried, on three updates."""
+
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        if len(group) == 3:
+            return Aggregate(np.full(3, 1 / 3))
+        return Aggregate(row=group.updates.mean(dim=0))
+
+
+def test_a_rule_shows_by_what_it_makes_what_can_value_it() -> None:
+    assert tried(MakesRows()).beyond_weights == {"reapply"}  # type: ignore[union-attr]
+    assert tried(BySamples()).beyond_weights == frozenset()  # type: ignore[union-attr]
+    along = {FedAvgM(): {"along"}, FedAvgM(of=Krum()): {"reapply"}, Clipped(of=SamplesOverProbability()): {"reapply"}}
+    assert {part: tried(part).beyond_weights for part in along} == along  # type: ignore[union-attr]
     setup = world("samples", value="none")
     setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesRows()))
-    with pytest.raises(PartError, match="'affine'"):
-        play_round(setup, first_state(setup))
+    assert torch.equal(play_round(setup, first_state(setup)).state.table.rows, first_state(setup).table.rows * 2)
+
+
+def test_a_rule_that_shows_only_in_the_round_what_it_makes_is_refused_there() -> None:
+    setup = world("samples", value="mixture")
+    mechanism = replace(setup.mechanism, weigh=MakesRowsOfMany())
+    assert unmet_needs(mechanism, {"clients", "validation"}) == []
+    with pytest.raises(PartError, match=r"Mixture in mechanism\.value"):
+        play_round(replace(setup, mechanism=mechanism), first_state(setup))
 
 
 @dataclass(frozen=True)
-class Misspelt(AggregatePart):
-    kind = "agian"  # type: ignore[assignment]
+class SaysItTheOldWay(AggregatePart):
+    kind = "again"
 
     def aggregate(self, group: Group, state: object) -> Aggregate:
         return Aggregate(np.full(len(group.updates), 1 / len(group.updates)))
 
 
-def test_a_kind_that_there_is_not_is_refused_before_round_0() -> None:
-    with pytest.raises(UserError, match=r"mechanism.weigh.*'agian'"):
-        hanse.run(hanse.Experiment(mechanism=replace(fedavg(), weigh=Misspelt()), run={"rounds": 1}))
+def test_a_declaration_that_is_no_more_is_refused_before_round_0() -> None:
+    with pytest.raises(UserError, match=r"mechanism\.weigh: SaysItTheOldWay"):
+        hanse.run(hanse.Experiment(mechanism=replace(fedavg(), weigh=SaysItTheOldWay()), run={"rounds": 1}))
 
 
 def test_a_row_that_is_not_finite_stays_and_its_makers_are_named() -> None:

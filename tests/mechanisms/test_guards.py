@@ -58,8 +58,6 @@ class Averages(Says, AggregatePart):
 
 
 class Values_(Says, ValuePart):  # noqa: N801
-    gives: ClassVar[Named] = frozenset({"values"})
-
     def value(self, view: View, state: State) -> Any:
         return self.said(view), state
 
@@ -252,11 +250,6 @@ def test_what_a_part_says_of_itself_is_looked_at_before_round_0(case: str) -> No
     assert any(DECLARED[case][1] in one for one in caught.value.lines)
 
 
-class NoGives(ValuePart):
-    def value(self, view: View, state: State) -> tuple[Values, State]:
-        return Values(np.zeros(len(view.trained))), state
-
-
 def test_rows_to_fill_must_be_there() -> None:
     with pytest.raises(hanse.UserError, match=r"mechanism[.]weigh: Weighs needs rows 'z'"):
         played("no rows to fill")
@@ -271,9 +264,6 @@ CASES: dict[str, Mechanism] = {
     "writes array": replace(BASE, select=WritesState("array")),
     "writes number": replace(BASE, select=WritesState("number")),
     "reversed": replace(BASE, select=Reversed()),
-    "not said to be given": replace(
-        BASE, select=type("Wants", (Everyone,), {"needs": frozenset({"values"})})(), value=NoGives()
-    ),
     "no rows to fill": replace(BASE, weigh=Weighs(lambda v: Weighed())),
 }
 

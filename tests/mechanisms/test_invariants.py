@@ -47,7 +47,6 @@ class Given(AggregatePart):
     """The average with these weights of the clients, all of whom have one."""
 
     weights: Sequence[float]
-    kind = "average"
 
     def __post_init__(self) -> None:
         """Take a list, too, as files give it."""

@@ -29,7 +29,6 @@ from hanse.core.part import (
     Choice,
     Deployment,
     Group,
-    Kind,
     Part,
     Settlement,
     State,
@@ -236,13 +235,12 @@ def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) 
     return rows
 
 
-def check_aggregate(said: Any, group: Group, kind: Kind) -> None:
-    """Raise GuardError unless a weigh part of this kind returned a sound aggregate of a group.
+def check_aggregate(said: Any, group: Group) -> None:
+    """Raise GuardError unless a weigh part returned a sound aggregate of a group.
 
     Args:
         said: what the part returned.
         group: the group that it was asked about.
-        kind: the part's kind, "average", "affine" or "again".
     """
     if not isinstance(said, Aggregate):
         raise GuardError(f"{type(said).__name__}: must be an Aggregate")
@@ -250,16 +248,14 @@ def check_aggregate(said: Any, group: Group, kind: Kind) -> None:
         _metrics(said.metrics)
         _floats("old", said.old, ())
         if said.row is not None:
-            _made(said, group, kind)
+            _made(said, group)
             return
         _floats("weights", said.weights, (len(group),))
 
 
-def _made(said: Aggregate, group: Group, kind: Kind) -> None:
-    """Raise GuardError unless the part may return a row, and returned one that fits the table."""
+def _made(said: Aggregate, group: Group) -> None:
+    """Raise GuardError unless the part returned a row that fits the table."""
     size = group.view.context.layout.size
-    if kind != "again":
-        raise GuardError(f"row: the part says kind = '{kind}': a rule that returns a row must say 'again'")
     if said.weights is not None or said.old:
         raise GuardError("row: given together with weights or old: must be one or the other")
     if not (isinstance(said.row, Tensor) and said.row.shape == (size,) and said.row.dtype == torch.float32):

@@ -839,8 +839,7 @@ class OneShot(DeployPart):
         normalised: whether the weights are scaled to sum to 1. If not, they are as printed (papers.md P4).
     """
 
-    needs = frozenset({"scores"})
-    reads = frozenset({"tier"})
+    needs = frozenset({"scores", "rows tier"})
     share: Literal["validation", "train", "test"] = "validation"
     normalised: bool = True
 

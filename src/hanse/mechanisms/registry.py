@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
 from hanse.base.errors import UserError, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.base.files import table as table_in
 from hanse.core.calling import method_of
-from hanse.core.part import AggregatePart, Kind, Mechanism, Part, in_slots
+from hanse.core.part import Mechanism, Part, in_slots
 from hanse.mechanisms import baselines, deploy, robust, select, server_steps, train, value, weigh
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.cfl import CFL, cfl
@@ -363,7 +363,7 @@ def _no_part(mechanism: Mechanism) -> list[str]:
 
 def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     """Yield what is wrong with a part's declarations: wrong types, unknown slots, misspelt methods."""
-    for name in ("needs", "gives", "accepts", "reads", "fills"):
+    for name in ("needs", "gives", "accepts", "fills"):
         said: Any = getattr(part, name, frozenset())
         by_slot = said if isinstance(said, Mapping) else {slot: said}
         for where, names in by_slot.items():
@@ -371,16 +371,13 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
                 yield f"{name}: there is no slot '{where}'{nearest(str(where), SLOTS)}"
             if not isinstance(names, frozenset | set) or not all(isinstance(one, str) for one in names):
                 yield f"{name}: {names!r}: must be a set of names, as in frozenset({{'values'}}), or one for each slot"
-    if accepted := in_slots(getattr(part, "gives", frozenset()), [slot]) & {"again", "parted", "late", "sums"}:
-        yield f"gives: {sorted(accepted)}: is something that a part accepts: accepts = {set(accepted)}"
     if in_slots(getattr(part, "fills", frozenset()), [slot]) and method_of(part, "weigh") is None:
         yield "fills: needs a method 'weigh' that makes these rows"
     wrong = misspelt(type(part), [*(name for names in METHODS.values() for name in names), *OTHER_METHODS])
     if wrong is not None:
         yield wrong
-    kind = getattr(part, "kind", AggregatePart.kind)
-    if slot == "weigh" and method_of(part, "aggregate") is not None and kind not in get_args(Kind):
-        yield f"kind: {kind!r}: must be 'average', 'affine' or 'again'"
+    if getattr(part, "kind", None) == "again" or hasattr(part, "reads"):
+        yield "kind, reads: are no more: Aggregate(..., reapply=True), and needs = {'rows NAME'}, say the same"
     if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
             tuple(blocks())

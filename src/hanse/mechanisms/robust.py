@@ -77,7 +77,6 @@ class Median(AggregatePart):
     With an even number of updates, this is the mean of the middle two; a single update is returned as it is.
     """
 
-    kind = "again"
     needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -97,7 +96,6 @@ class TrimmedMean(AggregatePart):
             below 0.5.
     """
 
-    kind = "again"
     needs = GROUPED
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
@@ -122,7 +120,6 @@ class GeometricMedian(AggregatePart):
         steps: the most steps to take.
     """
 
-    kind = "again"
     needs = GROUPED
     by: Literal["uniform", "samples"] = "uniform"
     steps: Positive = 100
@@ -140,7 +137,7 @@ class GeometricMedian(AggregatePart):
             before, weights = weights, trust / trust.sum()
             if np.abs(weights - before).max() < 1e-12:
                 break
-        return Aggregate(weights, metrics={"weigh/effective_seats": 1 / float(weights @ weights)})
+        return Aggregate(weights, metrics={"weigh/effective_seats": 1 / float(weights @ weights)}, reapply=True)
 
 
 def krum_scores(squared: Floats, attackers: int) -> Floats:
@@ -185,7 +182,6 @@ class Krum(AggregatePart):
         f: how many bad updates to withstand. None: as many as the number of members allows.
     """
 
-    kind = "again"
     needs = GROUPED
     f: Count | None = None
 
@@ -243,7 +239,7 @@ def _nearest(group: Group, attackers: int, keep: int) -> Aggregate:
     else:
         scores = krum_scores(np.square(distances(group.parameters)), attackers)
         weights[np.argsort(scores, kind="stable")[:keep]] = 1.0
-    return Aggregate(weights / weights.sum(), metrics={"weigh/withstands": float(attackers)})
+    return Aggregate(weights / weights.sum(), metrics={"weigh/withstands": float(attackers)}, reapply=True)
 
 
 def borrowed(part: AggregatePart, of: AggregatePart) -> None:
@@ -273,7 +269,6 @@ class Clipped(AggregatePart):
         norm: the longest allowed change. None: the median length in the group, computed anew for each coalition.
     """
 
-    kind = "again"
     needs = GROUPED
     of: AggregatePart = BY_SAMPLES
     norm: Rate | None = None
@@ -305,7 +300,7 @@ class Clipped(AggregatePart):
         if said.weights is None:
             return Aggregate(row=said.row, metrics=found)
         weights = said.weights * share
-        return Aggregate(weights, said.old + float((said.weights - weights).sum()), found)
+        return Aggregate(weights, said.old + float((said.weights - weights).sum()), found, reapply=True)
 
 
 def lengths(group: Group, along: Tensor | None = None) -> Floats:
@@ -337,7 +332,6 @@ class FLTrust(AggregatePart):
     the server's change.
     """
 
-    kind = "again"
     needs = GROUPED | {"root"}
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -352,6 +346,6 @@ class FLTrust(AggregatePart):
         trust = np.maximum(cosine, 0.0)
         metrics = {"weigh/trust": float(trust.mean()), "weigh/norm": norm}
         if not trust.sum() > 0:
-            return Aggregate(np.zeros(len(group)), 1.0, metrics)
+            return Aggregate(np.zeros(len(group)), 1.0, metrics, reapply=True)
         weights = trust / trust.sum() * norm / np.maximum(length, 1e-300)
-        return Aggregate(weights, 1.0 - float(weights.sum()), metrics)
+        return Aggregate(weights, 1.0 - float(weights.sum()), metrics, reapply=True)

@@ -1,9 +1,9 @@
 """WEIGH, server optimisers: the server takes its own step from the old row towards the result of the clients.
 
 :class:`FedNova` and :class:`QFedAvg` are affine: weights on the updates, with the rest on the old row. The others are
-subclasses of :class:`ServerStep`. Write a subclass of it for your own server optimiser. All are of the kind "again"
-(:class:`hanse.core.part.AggregatePart`), and keep moments for each server row. Valued coalitions use the moments from
-before the round. ``learn`` keeps new moments once the row is final.
+subclasses of :class:`ServerStep`. Write a subclass of it for your own server optimiser. All keep moments for each
+server row, and are applied again to each coalition (:class:`hanse.core.part.Aggregate`), with the moments from before
+the round. ``learn`` keeps new moments once the row is final.
 """
 
 from __future__ import annotations
@@ -57,16 +57,12 @@ class ServerStep(AggregatePart):
         0.5
     """
 
-    kind = "again"
     needs = GROUPED
     of: AggregatePart = BY_SAMPLES
 
     def __post_init__(self) -> None:
-        """Take over the other rule's needs, and see whether the step has parts that are the updates'."""
+        """Take over the other rule's needs."""
         borrowed(self, self.of)
-        object.__setattr__(
-            self, "parted", type(self).scale is not ServerStep.scale and getattr(self.of, "kind", "affine") != "again"
-        )
 
     def first(self, size: int) -> Mapping[str, Tensor]:
         """Return the moments ``[size]``, by name, of a row that has not moved yet; {} if there are none."""
@@ -131,7 +127,7 @@ class ServerStep(AggregatePart):
         step, after = self.step(row[:width] - old, moments)
         row[:width] = old + step
         along = None
-        if self.parted and said.weights is not None:
+        if type(self).scale is not ServerStep.scale and said.weights is not None and not said.reapply:
             along = Along(said.weights, torch.as_tensor(self.scale(after)).to(old).expand(width))
         return Aggregate(row=row, metrics=said.metrics, keeps=after, along=along)
 

@@ -111,7 +111,7 @@ def build(
 
     device = tried(lambda: pick_device(experiment.engine.device), "engine.") or torch.device("cpu")
     misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(experiment, data, problem, device)
-    lines += [*refusals.too_many(experiment.mechanism.table, data.num_clients), *misfit]
+    lines += misfit
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop)
@@ -127,8 +127,7 @@ def build(
     for guard in guards.values():
         loop = tried(partial(guard.trains, problem, loop))
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
-    lines += refusals.no_such_clients(acting, data.num_clients)
-    lines += refusals.no_such_samples(acting, data)
+    lines += refusals.no_such(acting, data)
     policy = tried(lambda: policy_of(experiment))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -154,7 +153,6 @@ def build(
         *refusals.never_asked(experiment, mechanism),
         *refusals.idle(asked, around),
         *refusals.of_absent_rounds(experiment, tuple(acting.values())),
-        *refusals.warn_of_changing_groups(experiment, data, mechanism),
         *(line for guard in guards.values() for line in guard.warns(np.asarray(data.sizes))),
         *who_judges(asked.mechanism.built, mechanism),
         *(f"warning: {line}" for line in clashes(mechanism, around, WARNS)),
