@@ -15,6 +15,7 @@ WING = Wing(
             "private": "hanse.wings.private.budgets:PrivateGuard",
             "secure": "hanse.wings.private.budgets:SecureGuard",
         },
+        "accounts": {"private": "hanse.wings.private.account:account_from"},
         "node_guards": {"private": "hanse.wings.private.node_guard:NodeGuard"},
         "flower": {"Trusted": "hanse.wings.private.masker:Trusted"},
     },
