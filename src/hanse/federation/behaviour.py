@@ -2,7 +2,7 @@
 
 They are for experiments: stragglers, noise, silence, clients that join or leave, free riders, liars and attackers. A
 table ``[behaviour.NAME]`` of an experiment adds one, with its options. NAME is a key of
-:data:`hanse.federation.registry.BEHAVIOURS`, or the import path of your own class. Behaviours act at the port, so they
+:data:`BEHAVIOURS`, or the import path of your own class. Behaviours act at the port, so they
 are the same in every engine. Each behaviour is a frozen dataclass that draws from keyed streams. Who is affected
 therefore does not depend on the order of work.
 """
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.streams import places, stream
+from hanse.base.wings import Names
 from hanse.core.port import Answered, Reply, Request, Result, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.telling import Conduct
@@ -651,3 +652,21 @@ class Liar(OfSome):
         for name, value in self.says.items():
             found[name] = value
         return found
+
+
+BEHAVIOURS: Mapping[str, type[Behaviour]] = Names(
+    {
+        "straggler": Straggler,
+        "noisy": Noisy,
+        "dropout": DropOut,
+        "speed": Speed,
+        "free_rider": FreeRider,
+        "attacker": Attacker,
+        "liar": Liar,
+        "joiner": Joiner,
+        "leaver": Leaver,
+        "drift": Drift,
+    },
+    "behaviours",
+)
+"""All behaviours by their names in ``[behaviour.NAME]`` of an experiment."""

@@ -29,13 +29,12 @@ from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.data.build import with_own
 from hanse.data.choices import OBJECT
-from hanse.federation.behaviour import Behaviour
+from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.believed import Believed
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import Profile, build_profiles
-from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.agreement import settle
 from hanse.learning.by_name import own_module
 from hanse.learning.engines import EngineChoice, choose, pick_device

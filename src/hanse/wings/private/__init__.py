@@ -16,6 +16,7 @@ WING = Wing(
             "secure": "hanse.wings.private.budgets:SecureGuard",
         },
         "forbids": {"private": "hanse.wings.private.forbids:FORBIDS"},
+        "accounts": {"private": "hanse.wings.private.account:account_from"},
         "node_guards": {"private": "hanse.wings.private.node_guard:NodeGuard"},
         "flower": {"Trusted": "hanse.wings.private.masker:Trusted"},
     },

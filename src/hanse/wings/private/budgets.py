@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
 from hanse.runs.guards import Guard
 from hanse.runs.sat_out import SAT_OUT, clients_named
-from hanse.wings.private.account import Account, account_from
+from hanse.wings.private.account import Account
 from hanse.wings.private.clipping import AdaptiveClip
 from hanse.wings.private.privacy import InState, Privacy, Private, Stricter
 from hanse.wings.private.private_loop import dp_sgd
@@ -131,11 +130,6 @@ class PrivateGuard(Guard):
             return []
         self.accounts.accounts = kept or {}
         return warn_of_sitting_out(self.accounts, sizes, self.experiment.train.recipe)
-
-    @staticmethod
-    def restored(kept: Mapping[str, Any]) -> Account:
-        """Return an account from its plain values. Raises UnsoundError."""
-        return account_from(kept)
 
 
 class SecureGuard(Guard):
