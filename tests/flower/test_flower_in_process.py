@@ -25,6 +25,8 @@ from hanse.data import Dataset, Samples, build, from_arrays
 from hanse.flower import ClientData
 from hanse.flower.client import paths_of
 from hanse.flower.members import Hello, Members
+from hanse.reports.classmap import class_chart, data_facts
+from hanse.reports.groups import group_runs
 from hanse.runs.recompute import recompute
 from hanse.runs.run_record import load_run
 
@@ -89,6 +91,15 @@ def test_local_and_flower_engines_agree(name: str, tmp_path: Path) -> None:
     assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant", "close"} if name in PAYMENTS else set())
     for a, b in zip(local.metrics, flower.metrics, strict=True):
         assert (a["seats"], a["answered"], a["refused"]) == (b["seats"], b["answered"], b["refused"])
+
+
+def test_a_report_of_a_network_names_no_data_that_its_members_never_had(tmp_path: Path) -> None:
+    run = over_flower(experiment("fedavg", rounds=1), tmp_path)
+    record = load_run(str(run.path))
+    [facts] = data_facts(group_runs([record]))
+    assert (facts.counts, "digits" in facts.name, class_chart(facts)) == (None, False, None)
+    assert record.config["data"] == {"clients": N}
+    assert (record.num_clients, record.seeds[1]) == (N, 0)
 
 
 def test_a_bill_larger_than_its_client_agreed_to_is_not_paid_on_either_engine(tmp_path: Path) -> None:

@@ -184,9 +184,12 @@ def asked_of(round: int, job: str, head: str, now: float, *, letter: bool) -> As
     return Asked(round, _day(now), json.loads(job), head=Head.read(head) if head else None, letter=letter)
 
 
-def kept(home: Path) -> Sequence[Path]:
-    """Return the files of the agreements in a participant's folder, the one signed last at the end."""
-    return sorted((home / AGREEMENTS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
+def agreements(home: Path) -> list[Agreement]:
+    """Return the agreements in a participant's folder, the one signed last at the end. Raises ValueError for a damaged
+    one.
+    """
+    files = sorted((home / AGREEMENTS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
+    return [Agreement.read(read_text(path))[0] for path in files]
 
 
 def _day(now: float) -> str:

@@ -3,7 +3,7 @@
 A project's ``client_app.py`` calls :func:`client_app` with a function that loads the participant's data (as
 ``hanse.flower.client_app``).
 
-A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app acts only on requests
+A node runs the app that the SuperLink sends, with the rights of the node's own user. The app acts only on requests
 that the operator has signed (:mod:`hanse.flower.signing`). It trains, scores and tests through
 :class:`hanse.federation.node.Node`. A client therefore answers on a network as it does in a simulation.
 """
@@ -28,8 +28,8 @@ from hanse.base.errors import UserError, import_path, path_of
 from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
-from hanse.federation.node import Assignment, ClientData, Node, hello, own_terms
-from hanse.flower.agreed import Binding, asked_of, keep, kept
+from hanse.federation.node import AGREEMENTS, Assignment, ClientData, Node, hello, own_terms
+from hanse.flower.agreed import Binding, asked_of, keep
 from hanse.flower.agreement import counted, digest_of
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
@@ -180,7 +180,9 @@ def client_app(
         with intra_op(1):
             node = Node(data_of(context), job, home, policy, behaviours, loop, things, trusted, rule)
             if values.get("letter"):
-                node.keep_receipts(str(values["letter"]), pinned, [path.stem for path in kept(home)])
+                node.keep_receipts(
+                    str(values["letter"]), pinned, [path.stem for path in (home / AGREEMENTS).glob("*.txt")]
+                )
             if letter:
                 bound.count(asked)
             return Message("null") if letter else node.answer(round, request, permit)

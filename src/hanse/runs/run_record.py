@@ -471,6 +471,8 @@ def load_run(path: str | Path) -> RunRecord:
     path = run_folder(Path(path))
     config = read_toml(path / "config.toml")
     registered = table(config, "data").get("clients")
+    if (path / MEMBERS).exists():  # a network or an app: the data that the experiment names were not used
+        config = {**config, "data": {"clients": registered}}
     # reports make arrays by client, so a number from a stranger's file must not decide how much memory they take
     if isinstance(registered, int) and registered > CLIENTS:
         raise UserError(f"{path / 'config.toml'}: data.clients: {str(registered)[:40]}: must be at most {CLIENTS}")

@@ -10,6 +10,7 @@ kept in ``network.json``, which the next command reads. Flower itself is used th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from pathlib import Path
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 from pydantic import TypeAdapter
 
@@ -203,7 +205,7 @@ class Loopback:
             show: a function that gets a line of text if another agreement takes the place of the one that was there.
 
         Raises:
-            UserError: the experiment has mistakes.
+            UserError: the experiment has mistakes, or the project's files make no app.
         """
         if not (self.app / "experiment.toml").exists():
             return None
@@ -212,7 +214,11 @@ class Loopback:
         mark = self.agreement.with_suffix(".run")
         begun = mark.exists() and (Path(mark.read_text().strip()) / FEDERATION).exists()
         run = uuid.uuid4().hex
-        made = Agreement.of(experiment, run=run, network=self.app.name, operator=public_of(key), day=day)
+        try:
+            app = hashlib.sha256(build_fab_from_disk(self.app)).hexdigest()
+        except ValueError as wrong:
+            raise UserError(f"{self.app}: Flower makes no app of it: {' '.join(str(wrong).split())}") from None
+        made = Agreement.of(experiment, run=run, network=self.app.name, operator=public_of(key), day=day, app=app)
         if self.agreement.exists():
             with suppress(ValueError):  # what is damaged is written anew
                 kept, _ = Agreement.read(read_text(self.agreement), edited=True)
@@ -357,7 +363,7 @@ class Loopback:
             raise self._lost(str(wrong)) from None
 
     def admit(self, key: Path, name: str) -> None:
-        """Admit a participant's node under a name that no other has, and note the name in ``admitted.json``.
+        """Admit a participant's node under a name that no other has, and note the name in ``certs/admitted.json``.
 
         Args:
             key: the participant's public key.
@@ -367,7 +373,7 @@ class Loopback:
             UserError: another key was admitted under this name or one that looks like it, the name has characters that
                 cannot be seen, or as :meth:`register`.
         """
-        file = self.folder / "admitted.json"
+        file = self.folder / "certs" / "admitted.json"  # a folder that is no part of the app
         known = {f"node{i}": "a node of the trial on this machine" for i in range(self.nodes)}
         known |= read_json(file) if file.exists() else {}
         seen = unicodedata.normalize("NFKC", name).casefold().strip()
@@ -402,12 +408,12 @@ class Loopback:
 
     def down(self) -> list[str]:
         """Stop all processes, with any run in progress, and return the names of those that had already ended."""
-        names, below = self.processes.names(), self.processes.below()
-        keeper = [name for name in names if name == "keeper"]  # last: nodes that go down may still ask it
-        gone = self.processes.stop(*(name for name in names if name != "keeper"))
-        gone += self.processes.stop(*keeper)
+        names, below, gone = self.processes.names(), self.processes.below(), list[str]()
+        # nodes that go down take their leave of the SuperLink, or it would not let them in again for a minute
+        for last in ({"superlink", "proxy", "keeper"}, {"keeper"}, set[str]()):
+            gone += self.processes.stop(*(name for name in self.processes.names() if name not in last))
         end(below)  # a run that is going on has a process in a group of its own
-        if keeper and (self.folder / "keeper.json").exists():
+        if "keeper" in names and (self.folder / "keeper.json").exists():
             shutil.rmtree(Path(json.loads((self.folder / "keeper.json").read_text())).parent, ignore_errors=True)
         return gone
 

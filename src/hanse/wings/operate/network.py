@@ -255,17 +255,16 @@ def _agreement(home: Path, given: Path | None, operator: bytes, witnesses: Path 
     a head.
     """
     from hanse.base.files import read_text
-    from hanse.flower.agreed import kept, take
-    from hanse.flower.agreement import Agreement, introduced
+    from hanse.flower.agreed import agreements, take
+    from hanse.flower.agreement import introduced
 
     if given is not None:
         take(home, read_text(given), operator, time.time())
-    if not (files := kept(home)):
+    if not (found := agreements(home)):
         typer.echo("no agreement: this node only says who it is, until you start it with --agree agreement.txt")
         return
-    found, _ = Agreement.read(read_text(files[-1]))
-    typer.echo(introduced(found))
-    if witnesses is not None and not found.books:
+    typer.echo(introduced(found[-1]))
+    if witnesses is not None and not found[-1].books:
         raise UserError(f"--witnesses {witnesses}: the run that was agreed keeps no books, so witnesses see nothing")
 
 
@@ -403,6 +402,8 @@ def log(
         typer.echo(f"beyond the agreement: {len(evidence.read_bytes().splitlines())} requests, in {evidence}")
     if mine.behind():
         typer.echo(f"{mine.behind()} bytes more are not proved yet: a request is being answered, or its process died")
+    if root is not None:
+        typer.echo(f"holds: the log begins with what had the root {root}")
     typer.echo(f"root: {mine.root()}")
 
 
