@@ -149,23 +149,16 @@ def test_options_that_would_have_no_effect_are_refused(args: list[str], said: st
     [
         (["run", "exp.toml", "--set", "data.clients=100000"], "100000"),
         (["run", "exp.toml", "--set", "mechanism.clients_per_round=7"], "6 clients"),
-        (["run", "exp.toml", "--set", "eval.clients=7"], "eval.clients: 7: more than the 6 clients"),
         (["run", "exp.toml", "--set", "federation.min_replies=3"], "federation.min_replies: 3: more than the 2 seats"),
-        (["run", "exp.toml", "--set", "data.validation=0"], "data.validation > 0"),
-        (["run", "exp.toml", "--set", "mechanism.value=none"], "a value part"),
-        (["run", "exp.toml", "--set", "behaviour.stragler.fraction=0.5"], "'straggler'"),
         (["run", "exp.toml", "--set", "behaviour.straggler.fraction=1.5"], "behaviour.straggler.fraction: 1.5"),
         (["run", "exp.toml", "--set", "engine.device=tpu9"], "engine.device"),
-        (["run", "exp.toml", "--set", "engine.device=mps"], "engine.device"),
         (["run", "exp.toml", "--set", "engine.precision=bf16"], "computes in float32; allowed: leave it out"),
         (["run", "exp.toml", "--set", "model.batch_norm=False"], "model.batch_norm: 'False'"),
         (
             ["run", "exp.toml", "--set", "data.clients=21", "--set", "mechanism.clients_per_round=21", "--set", EXACT],
             "mechanism.value: all coalitions of 21 updates are 2**21 models; allowed: at most 20 updates",
         ),
-        (["run", "missing.toml"], "missing.toml"),
         (["resume", "nowhere"], "nowhere"),
-        (["compare", "nowhere"], "nowhere"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(folder: Path, args: list[str], expected: str) -> None:
@@ -193,13 +186,6 @@ def test_overwrite_never_deletes_what_is_not_a_run(folder: Path) -> None:
     done = hanse("run", "exp.toml", "--out", "precious", "--overwrite", cwd=folder)
     assert done.returncode == 2
     assert (folder / "precious" / "thesis.txt").read_text() == "all of it"
-
-
-def test_an_out_that_cannot_be_written_is_one_line(folder: Path) -> None:
-    (folder / "file").write_text("")
-    done = hanse("run", "exp.toml", "--out", "file/run", cwd=folder)
-    assert done.returncode == 2
-    assert "file/run: cannot be written" in done.stderr
 
 
 @pytest.mark.slow
@@ -251,27 +237,15 @@ def test_tensorboard_gets_the_same_names(folder: Path) -> None:
     assert found == pytest.approx([m["test/accuracy"] for m in lines(folder / "a/metrics.jsonl")])
 
 
-def test_list_names_everything(folder: Path) -> None:
-    done = hanse("list", cwd=folder)
-    assert done.returncode == 0
-    for name in ("greedyfed", "gtg", "fashion_mnist", "synthetic", "dirichlet", "straggler", "mlp"):
-        assert name in done.stdout
-    assert hanse("list", "--combinations", cwd=folder).returncode == 0
-
-
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
         ("attacker", ["behaviour", "scale", "1.0", "the first round of the attack", "what the attackers send"]),
-        ("gtg", ["mechanism.value", "eps"]),
-        ("lstm", ["model.name", "hidden"]),
         ("dirichlet", ["data.partition", "alpha", "sampler"]),
-        ("mnist", ["data.source", "scale"]),
         ("partitions", PARTITIONS),
         ("data.source", SOURCE_KINDS),
         ("policies", POLICIES),
         ("select", PARTS["select"]),
-        ("data", ["validation", "client_test"]),
         ("train", ["batch_size", "mechanism.train", "proximal"]),
     ],
 )

@@ -78,14 +78,8 @@ def test_niid_and_cluster_build_with_groups_and_own_tests() -> None:
     ("values", "words"),
     [
         ({"partition": {"name": "cluster", "clusters": 12}}, "clusters = 12: there are only 9 clients"),
-        (
-            {"partition": {"name": "cluster", "alpha_between": 1e-3, "clusters": 14}, "clients": 14},
-            "alpha_between",
-        ),
-        (
-            {"partition": {"name": "cluster", "alpha_within": 1e-3}, "clients": 30},
-            "alpha_within",
-        ),
+        ({"partition": {"name": "cluster", "alpha_between": 1e-3, "clusters": 14}, "clients": 14}, "alpha_between"),
+        ({"partition": {"name": "cluster", "alpha_within": 1e-3}, "clients": 30}, "alpha_within"),
         ({"partition": {"name": "cluster", "min_samples": 200}}, "min_samples = 200"),
         ({"partition": {"name": "skew", "classes_per_client": 3}}, "10 classes"),
         ({"partition": "skew", "clients": 1}, "clusters = 2: there are only 1 clients"),

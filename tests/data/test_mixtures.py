@@ -204,10 +204,8 @@ def test_split_alone_is_that_of_the_data() -> None:
     [
         ({"mix": "90:10"}, "data.partition.mix: '90:10': percentages are not in order"),
         ({"mix": "10:80"}, "'a:b'"),
-        ({"mix": "even"}, "data.partition.mix: 'even'"),
         ({"num_distributions": 1}, "data.partition.num_distributions: 1: "),
         ({"class_groups": [[0, 1], [1]]}, "class_groups: [[0, 1], [1]]: allowed: two or more lists of classes"),
-        ({"class_groups": [[0], [1]], "num_distributions": 3}, "num_distributions: 3: class_groups has 2 groups"),
         ({"class_groups": [[0], [1]], "distributions": "rotation"}, "class_groups"),
         ({"test_mix": "inverse"}, "data.partition.test_mix: 'inverse'"),
         ({"client_test": 0.1, "client_test_from": "server"}, "client_test_from: 'server'"),
@@ -228,16 +226,8 @@ def test_mistakes_in_the_spec(values: dict[str, Any], line: str) -> None:
         ({"partition": {"class_groups": [[0], [10]]}}, "class 10: source 'digits' has classes 0..9"),
         ({"partition": {"distributions": "rotation", "num_distributions": 5}}, "num_distributions"),
         ({"partition": {"distributions": "source"}}, "does not say which distribution"),
-        ({"source": "fedsoft_linear", "partition": {"distributions": "classes"}}, "has no classes"),
         ({"source": "fedsoft_linear", "partition": {"distributions": "rotation"}}, "square images"),
-        (
-            {"source": "fedsoft_linear", "partition": {"distributions": "source", "num_distributions": 3}},
-            "has 2: model A, model B",
-        ),
-        (
-            {"partition": {"samples_per_client": 300, "mix": "0:100"}},
-            "clients need 1500 samples of distribution 1 and there are",
-        ),
+        ({"partition": {"samples_per_client": 300, "mix": "0:100"}}, "clients need 1500 samples of distribution 1"),
         ({"partition": {"min_samples": 200}}, "min_samples = 200"),
     ],
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import multiprocessing
-import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 from rotation import rotating
 
 from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series, to_csv
-from hanse.reports.vega import DrawingError, save, small_svg, to_svg, to_vegalite
+from hanse.reports.vega import save, small_svg, to_svg, to_vegalite
 
 BAD = "=1+1 <b>$x$</b>"
 X = np.array([1.0, 2.0])
@@ -113,13 +111,6 @@ def test_words_that_the_drawing_library_knows_are_names_like_others(case: tuple[
     ElementTree.fromstring(to_svg(to_vegalite(chart, page=True) | {"width": 300}))
 
 
-def test_names_that_would_meet_are_kept_apart_and_references_in_names_stay() -> None:
-    names = ("a", "a", "a (2)", 'id="clip7" url(#clip7)')
-    svg = to_svg(to_vegalite(Chart("k", "s", "t", "c", Lines(tuple(Line(n, X, X + i) for i, n in enumerate(names))))))
-    texts = ["".join(e.itertext()) for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("}text")]
-    assert [text for text in texts if text.startswith("a") or "clip" in text] == ["a", "a (3)", *names[2:]]
-
-
 @pytest.mark.parametrize("value", rotating([1e308, -1e308, 5e-324, -0.0, 1e-7], 2))
 def test_the_largest_and_the_smallest_numbers_are_drawn(value: float) -> None:
     y = np.array([value, -value])
@@ -131,23 +122,3 @@ def test_the_largest_and_the_smallest_numbers_are_drawn(value: float) -> None:
         svg = to_svg(to_vegalite(Chart("k", "s", "t", "c", marks)))
         assert "NaN" not in svg
         assert "Infinity" not in svg
-
-
-def _draw_in_a_fork(pipe: Any) -> None:
-    try:
-        pipe.send(to_svg(to_vegalite(chart("lines"))))
-    except DrawingError as wrong:
-        pipe.send(str(wrong))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_fork_of_a_process_that_has_drawn_says_so_instead_of_waiting_for_ever() -> None:
-    to_svg(to_vegalite(chart("lines")))
-    ours, theirs = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=_draw_in_a_fork, args=(theirs,), daemon=True)
-    child.start()
-    assert ours.poll(60)
-    assert "cannot draw" in ours.recv()
-    child.join()

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -167,19 +165,3 @@ def test_figures_of_an_earlier_report_do_not_stay_beside_those_of_this_one(tmp_p
     after = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
     assert after != before
     assert after == {path.name for path in (tmp_path / "alone" / "figures").iterdir()} | {"mine.png"}
-
-
-@pytest.mark.slow
-def test_a_limit_on_addresses_leaves_the_page_and_says_what_is_missing(tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource")
-    path = accuracies(tmp_path / "a", [0.1, 0.2])
-    text = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (16 * 10**9,) * 2);"
-        "from hanse.reports.report import write_report; write_report(sys.argv[1:2], sys.argv[2])"
-    )
-    assert resource.RLIMIT_AS
-    subprocess.run([sys.executable, "-c", text, str(path), str(tmp_path / "out")], check=True)
-    page = Page((tmp_path / "out" / "report.html").read_text())
-    assert "drawing needs" in page.text
-    assert list((tmp_path / "out" / "figures").glob("*.csv"))
-    assert not list((tmp_path / "out" / "figures").glob("*.png"))

@@ -131,15 +131,6 @@ def test_a_model_is_ready_to_predict() -> None:
     torch.testing.assert_close(model(x)[:1], model(x[:1]))  # no sample depends on another
 
 
-@pytest.mark.slow
-def test_the_report_of_a_run(played: hanse.Run, tmp_path: Path) -> None:
-    page = played.report(tmp_path)
-    assert page.path == tmp_path / "report.html"
-    assert str(page).startswith("Does joining pay? ")
-    assert "\nWho contributed? " in str(page)
-    assert str(page.path) in str(page)
-
-
 # ---- whom joining pays
 
 
@@ -268,16 +259,8 @@ def test_settings_alone_and_splits_are_heeded() -> None:
         ({"splits": 0}, "splits: 0: "),
         ({"mechanisms": ["local"]}, "mechanisms: ['local']: "),
         ({"mechanisms": ["fedavg", "fedavg"]}, "mechanisms: two"),
-        ({"mechanisms": ["fedagv"]}, "mechanism.name: 'fedagv': "),
-        ({"metric": "acuracy"}, "eval.metrics"),
         ({"client": 5.0}, "client: 5.0: must be the name of one column, a text"),
-        ({"target": ["ill"]}, "target: ['ill']: must be the name of one column, a text"),
-        ({"features": "age"}, "features: 'age': input should be a valid list"),
-        ({"statistics": "mine"}, "statistics: 'mine': input should be 'own' or 'pooled'"),
-        ({"mechanisms": None}, "mechanisms: None: must be a list of mechanisms"),
         ({"train": [1]}, "train: [1]: must be a dictionary of settings"),
-        ({"rounds": 0}, "rounds: 0: must be a whole number, at least 1"),
-        ({"seed": "a"}, "seed: 'a': must be a whole number, at least 0"),
         ({"out": 5}, "out: 5: must be the path of a folder"),
     ],
 )

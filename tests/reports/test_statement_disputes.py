@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -148,17 +147,6 @@ def test_an_unknown_settle_part_is_bounded_by_the_grant() -> None:
         "What its settle part 'Fees' charges is not known here: at most its grant of 12 tokens, since no account goes "
         "below zero.",
     )
-
-
-def test_the_dry_run_command(tmp_path: Path) -> None:
-    file = tmp_path / "e.toml"
-    file.write_text(hanse.Experiment(**PIFL).to_toml())
-    result = CliRunner().invoke(app, ["statement", str(file), "--dry-run", "-c", "3", "--json"])
-    assert json.loads(result.stdout)["most"] == 20 * TOKEN
-    said = CliRunner().invoke(app, ["statement", str(file), "--dry-run", "-c", "3"]).stdout
-    for heading in ("What it pays", "What it stands to gain", "What it gives", "What is not known"):
-        assert heading in said
-    assert "It can lose        20" in said
 
 
 # ---- disputes

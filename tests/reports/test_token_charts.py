@@ -10,8 +10,6 @@ import hanse
 from hanse.core.entry import TOKEN, client, escrow
 from hanse.ledger.run_ledger import open_ledger
 from hanse.reports.accuracy import own_charts
-from hanse.reports.answers import picture_of
-from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.groups import group_runs, honest_of, kinds_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart
@@ -59,19 +57,6 @@ def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     assert {line.x[-1] for key in ("riders", "balances") for line in charts[key].lines} == {5}
     [bars] = [c.marks for c in honesty_charts(groups) if c.key.startswith("honesty-tokens")]
     assert [series.values[0] + 100 for series in bars.series] == pytest.approx(means, abs=1e-9)
-
-
-def test_values_that_rank_are_not_told_as_good_or_harm(folder: Path) -> None:
-    (group,) = group_runs([load_run(folder)])
-    found = contribution(group)
-    assert found.measure.ranks
-    assert found.harmful == []
-    picture = picture_of(group, found)
-    assert picture.x == "sum of its first-order values"
-    assert picture.caption.startswith("Right of zero, a client mostly stood above the middle")
-    (ranking,) = [c for c in contribution_charts([group]) if c.key.startswith("contribution-ranking")]
-    assert ranking.caption.startswith("The sum of a client's first-order values over all rounds. A first")
-    assert "harmed" not in ranking.caption
 
 
 def test_how_single_clients_fare(folder: Path) -> None:

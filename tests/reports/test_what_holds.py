@@ -29,7 +29,6 @@ from hanse.games.market_checks import local_optimality
 from hanse.reports.audit import Audit, audit_run, load_market
 from hanse.reports.report import write_report
 from hanse.runs.run_record import load_run
-from tests.conftest import needs_papers
 
 Change = Callable[[Path], None]
 
@@ -215,6 +214,7 @@ def other_rules(**changed: Any) -> Change:
 MORE: list[tuple[str, str, Change]] = [  # further ways in which a check fails
     ("conservation", "skip", stolen),
     ("records", "skip", unhashed),
+    ("conservation", "skip", arrays(market_paid=lambda paid: paid & (np.arange(len(paid)) != 1))),
     ("by value", "valued", moved("stake", 0, 2)),
     (
         "by value",
@@ -279,37 +279,6 @@ def test_a_check_that_fails_is_not_said_to_hold(
     [line] = [line for line in shown.stdout.splitlines() if re.match(rf"\W*(FAILS|holds)\W+{name}\W", line)]
     assert "FAILS" in line
     assert "holds" not in line
-
-
-def test_lines_without_any_hash_are_not_believed(runs: dict[str, Path], tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(runs["skip"], copy)
-    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
-    kept = [{name: value for name, value in line.items() if name != "rounds/hash"} for line in lines]
-    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
-    audit = audit_run(copy)
-    assert not by_name(audit)["records"]
-    [records] = [check.said for check in audit.checks if check.name == "records"]
-    assert records.startswith("round 0: rounds/00000.npz has lost its hash in metrics.jsonl")
-
-
-@needs_papers
-def test_what_break_leaves_out_is_told_round_by_round_and_is_the_runs_own_metric(
-    sound: dict[str, Audit], tmp_path: Path
-) -> None:
-    mechanism = {"name": "hanse_papers.authors:ipfl", "stop": "break"}
-    run = market(tmp_path / "run", mechanism, behaviour={"attacker": {"clients": [3], "kind": "flip"}})
-    audit = audit_run(run)
-    assert "no import left out" not in by_name(audit)
-    metric = [json.loads(line).get("market/eq9") for line in (run / "metrics.jsonl").read_text().splitlines()]
-    left = {number: worth for number, worth in enumerate(metric) if worth is not None and worth > 0}
-    worst = max(left, key=lambda number: left[number])
-    assert len(left) > 1
-    [said] = [fact.said for fact in audit.facts if fact.name == "imports left out"]
-    assert f"an import that would have paid in {len(left)} of {audit.markets} markets, so iPFL eq. (9) does not" in said
-    assert f"above its price: {left[worst]:.4g} tokens in round {worst}. By round: " in said
-    assert said.endswith(", ".join(f"{number}: {worth:.4g}" for number, worth in left.items()))
-    assert "imports left out" not in {fact.name for fact in sound["skip"].facts}
 
 
 def test_an_attacker_that_earns_is_named_whoever_is_alone(runs: dict[str, Path], sound: dict[str, Audit]) -> None:
@@ -421,16 +390,6 @@ def test_books_and_receipts_are_not_said_to_agree_where_they_do_not(runs: dict[s
         assert shown.exit_code == 1
         assert "The books hold" not in shown.output
         assert "agree with the book" not in " ".join(shown.output.split())
-
-
-def test_a_market_that_is_wrong_is_no_book_that_holds(runs: dict[str, Path], tmp_path: Path) -> None:
-    for name in ("payments", "delivery"):
-        copy = tmp_path / name
-        shutil.copytree(runs["skip"], copy)
-        WRONG[name][1](copy)
-        shown = CliRunner().invoke(app, ["ledger", "verify", str(copy)])
-        assert shown.exit_code == 1
-        assert "hold:" not in shown.stdout
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -351,21 +351,6 @@ def test_the_third_failure_in_a_row_ends_the_run_and_it_can_go_on(tmp_path: Path
     assert CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")]).exit_code == 0
 
 
-def test_a_failed_run_is_one_line_and_exit_1(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hanse.cli import entry as cli
-
-    def ended(*_: Any, **__: Any) -> None:
-        raise RunFailedError("3 rounds in a row failed")
-
-    monkeypatch.setattr(cli, "app", ended)
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 1
-    assert capsys.readouterr().err == "hanse: 3 rounds in a row failed\n"
-
-
 def test_a_lost_network_and_a_users_mistake_are_no_failed_rounds(tmp_path: Path) -> None:
     with pytest.raises(ConnectionError, match="the network is down"):
         play(experiment([]), tmp_path / "lost", lost=(2,))  # when clients test after round 1

@@ -284,10 +284,8 @@ def returning(value: Any) -> Callable[..., Any]:
         (returning({"loss": math.nan}), "returned 'loss' nan: must be finite"),
         (returning({"loss": 1e300}), "returned loss 1e+300: must be at most 3.40282e+38"),
         (returning({"auc": "high"}), "returned 'auc' as a str: must be a number"),
-        (returning({"auc": torch.ones(2)}), "returned 'auc' as a Tensor: must be a number"),
         (returning({3: 0.1}), "returned a metric named '3': must be a text of 1 to 80 characters"),
         (returning({"samples": 21}), "returned samples 21: must be a whole number from 1 to 20, which it has"),
-        (returning({"samples": 0}), "returned samples 0: must be a whole number from 1 to 20, which it has"),
         (returning({"steps": 1.5}), "returned steps 1.5: must be a whole number from 0 on"),
         (returning({f"m{i}": i for i in range(33)}), "returned 33 metrics: at most 32 are taken"),
     ],
@@ -356,7 +354,6 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
     ("loop", "more", "line"),
     [
         ("user_loops:nope", {}, "train.loop: 'user_loops:nope': "),
-        ("nowhere:fit", {}, "train.loop: 'nowhere:fit': "),
         ("fit", {}, "train.loop: 'fit': "),
         (3, {}, "train.loop: 3: "),
         (nn.Linear, {}, "train.loop: 'Linear': "),

@@ -180,12 +180,6 @@ def test_too_few_replies_make_an_empty_round(least: int, kept: bool) -> None:
         assert dict(played.view.refusals)[0] == "the round had 3 sound updates, 4 are needed"
 
 
-def test_nobody_present_is_an_empty_round() -> None:
-    played = play(fedavg(clients_per_round=2), Scripted(present_ids=()))
-    assert len(played.view.trained) == 0
-    assert played.view.refusals == ()
-
-
 def test_only_present_clients_sit() -> None:
     federation = Scripted(present_ids=(1, 4))
     play(fedavg(clients_per_round=4), federation)
@@ -485,21 +479,3 @@ def test_a_decision_without_a_state_is_refused_by_name(slot: str, said: Any, kin
     assert str(refused.value) == (
         f"the {slot} part Forgets, round 0: its {slot} returned {kind}: must be a pair, the decision and the next state"
     )
-
-
-def test_a_state_that_is_none_is_refused_by_name() -> None:
-    with pytest.raises(PartError) as refused:
-        play(replace(fedavg(), select=Forgets((Choice(np.arange(2)), None))), Scripted())
-    assert str(refused.value) == (
-        "the select part Forgets, round 0: its select returned the wrong state: its state is NoneType: must be a "
-        "mapping of names to values"
-    )
-
-
-def test_seats_without_a_state_are_refused_by_name() -> None:
-    class Sits(type(fedavg().train)):  # type: ignore[misc]
-        def seats(self, view: View, state: State) -> Any:
-            return super().seats(view, state)[0]
-
-    with pytest.raises(PartError, match="Sits"):
-        play(replace(fedavg(), train=Sits()), Scripted())

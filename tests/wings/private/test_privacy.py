@@ -39,22 +39,6 @@ from hanse.wings.private.privacy import NOT_SAID, InState, Privacy, Private, cli
 
 pytest.importorskip("dp_accounting")
 
-# what becomes of each result under an account: docs/privacy.md shows this table
-LEAVES: dict[type[port.Result], str] = {
-    port.Trained: "the update is clipped and noised, and charged; an update of a private row stays with the client. "
-    "Loss, metrics and extras are left out; the number of samples is the one that the client joined with, and steps "
-    "follow from it and the recipe",
-    port.Derived: "each gradient is clipped and noised like an update, and charged",
-    port.Scored: "refused",
-    port.Counted: "refused",
-    port.Confused: "refused",
-    port.Answered: "passes where the question brings no models, since a policy then sees no samples; else refused",
-    port.Tested: "on a network empty: a test on no samples. In a simulation tests are measurements of whoever plays it",
-    port.SizeCommitted: "refused",
-    port.SizeAudited: "refused",
-    port.Masked: "the update in it was clipped, noised and charged before it was masked; the protocol's other messages "
-    "contain nothing of the samples",
-}
 PAGE = Path(__file__).parents[3] / "docs" / "privacy.md"
 RULE = Privacy(clip=1.0, epsilon=8.0, delta=1e-5, noise=2.0)
 WIDTH = 20_000
@@ -155,13 +139,6 @@ def test_private_rows_and_silence_cost_nothing() -> None:
     assert at.accounts.of(1).spent == silent.accounts.of(1).spent == 0
 
 
-def test_only_an_update_that_leaves_says_what_was_spent() -> None:
-    at, _ = door((update(torch.ones(WIDTH)), update(torch.ones(WIDTH))))
-    shared, own = answer(at, Train(0, 0, START), Train(0, 1, START, private=True)).results
-    assert set(shared.metrics) == {"epsilon", "budget", "delta", "noise"}  # type: ignore[union-attr]
-    assert dict(own.metrics) == {}  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize(
     "task",
     [
@@ -199,11 +176,9 @@ def test_a_test_beside_other_tasks_is_refused() -> None:
     assert inner.asked == 0
 
 
-def test_every_type_of_the_port_is_in_the_table_of_the_docs() -> None:
-    assert set(LEAVES) == set(typing.get_args(port.Result))
-    page = " ".join(PAGE.read_text().split())
-    for kind, becomes in LEAVES.items():
-        assert f"| `{kind.__name__}` | {becomes} |" in page
+def test_every_type_of_the_port_is_in_the_table_of_the_docs_and_what_gets_no_noise_is_refused() -> None:
+    page = PAGE.read_text()
+    assert all(f"| `{kind.__name__}` | " in page for kind in typing.get_args(port.Result))
     # whatever may be asked is either refused, or answered by a result that the door changes
     asked = {Train, Gradient, Ask, port.Test}
     for task in typing.get_args(port.Task):
@@ -287,12 +262,6 @@ def test_a_server_cannot_choose_a_clip_that_numbers_are_too_coarse_for(tmp_path:
     assert not (tmp_path / "privacy.json").exists()
 
 
-@pytest.mark.parametrize(("name", "given"), [("rate", 0.5), ("bits", 9.0)])
-def test_what_moves_the_clip_needs_a_quantile(name: str, given: float, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"{name}: {given:g}: only with a quantile"):
-        node(tmp_path, GIVEN | {name: given})
-
-
 def test_a_participants_lesser_terms_hold_in_an_account_with_a_larger_budget(tmp_path: Path) -> None:
     assert asked(node(tmp_path, GIVEN)).refused is None
     own = Privacy(clip=1.0, noise=2.0, epsilon=3.0, delta=1e-5)
@@ -360,16 +329,6 @@ def test_the_rest_is_spent_by_another_process_while_one_trains(tmp_path: Path) -
     assert counts(tmp_path) == 11
 
 
-def test_a_scoring_server_gets_nothing_from_a_node(tmp_path: Path) -> None:
-    at = node(tmp_path, GIVEN)
-    models = torch.zeros(2, at.problem.layout.size)
-    for task in (Score("s", models), port.Confusion("c", models), port.Nearest("n", models)):
-        assert asked(at, tasks=(task,)).refused == NOT_SAID
-    tested = asked(at, tasks=(port.Test("t", models[0]),)).results
-    assert tested == (port.Tested("t", None, None, 0),)
-    assert counts(tmp_path) == 0
-
-
 @pytest.mark.parametrize("fails", [ValueError("patient 17 has no label"), MemoryError()])
 def test_training_that_fails_is_a_step_of_zero_and_tells_nothing(
     fails: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -427,12 +386,7 @@ def test_a_server_whose_delta_promises_nothing_gets_no_answer(
 @pytest.mark.parametrize(
     ("train", "line"),
     [
-        ({"batch_size": -5}, "train.batch_size: -5: input should be greater than or equal to 1"),
-        ({"epochs": 0.5}, "train.epochs: 0.5: input should be a valid integer"),
-        ({"momentum": 1.0}, "train.momentum: 1.0: input should be less than 1"),
         ({"lr": float("nan")}, "train.lr: nan: must not be NaN"),
-        ({"lr": 1e38}, f"train.lr: 1e+38: input should be less than or equal to 1{30 * '0'}"),
-        ({"batchsize": 5}, "train.batchsize: no such key; did you mean 'batch_size'?"),
         ({"optimizer": "adamw"}, "train.optimizer: 'adamw': must be 'sgd': DP-SGD steps as SGD"),
         ({"loss": {"name": "cross_entropy", "weights": "balanced"}},
          "train.loss.weights: 'balanced': must be numbers here"),
@@ -643,12 +597,8 @@ def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None
             {"delta": 0.01, "unit": "sample"},
             "federation.private.delta: 0.01: must be below 1/378, one in the samples of one client",
         ),
-        ({"epsilon": 0.0}, "federation.private.epsilon: 0.0: input should be greater than 0"),
         ({"clip": 7.1e-46}, "federation.private.clip: 7.1e-46: input should be greater than or equal to 0.000000001"),
         ({"clip": 1e30}, "federation.private.clip: 1e+30: input should be less than or equal to 1000000"),
-        ({"noise": 0.0}, "federation.private.noise: 0.0: input should be greater than 0"),
-        ({"unit": "user"}, "federation.private.unit: 'user': input should be 'client' or 'sample'"),
-        ({"clipping": 1.0}, "federation.private.clipping: no such key; did you mean 'clip'?"),
     ],
 )
 def test_a_wrong_setting_is_one_line(private: dict[str, Any], line: str) -> None:
@@ -699,15 +649,6 @@ def test_a_budget_that_what_is_said_of_the_clip_exceeds_names_bits_and_the_entry
             f"{cost:.3g} in 4 answers; needs larger bits, or no quantile"
         ]
     build(experiment(4, given | {"epsilon": 1.01 * cost}))
-
-
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(UserError) as wrong:
-        hanse.run(experiment(1, {"clip": 1.0}))
-    assert list(wrong.value.lines) == [
-        "federation.private.epsilon: is required",
-        "federation.private.delta: is required",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -783,9 +724,6 @@ def test_a_node_keeps_the_smaller_budget_that_the_run_gives_it(tmp_path: Path) -
         ({"clients": [0], "epsilon": 1.0, "noise": 0.5}, ": noise 0.5: must be at least 2, the others'"),
         ({"clients": [4], "epsilon": 1.0}, ": client 4: allowed: 0 to 3"),
         ({"clients": [2, 2], "epsilon": 1.0}, ": client 2 is named twice; allowed: once"),
-        ({"clients": [0], "epsilon": 0.0}, "[0].epsilon: 0.0: input should be greater than 0"),
-        ({"clients": [0], "epsilon": 1.0, "nois": 3.0}, "[0].nois: no such key; did you mean 'noise'?"),
-        ({"clients": 0, "epsilon": 1.0}, "[0].clients: 0: input should be a list"),
         ({"clients": [-1], "epsilon": 1.0}, "[0].clients: [-1]: input should be greater than or equal to 0"),
         ({"epsilon": 1.0}, "[0].clients: is required"),
         (3, ": [3]: must be tables like { clients = [0, 3], epsilon = 1.0 }"),
