@@ -1,8 +1,9 @@
 """What all tests share. Properties are checked without a clock: a busy machine is no fault."""
 
 import os
+import re
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,54 @@ import torch
 from hypothesis import settings
 from rotation import is_its_turn  # before any worker process starts
 
+from hanse.base.wings import absent
+
 settings.register_profile("hanse", deadline=None)
 settings.load_profile("hanse")
 
-needs_papers = pytest.mark.skipif(find_spec("hanse_papers") is None, reason="needs hanse-papers: pip install -e papers")
+PAPERS = "hanse-papers: pip install -e papers"
+
+
+def _missing(package: str) -> bool:
+    try:
+        return find_spec(package) is None
+    except ModuleNotFoundError:  # the package that it is in is missing
+        return True
+
+
+needs_papers = pytest.mark.skipif(_missing("hanse_papers"), reason=f"needs {PAPERS}")
+
+
+def needs_wing(name: str) -> pytest.MarkDecorator:
+    """Skip a test, with the wing's name, where the wing was deleted. Tests that import it are skipped without this."""
+    return pytest.mark.skipif(_missing(f"hanse.wings.{name}"), reason=f"needs the wing {name}")
+
+
+def _lacks(text: str) -> str | None:
+    """Return what an error says is missing, if it is a wing that was deleted, or the papers."""
+    if "No module named 'hanse_papers" in text:
+        return f"needs {PAPERS}"
+    if "No module named 'hanse.wings" in text:
+        return "needs the wing " + ", ".join(dict.fromkeys(re.findall(r"hanse[.]wings[.](\w+)", text)))
+    return text.splitlines()[0] if absent() and absent() in text else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, pytest.CollectReport]:
+    """Skip a module of tests that imports what is missing."""
+    report: pytest.CollectReport = yield
+    if report.failed and (lost := _lacks(str(report.longrepr))):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {lost}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, pytest.TestReport]:
+    """Skip a test that fails since it asks for what is missing."""
+    report: pytest.TestReport = yield
+    if report.failed and call.excinfo is not None and (lost := _lacks(str(call.excinfo.value))):
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: {lost}")
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

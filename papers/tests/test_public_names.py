@@ -21,7 +21,6 @@ UNDOCUMENTED = {
     "hanse.base.factories": "Positive Rate Weight named_choice",
     "hanse.base.files": "write_whole",
     "hanse.base.lock": "Hold",
-    "hanse.base.terminal": "Terminal",
     "hanse.base.toml": "flat",
     "hanse.base.wings": "Command Wing",
     "hanse.cli.options": "Workers err out resumable say",
@@ -47,9 +46,7 @@ UNDOCUMENTED = {
     "hanse.reports.market": "traded",
     "hanse.reports.vega": "save",
     "hanse.runs.experiment": "Run",
-    "hanse.runs.observers": "Told counting untold",
     "hanse.runs.recorded_market": "recorded_markets",
-    "hanse.runs.run_record": "load_run",
 }
 
 

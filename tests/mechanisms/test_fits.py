@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 import hanse
-from hanse.base.wings import Names
+from hanse.base.wings import Names, Wing
 from hanse.core.part import Mechanism
-from hanse.mechanisms.fits import FORBIDS, IDLE, REQUIRES, WARNS, WORDS, said, unmet_needs
+from hanse.mechanisms.fits import FORBIDS, IDLE, REQUIRES, WARNS, WORDS, forbidden, said, unmet_needs
 from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
 from hanse.runs.config import Experiment
+from hanse.runs.setup import build
 
 # words of what surrounds a mechanism that are no settings
 BARE = {"network", "buffers", "frozen", "moving samples", "claimed sizes", "tokens", "time", "valued", "one model",
@@ -31,6 +32,27 @@ def test_what_is_forbidden_or_required_is_a_word_or_a_setting() -> None:
     for word in {word.partition("/")[0] for pair in pairs for word in pair} - WORDS.keys() - BARE:
         section, key = word.split(".")
         assert section == "behaviour" or key in Experiment.model_fields[section].annotation.model_fields, word
+
+
+FORBIDDEN = {
+    "federation.enough": {"clients.told": "who is told must have been heard"},
+    "clients.told": {"validation": "a member that is told has it"},
+}
+
+
+def test_a_wing_forbids_by_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    wing = Wing("roll_call", names={"forbids": {"roll_call": f"{__name__}:FORBIDDEN"}})
+    asked = {"data": {"clients": 4}, "mechanism": "greedyfed", "federation": {"enough": 2}, "clients": {"told": True}}
+    build(Experiment(**asked))
+    monkeypatch.setattr("hanse.base.wings._found", lambda: ((wing,), ""))
+    assert ("federation.enough", "clients.told", "who is told must have been heard") in forbidden()
+    with pytest.raises(hanse.UserError) as wrong:
+        build(Experiment(**asked))
+    said = sorted(line.partition(":")[0] for line in wrong.value.lines)
+    assert said == ["clients.told", "federation.enough"]
+    assert any(
+        "mechanism.value" in line and FORBIDDEN["clients.told"]["validation"] in line for line in wrong.value.lines
+    )
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,15 @@ def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
         raise of_file(wrong) from wrong
 
 
+@contextmanager
+def collected(lines: list[str]) -> Iterator[None]:
+    """Add the lines of a UserError in this block to ``lines``, and go on: a user hears of all mistakes at once."""
+    try:
+        yield
+    except UserError as wrong:
+        lines.extend(wrong.lines)
+
+
 def first_line(error: BaseException) -> str:
     """Return an error's class and the first line of its message, such as ``"ValueError: no such column"``.
 
