@@ -30,7 +30,15 @@ def _printable(line: str) -> str:
     return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in " ".join(line.split()))
 
 
-class UserError(ValueError):
+class _InLines(Exception):  # noqa: N818 (no error of its own)
+    """An error of plain lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines: Sequence[str] = tuple(_printable(line) for line in lines)
+        super().__init__("\n".join(self.lines))
+
+
+class UserError(_InLines, ValueError):
     """A mistake in what the user gave. The command line prints its lines and exits with 2, without a traceback.
 
     Attributes:
@@ -38,21 +46,13 @@ class UserError(ValueError):
             joins them with newlines.
     """
 
-    def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = tuple(_printable(line) for line in lines)
-        super().__init__("\n".join(self.lines))
 
-
-class MachineError(RuntimeError):
+class MachineError(_InLines, RuntimeError):
     """A failure that is not due to wrong input: a full disk, a damaged file, a database that is gone.
 
     Attributes:
         lines: what failed, where, and the command to run next. The command line prints them and exits with 1.
     """
-
-    def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = tuple(_printable(line) for line in lines)
-        super().__init__("\n".join(self.lines))
 
 
 class RunFailedError(MachineError):

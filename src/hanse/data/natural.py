@@ -124,15 +124,15 @@ def _of_clients(
         names: the clients' names.
         more: other fields of the data set.
     """
-    (train, owners), (test, test_owners) = (
-        (
-            Samples(*(torch.from_numpy(np.concatenate([part[k] for part in own])) for k in (0, 1))),
-            np.concatenate([np.full(len(y), client, dtype=np.int64) for _, y, client in own]),
-        )
-        for own in (parts["train"], parts["test"])
-    )
+    (train, owners), (test, test_owners) = (_joined(parts[share]) for share in ("train", "test"))
     more |= {"client_of": owners, "test_client_of": test_owners, "client_names": tuple(names)}
     return Dataset(name, train, test, classes, shape, **more)
+
+
+def _joined(parts: _Parts) -> tuple[Samples, NDArray[np.int64]]:
+    """Return all parts' samples, one after another, and the client of each."""
+    x, y = (torch.from_numpy(np.concatenate([part[k] for part in parts])) for k in (0, 1))
+    return Samples(x, y), np.concatenate([np.full(len(own), client, dtype=np.int64) for _, own, client in parts])
 
 
 def parse_roles(text: str) -> dict[str, str]:

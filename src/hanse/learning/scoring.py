@@ -33,7 +33,6 @@ from torch import Tensor
 
 from hanse.base.errors import gated
 from hanse.data.samples import Samples
-from hanse.learning.cards import Resident
 from hanse.learning.forward import forward, read_convolutions, through
 from hanse.learning.job import ModelOutputs, Problem, Scores
 from hanse.learning.local import Precision, Trainer
@@ -55,6 +54,7 @@ _WIDE = 24  # the most mixtures that become the channels of one wide convolution
 _KEEP = 1 << 27  # numbers: up to this the first layer's outputs of mixed rows are kept, else computed for every chunk
 _BLOCK = 1 << 19  # numbers: the first layer's mixed outputs of a chunk of models on a block of samples
 _TOGETHER = 16  # models of a chunk: mixtures, or rows that become the channels of one wide convolution
+_KEPT = 2  # sets of samples on a card: those that are trained on, and those of the test
 _NONE = torch.zeros((), dtype=torch.bool)
 
 
@@ -147,6 +147,32 @@ def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -
     # max(1).indices is much faster than argmax(1)
     best = (output[:, 0] > 0).long() if problem.one_output else output.max(1).indices
     return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
+
+
+class Resident:
+    """Caches the most recent sets of samples on a device, so they are not copied every round.
+
+    Args:
+        device: where to keep them. On the CPU, samples are returned unchanged.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._kept: list[tuple[Samples, Samples]] = []
+
+    def of(self, pool: Samples) -> Samples:
+        """Return the samples on the device."""
+        for given, there in self._kept:
+            if given is pool:
+                return there
+        there = pool.to(self.device)
+        if there is not pool:
+            self._kept = [*self._kept[1 - _KEPT :], (pool, there)]
+        return there
+
+    def clear(self) -> None:
+        """Forget the samples, so their memory can be freed."""
+        self._kept = []
 
 
 class ScoringEngine:
