@@ -187,7 +187,7 @@ def build(
         remote,
         waiting,
         _told(data, mechanism, acting, policy, profiles, seed),
-        tuple(guards.values()),
+        guards,
         agreement,
         said,
     )
