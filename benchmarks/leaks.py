@@ -167,7 +167,7 @@ def world(cast: str, seed: int, number: int) -> tuple[Tensor, Tensor]:
     half = torch.from_numpy(rng.permutation(2 * HELD)[:HELD])
     group = {"sums of 3": 3, "sums of 6": 6, "sum of 12": 12}.get(cast, 1)
     others = [torch.from_numpy(rng.choice(rest, HELD, replace=False)) for _ in range(group - 1)]
-    start, recipe = setup.initial, given.train.recipe
+    start, recipe = setup.context.initial(0), given.train.recipe
     rule = CASTS.get(cast, PRIVATE.get(cast, {})).get("federation", {}).get("private")
     private = None if rule is None else Privacy(**rule)
     if private is not None:

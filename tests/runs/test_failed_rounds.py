@@ -60,7 +60,9 @@ class Constant:
 
 def setup_of(mechanism: Mechanism) -> Session:
     context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
-    return Session(hanse.Experiment(mechanism="fedavg"), mechanism, Constant(), context, *[None] * 6)  # type: ignore[arg-type]
+    return Session(
+        hanse.Experiment(mechanism="fedavg", clients={"grant": 0.0}), mechanism, Constant(), context, *[None] * 6
+    )  # type: ignore[arg-type]
 
 
 def market(part: IPFL) -> Mechanism:

@@ -68,10 +68,10 @@ class Scripted:
         return Reply(request.client, tuple(results), bytes_down=8, bytes_up=4)
 
 
-def setup_of(mechanism: Mechanism, clients: Scripted, **sections: Any) -> Session:
-    experiment = hanse.Experiment(mechanism="fedavg", **sections)
+def setup_of(mechanism: Mechanism, scripted: Scripted, **sections: Any) -> Session:
+    experiment = hanse.Experiment(**{"mechanism": "fedavg", "clients": {"grant": 0.0}, **sections})
     context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
-    return Session(experiment, mechanism, clients, context, *[None] * 6)  # type: ignore[arg-type]
+    return Session(experiment, mechanism, scripted, context, *[None] * 6)  # type: ignore[arg-type]
 
 
 def play(mechanism: Mechanism, federation: Scripted, state: LoopState | None = None) -> Any:
@@ -399,7 +399,7 @@ class Sees(SettlePart):
 @pytest.mark.parametrize("weigh", [TooMuch(), BySamples()])
 def test_a_second_settlement_sees_that_updates_to_rows_that_broke_were_worth_nothing(settle: Any, weigh: Any) -> None:
     mechanism = replace(fedavg(clients_per_round=N), weigh=weigh, value=Numbered(), settle=settle)
-    setup = setup_of(mechanism, Scripted())
+    setup = setup_of(mechanism, Scripted(), clients={"grant": 100.0})
     played = play_round(setup, first_state(setup))
     clients, broke = played.view.trained.seats.client, isinstance(weigh, TooMuch)
     worth = np.where(broke | (played.view.weights == 0), 0.0, clients + 1.0)  # of weight 0: nothing

@@ -188,6 +188,10 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     return (f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names)}") + absent()
 
 
+NOT_TRUSTED = "--trust allows it"
+"""How a line ends that refuses to run code that a run's files name."""
+
+
 def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., Any]:
     """Return the callable that ``"package.module:name"`` names.
 
@@ -218,7 +222,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
         return own[path]
     if is_looking() and path not in OWN:
         raise UserError(
-            f"{where}: '{path}': is an import path, which would run code that this run's files name; --trust allows it"
+            f"{where}: '{path}': is an import path, which would run code that this run's files name; {NOT_TRUSTED}"
         )
     try:
         with gated(f"{where}: '{path}': its module cannot be imported"):

@@ -40,7 +40,7 @@ from hanse.core.book import Book
 from hanse.core.entry import Transaction
 from hanse.core.judge import Judge
 from hanse.core.payload import Payload
-from hanse.core.port import Answered, Request, Result, Roster
+from hanse.core.port import Answer, Answered, Request, Roster
 from hanse.core.recipe import Recipe
 from hanse.core.table import Add, Block, Floats, Ints, Layout, Mix, Replace, Seats, Table, Updates, mix
 from hanse.core.telling import Joining, Telling, Terms
@@ -480,13 +480,14 @@ class View:
         table: the models before the round, ``[K, P]``.
         home: ``[N]`` int64, the row that each client starts from.
         judge: the server's held-out data, which scores models.
-        answers: the replies so far, by client and name of the question.
+        answers: the answers so far, by client and name of the question.
         authorised: the most that each client agreed to pay this round, in the smallest unit.
         refusals: ``(client, reason)`` for everything refused so far.
         choice: SELECT's decision, once it is made; ``values``, ``settlement`` and ``deployment`` are the later
             decisions.
         seats: TRAIN's decision.
         updates: the accepted updates; read them as :attr:`trained`.
+        uncounted: sound updates that do not count because fewer than ``federation.min_replies`` came. None: all count.
         mix: the proposed next table; read it as :attr:`mixed`.
         found: values that parts passed on, by type. Read them with :meth:`get`.
         book: the balances at this moment.
@@ -536,12 +537,13 @@ class View:
     table: Table
     home: Ints
     judge: Judge
-    answers: Mapping[tuple[int, str], Result] = field(default_factory=dict)
+    answers: Mapping[tuple[int, str], Answer] = field(default_factory=dict)
     authorised: Mapping[int, int] = field(default_factory=dict)
     refusals: tuple[tuple[int, str], ...] = ()
     choice: Choice | None = None
     seats: Seats | None = None
     updates: Updates | None = None
+    uncounted: Updates | None = None
     mix: Mix | None = None
     values: Values | None = None
     settlement: Settlement | None = None

@@ -429,8 +429,9 @@ def _from_a_checkpoint(
                     raise UserError(
                         "federation.private: is missing: clients began this run with privacy accounts, and keep them"
                     )
-                spent = (guard.resumed(state.accounts, state.round, session.data.sizes) for guard in session.guards)
-                said = [*dict.fromkeys([*said, *(line for lines_ in spent for line in lines_)])]
+                guards, sizes = session.guards.values(), session.data.sizes
+                spent = [line for guard in guards for line in guard.resumed(state.accounts, state.round, sizes)]
+                said = [*dict.fromkeys([*said, *spent])]
             elif session.kept:
                 state = _begun(Commitment.read(hold.folder), state, folder)
             told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")

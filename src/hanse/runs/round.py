@@ -29,8 +29,8 @@ from hanse.core.port import Request, Roster
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
 from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.value_noise import unknown_without
-from hanse.runs.arrivals import Underway, joined
-from hanse.runs.exchange import Exchange, accepted, continued, merge, sent, training
+from hanse.runs.arrivals import Underway
+from hanse.runs.exchange import Exchange, continued, merge, sent, training
 from hanse.runs.grants import grant
 from hanse.runs.session import Session
 
@@ -287,7 +287,7 @@ def finish(session: Session, state: LoopState) -> Played:
     if settle is not None:
         now = _without_leavers(session, now)
         questions = merge(call("settle", settle.asks, now.view, now.view, now.states[session.key("settle")]))
-        now = replace(now, view=now.port.send(questions, now.view))
+        now = replace(now, view=now.port.ask(questions, now.view))
         now = _settled(session, now)
     if session.sizes is not None:
         heard = session.sizes.released(now.states["sizes"])
@@ -337,7 +337,7 @@ def _proved(session: Session, now: _Now) -> _Now:
     with now.port.clock("ask"):
         for ask, hear in steps:
             asked, state = ask(view, state)
-            view = now.port.send(asked, view)
+            view = now.port.ask(asked, view)
             heard = hear(view, state)
             view = _post(replace(view, refusals=(*view.refusals, *heard.refused)), heard.transactions)
             state = heard.state
@@ -350,7 +350,7 @@ def _ask(session: Session, now: _Now, stage: Stage) -> _Now:
     """Send the parts' questions of a stage and add the answers to the view."""
     with now.port.clock("ask"):
         questions, found = _questions(session, now, stage)
-        return replace(now, view=now.port.send(questions, now.view)).handing_on(found)
+        return replace(now, view=now.port.ask(questions, now.view)).handing_on(found)
 
 
 def _select(session: Session, now: _Now) -> _Now:
@@ -378,13 +378,13 @@ def _train(session: Session, now: _Now) -> _Now:
         asked = asked if now.history is None else continued(asked, now.history)
         clipping = session.of_guards("clipping")
         asked = asked if clipping is None else clipping.sent(asked, now.states["clipping"])
-        view, landed = now.port.train(merge([*asked, *questions]), now.view, now.underway, session.waiting)
-        updates = joined(accepted(seats, view), landed.late, view.round, view.table)
+        view, underway = now.port.train(merge([*asked, *questions]), now.view, now.underway, session.waiting)
+        updates = view.trained
         if session.sizes is not None:
             proved = session.sizes.proved(now.states["sizes"])[updates.seats.client]
             updates = replace(updates, num_samples=np.minimum(updates.num_samples, proved))
         view = _enough(replace(view, updates=updates, stage="close"), session.experiment.federation.min_replies)
-    return replace(now, view=view, underway=landed.underway)
+    return replace(now, view=view, underway=underway)
 
 
 def _weigh(session: Session, now: _Now) -> _Now:
@@ -531,7 +531,7 @@ def _enough(view: View, least: int) -> View:
         return view
     reason = f"the round had {len(updates)} sound updates, {least} are needed"
     refused = (*view.refusals, *((int(c), reason) for c in updates.seats.client))
-    return replace(view, updates=_nothing(view.table, updates.seats), refusals=refused)
+    return replace(view, updates=_nothing(view.table, updates.seats), uncounted=updates, refusals=refused)
 
 
 def _nothing(table: Table, seats: Seats) -> Updates:

@@ -90,7 +90,7 @@ class Run:
     """A finished or interrupted run.
 
     Attributes:
-        experiment: the experiment that was played, with every default settled.
+        given: the experiment that was played, or why that of a loaded run is not read: see :attr:`experiment`.
         problem: the model as a module, and how rows become its parameters. None: the model of a loaded run cannot be
             made (see ``why_no_model``).
         metrics: one dictionary per round, the lines of ``metrics.jsonl``.
@@ -126,7 +126,7 @@ class Run:
         (3, 0, 'Sequential')
     """
 
-    experiment: Experiment
+    given: Experiment | UserError
     problem: Problem | None
     metrics: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
@@ -147,6 +147,16 @@ class Run:
     held: np.ndarray | None = None
     nothing: str | None = None
     said: tuple[str, ...] = ()
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment that was played, with every default settled.
+
+        Raises UserError if it names code of its own and the run was loaded without ``trust``.
+        """
+        if isinstance(self.given, UserError):
+            raise self.given
+        return self.given
 
     def model(self, client: int | str = 0) -> nn.Module:
         """Return the model that a client holds at the end, as a new PyTorch module, ready to predict (``eval()``).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ class Session:
             raises an exception is then undone instead of ending the run.
         waiting: when TRAIN ends, and what becomes of late updates.
         about: descriptions of parts, behaviours and the policy, for reports.
-        guards: what wings put around the clients.
+        guards: what wings put around the clients, by the key of the setting that asks for it.
         agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
         said: lines to print at the start: why this engine was chosen, and warnings.
 
@@ -68,7 +68,7 @@ class Session:
     remote: bool = False
     waiting: Waiting = field(default_factory=Waiting)
     about: About = field(default_factory=About)
-    guards: Sequence[Guard] = ()
+    guards: Mapping[str, Guard] = field(default_factory=dict)
     agreement: str = ""
     said: Sequence[str] = ()
 
@@ -94,7 +94,7 @@ class Session:
 
     def of_guards(self, what: str) -> Any:
         """Return the attribute of this name of the first guard that has it ("accounts", "clipping"), or None."""
-        return next((found for guard in self.guards if (found := getattr(guard, what)) is not None), None)
+        return next((found for guard in self.guards.values() if (found := getattr(guard, what)) is not None), None)
 
     @property
     def sizes(self) -> Any:

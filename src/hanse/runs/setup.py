@@ -184,7 +184,7 @@ def build(
         remote,
         waiting,
         _told(data, mechanism, acting, policy, profiles, seed),
-        tuple(guards.values()),
+        guards,
         agreement,
         said,
     )
