@@ -63,11 +63,6 @@ class _Followed:
         with self.alone:
             return encode(self.run.whole())
 
-    def close(self) -> None:
-        """Close the run's books."""
-        with self.alone:
-            self.run.close()
-
 
 @dataclass(eq=False)
 class Hub:
@@ -155,7 +150,6 @@ class Hub:
             followed.ended = True
             followed.begun.set()
             self._followed.pop(id_, None)
-            await asyncio.to_thread(followed.close)
 
 
 def _hand(watcher: _Watcher, message: str) -> None:
