@@ -123,8 +123,12 @@ class Binding:
         return Binding(home, found, lines[-1])
 
     def check(self, asked: Asked) -> None:
-        """Compare a request with the agreement before anything is done for it. Raises WireError if it goes beyond."""
-        self._compared(asked, self._tally())
+        """Raise WireError and keep a request as evidence if it goes beyond the agreement. Nothing is counted."""
+        why = self.agreement.allows(asked, self._tally())
+        if why is None:
+            return
+        keep(self.home, why, self.agreement.hash, self.signature, self.statement)
+        raise WireError(f"beyond the agreement {self.agreement.hash[:16]}: {why}")
 
     def count(self, asked: Asked, tasks: Sequence[Task] = ()) -> None:
         """Compare a request and its questions with the agreement, and write down what it asks.
@@ -136,10 +140,9 @@ class Binding:
         path = self._path()
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            tally = self._tally()
-            self._compared(full, tally)
+            self.check(full)
             lock.seek(0)  # in one write, and never empty: what is left of a longer one stands behind the first line
-            lock.write(json.dumps(asdict(tally.after(full, self.agreement))) + "\n")
+            lock.write(json.dumps(asdict(self._tally().after(full, self.agreement))) + "\n")
 
     def _path(self) -> Path:
         return self.home / AGREEMENTS / f"{self.agreement.run}.json"
@@ -152,14 +155,6 @@ class Binding:
             return Tally.read(text) if text else Tally()
         except UnsoundError as wrong:
             raise WireError(f"{path}: is damaged ({wrong}): restore it from a copy") from None
-
-    def _compared(self, asked: Asked, tally: Tally) -> None:
-        """Raise WireError and keep the request as evidence if it goes beyond the agreement."""
-        why = self.agreement.allows(asked, tally)
-        if why is None:
-            return
-        keep(self.home, why, self.agreement.hash, self.signature, self.statement)
-        raise WireError(f"beyond the agreement {self.agreement.hash[:16]}: {why}")
 
 
 def keep(home: Path, why: str, agreement: str, signature: str, statement: str) -> None:

@@ -273,12 +273,8 @@ def progress_of(
         These items: main metric, mechanism, seed, clients, rounds done and planned, state (:func:`state_of`), and the
         seconds since the last round. None: the files do not say.
     """
-
-    def number(section: str, key: str) -> int | None:
-        """Return a whole number of the configuration; None if there is no such number."""
-        value = table(config, section).get(key)
-        return value if type(value) is int else None
-
+    settings = table(config, "run")
+    seed, planned = (value if type(value := settings.get(key)) is int else None for key in ("seed", "rounds"))
     rounds = last["round"] + 1 if type(last.get("round")) is int else 0
     try:
         age = max(0.0, now - (folder / METRICS).stat().st_mtime) if rounds else None
@@ -288,12 +284,11 @@ def progress_of(
         clients = registered(folder, config)
     except (OSError, UserError):
         clients = None
-    planned = number("run", "rounds")
     main = main_of(table(config, "eval").get("metrics"))
     return {
         "main": {"key": main.key[:80], "title": main.title[:80], "less": main.less_is_better},
         "mechanism": str(table(config, "mechanism").get("name", "?")).rpartition(":")[2][:80],
-        "seed": number("run", "seed"),
+        "seed": seed,
         "clients": clients,
         "rounds": rounds,
         "planned": planned,
