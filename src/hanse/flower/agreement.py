@@ -133,10 +133,6 @@ class Tally:
             _added(self.in_all, asked.questions),
         )
 
-    def to_json(self) -> str:
-        """Return the tally as JSON."""
-        return json.dumps(dataclasses.asdict(self))
-
     @staticmethod
     def read(text: str) -> Tally:
         """Return the tally in a text. Raises UnsoundError if there is none in it."""

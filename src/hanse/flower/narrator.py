@@ -27,7 +27,6 @@ from hanse.runs.experiment import Run
 from hanse.runs.round import Played
 from hanse.runs.round_record import figure_of
 
-FLOWER = "flwr"  # the name of Flower's logger
 MARK = "hanse: "  # the beginning of lines that the server app prints for the operator
 MOST = 20  # the most clients that an error names
 
@@ -49,7 +48,7 @@ def speaking() -> Iterator[None]:
             log.removeHandler(old)
         log.addHandler(handler)
         log.setLevel(logging.INFO)
-    logging.getLogger(FLOWER).addFilter(_brief)
+    logging.getLogger("flwr").addFilter(_brief)
     try:
         yield
     except (UserError, MachineError) as wrong:

@@ -227,20 +227,12 @@ def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
     Its samples must be like the server's ``own``, and its own training loop, if it has one, must do what the mechanism
     asks of it.
     """
-    alike = _alike(own)
-
-    def check(said: Hello | Member) -> str | None:
-        around = {} if said.loop is None else {"train.loop": LOOP, f"train.loop/{said.loop}": LOOP}
-        return next(iter(clashes(mechanism, around)), None) or alike(said)
-
-    return check
-
-
-def _alike(own: Sequence[Samples]) -> Check:
-    """Return a check that says how a participant's samples differ from the server's own, or None."""
     labels = [None if s.y.is_floating_point() else int(s.y.max()) for s in own if len(s)]
 
     def check(said: Hello | Member) -> str | None:
+        around = {} if said.loop is None else {"train.loop": LOOP, f"train.loop/{said.loop}": LOOP}
+        for clash in clashes(mechanism, around):
+            return clash
         for samples in own:
             if said.text != is_text(samples):
                 return f"its samples are {kind(said)}; the server's own are {'' if is_text(samples) else 'no '}texts"

@@ -51,15 +51,14 @@ def skewed(first: datetime, last: datetime, other: datetime) -> str:
 
 def seldom(say: Callable[[str], None]) -> Callable[[str], None]:
     """Return a function that says a line at most once in :data:`AGAIN_S` seconds, and nothing for an empty one."""
-    said, before = set[str](), -AGAIN_S
+    said = dict[str, float]()
 
     def once(line: str) -> None:
-        nonlocal before
-        if time.monotonic() - before >= AGAIN_S:
-            said.clear()
-            before = time.monotonic()
+        now = time.monotonic()
+        for old in [one for one, when in said.items() if now - when >= AGAIN_S]:
+            del said[old]
         if line and line not in said and len(said) < MOST:
-            said.add(line)
+            said[line] = now
             say(f"hanse: {line}")
 
     return once

@@ -214,7 +214,6 @@ def join(
     """
     from hanse.flower.operator_key import PINNED, home_of, pin, public_key
     from hanse.ledger.note import fingerprint
-    from hanse.ledger.witness import Witness
     from hanse.wings.operate import server_access
     from hanse.wings.operate.server_access import split
     from hanse.wings.operate.warm_process import warmed
@@ -237,7 +236,6 @@ def join(
     os.umask(0o077)
     pinned = pin(home_of(), address, operator)
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
-    typer.echo(f"this participant's own key, for others' members.txt and witnesses: {Witness(home_of()).public.hex()}")
     os.environ[PINNED] = str(pinned.absolute())
     _agreement(home_of(), agree, public_key(pinned), witnesses)
     _witness(home_of(), witnesses)
@@ -274,7 +272,7 @@ def _witness(home: Path, witnesses: Path | None) -> None:
     from hanse.ledger.witness import PUBLIC, Witness, read_witnesses
 
     public = Witness(home).public
-    typer.echo(f"witness key, for the other members, in {home / PUBLIC}: {public.hex()}")
+    typer.echo(f"this participant's key, for others' members.txt and witnesses, in {home / PUBLIC}: {public.hex()}")
     if witnesses is None:
         return
     known = read_witnesses(witnesses)
