@@ -21,7 +21,7 @@ from rotation import rotating
 import hanse
 import hanse.runs.setup
 from hanse.base.errors import UserError
-from hanse.data import Dataset, Samples, build, from_arrays
+from hanse.data import Dataset, Samples, as_dataset, build
 from hanse.flower import ClientData
 from hanse.flower.client import paths_of
 from hanse.flower.members import Hello, Members
@@ -282,7 +282,7 @@ def two_inputs() -> Dataset:
     draw = np.random.default_rng(2)
     x = {"vitals": draw.normal(size=(200, 2)), "codes": draw.integers(0, 5, (200, 4))}
     who = np.array(["A", "B", "C", "D", "E"])[np.arange(200) % N]
-    return from_arrays(x, (x["vitals"][:, 0] > 0).astype(int), who)
+    return as_dataset((x, (x["vitals"][:, 0] > 0).astype(int), who))
 
 
 def test_samples_of_several_inputs_train_on_a_network_as_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

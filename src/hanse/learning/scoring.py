@@ -119,6 +119,25 @@ class Compiled(Protocol):
         ...
 
 
+class KeptOutputs:
+    """What some models put out on samples that come in chunks, and the samples' losses."""
+
+    def __init__(self, models: int) -> None:
+        self.parts: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in range(models)]
+
+    def keep(self, chunk: Chunk) -> None:
+        """Keep what a chunk has of its models."""
+        if chunk.outputs is None:
+            raise ValueError("outputs: texts and judged samples have no single output each")
+        for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
+            self.parts[c][chunk.begin] = output.cpu(), loss.cpu()
+
+    def of(self, model: int) -> tuple[Tensor, Tensor]:
+        """Return a model's outputs ``[k, n]`` and losses ``[n]``."""
+        outputs, losses = zip(*(part for _, part in sorted(self.parts[model].items())), strict=True)
+        return torch.cat(outputs, 1), torch.cat(losses)
+
+
 Reduce = Callable[[Chunk], tuple[Tensor, Tensor]]
 
 
@@ -320,19 +339,15 @@ class Scorer:
         Raises:
             ValueError: texts or judged samples, which have no single output each.
         """
-        pieces: list[dict[int, ModelOutputs]] = [{} for _ in rows]
+        kept = KeptOutputs(len(rows))
 
         def keep(chunk: Chunk) -> tuple[Tensor, Tensor]:
-            if chunk.outputs is None:
-                raise ValueError("outputs: texts and judged samples have no single output each")
-            for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
-                pieces[c][chunk.begin] = ModelOutputs(output.cpu(), loss.cpu())
+            kept.keep(chunk)
             return chunk.loss, chunk.right
 
         for _ in self.outcomes(rows, pool, index, keep):
             pass
-        parts = [[part for _, part in sorted(each.items())] for each in pieces]
-        return [ModelOutputs(torch.cat([p.outputs for p in own], 1), torch.cat([p.loss for p in own])) for own in parts]
+        return [ModelOutputs(*kept.of(model)) for model in range(len(rows))]
 
     def outcomes(
         self,
