@@ -18,49 +18,28 @@ from hanse.base.wings import absent
 settings.register_profile("hanse", deadline=None)
 settings.load_profile("hanse")
 
-PAPERS = "hanse-papers: pip install -e papers"
+needs_papers = pytest.mark.skipif(find_spec("hanse_papers") is None, reason="needs hanse-papers: pip install -e papers")
 
 
-def _missing(package: str) -> bool:
-    try:
-        return find_spec(package) is None
-    except ModuleNotFoundError:  # the package that it is in is missing
-        return True
-
-
-needs_papers = pytest.mark.skipif(_missing("hanse_papers"), reason=f"needs {PAPERS}")
-
-
-def needs_wing(name: str) -> pytest.MarkDecorator:
-    """Skip a test, with the wing's name, where the wing was deleted. Tests that import it are skipped without this."""
-    return pytest.mark.skipif(_missing(f"hanse.wings.{name}"), reason=f"needs the wing {name}")
-
-
-def _lacks(text: str) -> str | None:
-    """Return what an error says is missing, if it is a wing that was deleted, or the papers."""
-    if "No module named 'hanse_papers" in text:
-        return f"needs {PAPERS}"
-    if "No module named 'hanse.wings" in text:
-        return "needs the wing " + ", ".join(dict.fromkeys(re.findall(r"hanse[.]wings[.](\w+)", text)))
-    return text.splitlines()[0] if absent() and absent() in text else None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, pytest.CollectReport]:
-    """Skip a module of tests that imports what is missing."""
-    report: pytest.CollectReport = yield
-    if report.failed and (lost := _lacks(str(report.longrepr))):
-        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {lost}")
+def _skipped_without(report: Any, path: Path, wrong: str) -> Any:
+    """Return the report of what failed, as skipped if its error says that a wing was deleted, or the papers."""
+    lost = re.findall(r"hanse_papers|hanse[.]wings[.]\w+", wrong) if "No module named 'hanse" in wrong else []
+    if report.failed and (lost or (absent() and absent() in wrong)):
+        reason = f"Skipped: needs {lost[-1]}" if lost else f"Skipped: {wrong.splitlines()[0]}"
+        report.outcome, report.longrepr = "skipped", (str(path), 0, reason)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, pytest.TestReport]:
-    """Skip a test that fails since it asks for what is missing."""
-    report: pytest.TestReport = yield
-    if report.failed and call.excinfo is not None and (lost := _lacks(str(call.excinfo.value))):
-        report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: {lost}")
-    return report
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Skip a module of tests that imports a wing that was deleted."""
+    return _skipped_without(report := (yield), collector.path, str(report.longrepr))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+    """Skip a test that asks for a wing that was deleted."""
+    return _skipped_without((yield), item.path, str(call.excinfo.value) if call.excinfo else "")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,4 +15,3 @@ def test_simulation_lies_on_the_exact_curve_and_off_the_printed_one() -> None:
             assert abs(found[column, f"{name}, simulated"] - exact) < 0.06 * exact
             assert (found[column, f"{name}, printed"] < 0.9 * exact) is (tau2 > 0)
         assert (error["tier"] < local) is tiers_theory.joining_pays(10, 10, 1.0, tau2) is (tau2 < 0.1)
-    assert len(columns) == 6

@@ -110,9 +110,6 @@ class LaysOut(TrainPart):
     def blocks(self) -> Any:
         return ()
 
-    def home(self, table: Any, context: Any) -> Any:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class Averages(AggregatePart):

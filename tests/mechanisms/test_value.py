@@ -15,7 +15,6 @@ from hanse.base.errors import UserError
 from hanse.core.part import Values, View
 from hanse.games import shapley
 from hanse.learning.blocks import sample_blocks
-from hanse.mechanisms.fits import unmet_needs
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.observers import valued_otherwise
 from hanse.runs.round import first_state, play_round
@@ -173,14 +172,6 @@ def test_old_steps_and_copies_are_worth_nothing_where_only_what_is_new_counts(vi
     found = part.value(with_updates(view, rows, np.full(M, 1 / M)), state)[0]
     assert abs(found.per_seat[0]) > 1e-4
     assert np.abs(found.per_seat[1:]).max() < 1e-6
-
-
-@pytest.mark.parametrize("valued", [{"name": "path"}, {"name": "exact", "game": "increment"}])
-def test_rules_whose_step_is_no_sum_of_steps_are_refused_before_round_0(valued: dict[str, Any]) -> None:
-    mechanism = build_mechanism({"name": "fedavg", "weigh": "median", "value": valued})
-    lines = [one.line for one in unmet_needs(mechanism, frozenset({"validation", "clients"}))]
-    assert len(lines) == 1
-    assert "'median' in mechanism.weigh" in lines[0]
 
 
 def test_leave_one_out_and_banzhaf_by_hand(world: Session, view: View) -> None:

@@ -19,7 +19,6 @@ from hanse.mechanisms.value import GTG
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
 from hanse.runs.setup import build
-from tests.conftest import needs_wing
 
 
 def lines_of(**sections: Any) -> list[str]:
@@ -273,8 +272,8 @@ def test_what_must_be_a_table_is_said_with_one_that_is_allowed(given: Any) -> No
             assert settled(played)["private"].terms.clip == 1.0
 
 
-@needs_wing("private")
 def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("hanse.wings.private")
     private = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
     with pytest.raises(UserError) as wrong:
         hanse.run(Experiment(mechanism="oort", federation={"private": private}), out=tmp_path / "run")

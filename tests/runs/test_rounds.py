@@ -252,7 +252,6 @@ def test_state_goes_in_and_comes_out() -> None:
 @dataclass(frozen=True)
 class Fixed:
     needs = frozenset()
-    gives = frozenset()
     fills = frozenset()
 
     def init(self, context: Context) -> State:

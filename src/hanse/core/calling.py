@@ -228,7 +228,7 @@ def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) 
     Raises:
         GuardError: the array is something else, or names a row that does not exist.
     """
-    rows = _shaped(name, array, shape, "iu")
+    rows: Ints = _shaped(name, array, shape, "iu")
     if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < size):
         out = rows[(rows < 0) | (rows >= size)][0]
         raise GuardError(f"{name}: there is no row {out}: must be 0 to {size - 1}")
