@@ -1,26 +1,19 @@
-"""How exact values from few models are, what they cost, and what else was tried.
+"""How exact values from few models are, and what else was tried.
 
-    python benchmarks/values.py tables [--folder tests/golden/games] [--repeats 4] [--shapiq PYTHON]
-    python benchmarks/values.py speed
-    python benchmarks/values.py stops
+    python benchmarks/values.py [--folder tests/golden/games] [--repeats 4] [--shapiq PYTHON]
 
-``tables``: the mixture beside GTG-Shapley, permutations and (from an environment of its own) shapiq, on real games of
-which every coalition's worth is known; errors are relative L2 errors, median (90th percentile) over games and repeats,
-and what counts is different coalitions, the empty one and all players included. ``speed``: the estimator
-alone, on a game that costs nothing. ``stops``: budgets that end when the decision is settled. Each prints Markdown.
+The mixture beside GTG-Shapley, permutations and (from an environment of its own) shapiq, on real games of which every
+coalition's worth is known; errors are relative L2 errors, median (90th percentile) over games and repeats, and what
+counts is different coalitions, the empty one and all players included. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-import resource
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.games import shapley
-from hanse.games.mixture import Fit, MixtureEstimate, design, far_player, fit, mixture, shares_settled, top_settled
+from hanse.games.mixture import Fit, MixtureEstimate, design, far_player, fit
 
 Floats = NDArray[np.float64]
 Counted = tuple[Floats, int]
@@ -240,108 +233,12 @@ def shapiq_errors(given: argparse.Namespace, games: Sequence[Table]) -> dict[tup
     return {(one["method"], one["budget"], one["game"], one["seed"]): one["error"] for one in found}
 
 
-class Cheap:
-    """A smooth game of averages that costs next to nothing: minus a logarithm of how far the average lies off."""
-
-    def __init__(self, n: int) -> None:
-        draw = np.random.default_rng(n)
-        self.weights = np.exp(0.5 * draw.normal(size=n))
-        self.moves = draw.normal(size=(n, 20)) + 1.0
-        self.grams = [self.moves @ self.moves.T, self.moves[:, :10] @ self.moves[:, :10].T]
-
-    def __call__(self, coalition: shapley.Coalition) -> float:
-        return self.many([coalition])[0]
-
-    def many(self, coalitions: Sequence[shapley.Coalition]) -> list[float]:
-        shares = np.zeros((len(coalitions), len(self.weights)))
-        for c, coalition in enumerate(coalitions):
-            members = sorted(coalition)
-            shares[c, members] = self.weights[members] / max(1e-9, self.weights[members].sum())
-        off = np.square(shares @ self.moves - 1.0).sum(axis=1)
-        return [float(-x) for x in np.log1p(off)]
-
-
-def timed(n: int, models: int, repeats: int) -> tuple[list[float], float, float]:
-    """Return the processor seconds of each call but the first, and the peak memory in MB before and after."""
-    game = Cheap(n)
-    mixture(Cheap(5), 5, np.ones(5), budget=20)  # what is imported on the first call
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    seconds = []
-    for seed in range(repeats):
-        begun = time.process_time()
-        mixture(game, n, game.weights, game.grams, models, seed)
-        seconds.append(time.process_time() - begun)
-    return seconds, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def speed(given: argparse.Namespace) -> None:
-    """Print the estimator's own time and memory; each size in a process of its own, on one thread."""
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
-    head("players", "models", "CPU s, median", "least to most", "peak MB", "of it before the first call")
-    for n, models in ((20, 200), (50, 500), (100, 1000)):
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-            seconds, before, peak = alone.submit(timed, n, models, given.repeats).result()
-        span = f"{min(seconds):.3f} to {max(seconds):.3f}"
-        row(n, models, f"{np.median(seconds):.3f}", span, f"{peak:.0f}", f"{before:.0f}")
-
-
-def top_is_right(count: int) -> Callable[[Floats, Floats], bool]:
-    """Return whether the largest ``count`` values are those of the exact ones."""
-    return lambda values, exact: set(np.argsort(-values)[:count]) == set(np.argsort(-exact)[:count])
-
-
-def shares_are_right(precision: float) -> Callable[[Floats, Floats], bool]:
-    """Return whether each value is within ``precision`` of the sum of the positive ones."""
-    return lambda values, exact: bool(np.abs(values - exact).max() <= precision * np.maximum(exact, 0).sum())
-
-
-def stops(given: argparse.Namespace) -> None:
-    """Print how many models budgets that end early take, how often they settle, and how often they were right."""
-    rules: dict[str, Any] = {
-        "the 3 largest": (top_settled(3), top_is_right(3)),
-        "payout to 1 %": (shares_settled(0.01), shares_are_right(0.01)),
-        "payout to 5 %": (shares_settled(0.05), shares_are_right(0.05)),
-    }
-    head(
-        "games", "rule", "most models", "settled", "models, mean (least to most)", "right if settled", "right if not",
-        "right with all of the budget",
-    )  # fmt: skip
-    for title, _, some in groups(tables(given.folder)):
-        for name, (rule, right) in rules.items():
-            for most in (10 * some[0].n, 40 * some[0].n):
-                ended = [_ended(table, most, seed, rule, right) for table, seed in drawn(some, given.repeats)]
-                settled, good, full = (np.array(column) for column in list(zip(*ended, strict=True))[1:])
-                used = [one[0] for one in ended]
-                models = f"{np.mean(used):.0f} ({min(used)} to {max(used)})"
-                right_if = (percent(good[settled]), percent(good[~settled]))
-                row(title, name, most, percent(settled), models, *right_if, percent(full))
-
-
-def _ended(table: Table, most: int, seed: int, rule: Any, right: Any) -> tuple[int, bool, bool, bool]:
-    """Return the models used, whether the rule held, whether it was right, and whether all models would have been."""
-    game = (table, table.n, table.weights, table.grams, most, seed)
-    found, exact = mixture(*game, enough=rule), exact_values(table)
-    held = rule(found.values, found.standard_errors)
-    return found.distinct, held, right(found.values, exact), right(mixture(*game).values, exact)
-
-
-def percent(these: NDArray[Any]) -> str:
-    return f"{100 * these.mean():.0f} %" if len(these) else ""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = {
-        "tables": (compare, 4), "speed": (speed, 5), "stops": (stops, 4),
-    }  # fmt: skip
-    parser.add_argument("command", choices=commands)
     parser.add_argument("--folder", type=Path, default=ROOT / "tests" / "golden" / "games")
-    parser.add_argument("--repeats", type=int, help="of each game, or of each measurement")
+    parser.add_argument("--repeats", type=int, default=4, help="of each game")
     parser.add_argument("--shapiq", metavar="PYTHON", help="an interpreter that has shapiq")
-    given = parser.parse_args()
-    run, repeats = commands[given.command]
-    given.repeats = given.repeats or repeats
-    run(given)
+    compare(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -3,22 +3,19 @@
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from watching import Watch
 
 import hanse
 from hanse.core.entry import MINT, TOKEN, client, pool
-from hanse.core.part import View
 from hanse.ledger.split import split
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import group_runs
-from hanse.runs.experiment import Observer
-from hanse.runs.round import Played
 from hanse.runs.run_record import load_runs
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "write-a-part.md").read_text()
@@ -35,16 +32,10 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-class Watch(Observer):
-    """Keeps the views of the rounds."""
+class Watched(Watch):
+    """With the run that it watched."""
 
     run: hanse.Run
-
-    def __init__(self) -> None:
-        self.views: list[View] = []
-
-    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        self.views.append(played.view)
 
 
 @pytest.fixture
@@ -67,19 +58,19 @@ def table(number: int) -> dict[str, Any]:
     return tomllib.loads(blocks(GUIDE, "toml")[number])
 
 
-def played(**sections: Any) -> Watch:
-    watch = Watch()
+def played(**sections: Any) -> Watched:
+    watch = Watched()
     watch.run = hanse.run(hanse.Experiment(**{**SMALL, **sections}), observers=[watch])
     return watch
 
 
 @pytest.fixture
-def composed(files: dict[str, str]) -> Watch:
+def composed(files: dict[str, str]) -> Watched:
     """Five rounds of the guide's parts together."""
     return played(**table(1))
 
 
-def test_the_parts_select_weigh_and_value(composed: Watch) -> None:
+def test_the_parts_select_weigh_and_value(composed: Watched) -> None:
     run = composed.run
     for view in composed.views:
         before, after = (view.judge.score(rows).loss for rows in (view.table.models("server"), view.trained.rows))
@@ -91,7 +82,7 @@ def test_the_parts_select_weigh_and_value(composed: Watch) -> None:
     assert [s["weight"] for s in seats] == pytest.approx([t / sum(trust) for t in trust], rel=1e-6)
 
 
-def test_the_fees_go_to_whose_values_are_above_zero(composed: Watch) -> None:
+def test_the_fees_go_to_whose_values_are_above_zero(composed: Watched) -> None:
     book, want, kitty = composed.run.book, dict.fromkeys(range(8), 100 * TOKEN), 0
     for view in composed.views:
         kitty += 8 * 2 * TOKEN

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from watching import untimed
 
 import hanse
 from hanse.base import lock
@@ -187,11 +188,6 @@ def code_of(args: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     return int(end.value.code or 0)
 
 
-def untimed(folder: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]
-
-
 def two_at_once(moments: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
@@ -201,7 +197,7 @@ def two_at_once(moments: int, seed: int, tmp_path: Path, monkeypatch: pytest.Mon
         for warm in ("importing", "alone"):  # only the first run imports, so that it makes more calls than those after
             _, code, calls = first.tell("-1", "end")
             assert code == "0"
-            want = untimed(tmp_path / "run")
+            want = untimed(tmp_path / "run" / "metrics.jsonl")
             (tmp_path / "run").rename(tmp_path / warm)
         draw, held = random.Random(seed), 0
         for i in range(moments):
@@ -210,7 +206,9 @@ def two_at_once(moments: int, seed: int, tmp_path: Path, monkeypatch: pytest.Mon
             tries = [["resume", "run"], ["run", "exp.toml", "--out", "run", "--overwrite"]]
             codes = [code_of(args, monkeypatch) for args in (tries if begun else draw.sample(tries, 1))]
             code = int(first.tell("go", "end")[1])
-            assert untimed(tmp_path / "run") == want  # whoever played it, it was played once and whole
+            assert (
+                untimed(tmp_path / "run" / "metrics.jsonl") == want
+            )  # whoever played it, it was played once and whole
             if begun:
                 assert (code, codes) == (0, [2, 2])
             else:  # the second came just before the first had its directory: one of them plays

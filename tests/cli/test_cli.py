@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
+from watching import untimed
 
 from hanse.base.errors import UserError
 from hanse.cli import app, entry
@@ -38,7 +39,6 @@ threads = 1
 [run]
 rounds = 4
 """
-TIMES = ("time/", "memory/")
 
 
 def hanse(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -73,10 +73,6 @@ def folder(tmp_path: Path) -> Path:
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def untimed(path: Path) -> list[dict]:
-    return [{k: v for k, v in line.items() if not k.startswith(TIMES)} for line in lines(path)]
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_forms import from_arrays, from_frame
+from test_own import Items
 
 import hanse
 from hanse.base.errors import UserError
@@ -152,19 +152,8 @@ def test_bands_and_intervals_are_words_and_units_are_noted(column: Any, columns:
 def test_masked_items_of_a_data_set_are_refused() -> None:
     items = [(np.ma.masked_array(np.ones(3, np.float32), mask=[i == 20] * 3), i % 2) for i in range(60)]
     with pytest.raises(UserError, match=r"client 'a'.*masked"):
-        as_dataset({"a": Items(items), "b": Items(items)})
-    assert len(as_dataset({"a": Items(items[21:]), "b": Items(items[:20])}).train)
-
-
-class Items(torch.utils.data.Dataset[Any]):
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, at: int) -> Any:
-        return self.items[at]
+        as_dataset(dict.fromkeys("ab", Items(items.__getitem__, 60)))
+    assert len(as_dataset({"a": Items(items[21:].__getitem__, 39), "b": Items(items.__getitem__, 20)}).train)
 
 
 def test_notes_are_told_once_by_a_run_and_by_who_gains() -> None:

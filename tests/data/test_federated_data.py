@@ -58,12 +58,6 @@ def test_the_servers_sets_are_stratified_disjoint_and_seeded() -> None:
     assert len(bare.server_test) == 500
 
 
-def test_pooled_is_one_client_with_everything() -> None:
-    data = build(DataSpec(partition="pooled"))
-    assert data.num_clients == 1
-    assert data.sizes.tolist() == [1297]
-
-
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "niid", "pathological"])
 def test_every_partition_builds_the_same_twice(partition: Any) -> None:
     options = {"alpha": 1.0} if partition in ("dirichlet", "niid") else {}
@@ -188,6 +182,7 @@ def test_unknown_shares_and_clients_are_refused() -> None:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
+        ({"partition": {"sizes": "x"}}, "data.partition.sizes: 'x': "),
         ({"clients": 0}, "data.clients: 0: input should be greater than or equal to 1"),
         ({"source": "mist"}, "data.source: 'mist'"),
         ({"partition": {"alpha": float("nan")}}, "data.partition.alpha: nan: "),

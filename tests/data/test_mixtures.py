@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, FederatedData, build, load, parse_spec, split
+from hanse.data import DataSpec, FederatedData, build, load, parse_spec
 from hanse.data.federated import SplitData
 from hanse.data.mixtures import by_rotation, inverse, mixes, mixture
 from hanse.data.synthetic import fedsoft_weights
@@ -189,14 +189,6 @@ def test_the_same_twice_and_another_seed_another_split() -> None:
         pairs = zip(one.pool(range(7), share)[1], two.pool(range(7), share)[1], strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
     assert not np.array_equal(counts(one), counts(other))
-
-
-def test_split_alone_is_that_of_the_data() -> None:
-    spec = DataSpec(partition="mixture", clients=5, client_test=0.2)
-    cut = split(load("digits"), spec)
-    data = build(spec)
-    assert cut.sizes.tolist() == data.sizes.tolist()
-    assert np.array_equal(cut.counts(), data.class_counts())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from watching import Watch
 
 import hanse
 from hanse.core.recipe import Recipe
@@ -43,14 +44,9 @@ def test_every_engine_trains_on_the_same_copies() -> None:
 
 
 def test_a_resumed_run_goes_on_with_the_same_copies(tmp_path: Path) -> None:
-    class Stop:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            if metrics["round"] == 1:
-                raise KeyboardInterrupt
-
     whole = hanse.run(experiment())
     with pytest.raises(KeyboardInterrupt):
-        hanse.run(experiment(), out=tmp_path / "run", observers=[Stop()])
+        hanse.run(experiment(), out=tmp_path / "run", observers=[Watch(until=1)])
     assert torch.equal(rows(hanse.resume(tmp_path / "run")), rows(whole))
 
 

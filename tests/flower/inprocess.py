@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from hanse import flower
 from hanse.base.files import FEDERATION
+from hanse.data import build
 from hanse.flower import server
 from hanse.flower.agreed import agree
 from hanse.flower.operator_key import home_of
@@ -33,14 +34,23 @@ def client_app(*args: Any, folder: str | Path | None = None, **more: Any) -> Cli
     return app
 
 
-def play(grid: Any, experiment: Any, out: Path, *args: Any, **more: Any) -> Any:
-    """Play with nodes whose owners have signed the run's agreement."""
+def sets(experiment: Any) -> tuple[Any, Any]:
+    """What the server of an experiment holds."""
+    data = build(experiment.data)
+    return data.server_validation, data.server_test
+
+
+def play(grid: Any, experiment: Any, out: Path, *observers: Any, **more: Any) -> Any:
+    """Play with nodes whose owners have signed the run's agreement, and the server's own samples; ``more`` may say
+    how many ``members`` to wait for, and ``data``, what else the server loads.
+    """
+    members, data = more.pop("members", experiment.data.clients), more.pop("data", lambda: sets(experiment))
     if "agreement" not in more:
         file = out / FEDERATION
         run = run_name(file) if file.exists() else out.name
         homes = {HOMES[id(app)] for app in getattr(grid, "apps", {}).values() if id(app) in HOMES}
         more["agreement"] = agree(experiment, more.get("key", KEY), run, "test", sorted(homes))
-    return server.play(grid, experiment, out, *args, **{"key": KEY, **more})
+    return server.play(grid, experiment, out, members, data, observers, **{"key": KEY, "patience_s": 5.0, **more})
 
 
 class StubGrid(Grid):

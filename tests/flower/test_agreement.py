@@ -33,7 +33,6 @@ from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
 from hanse.core.port import Ask, Gradient, Mixture, Request, Score, Test, Train
-from hanse.data import build
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import AGREEMENTS, EVIDENCE
 from hanse.flower import server
@@ -330,10 +329,9 @@ def test_a_node_without_an_agreement_says_who_it_is_and_no_more(small: NetworkRe
 def test_a_server_keeps_out_whose_owner_has_not_agreed(tmp_path: Path) -> None:
     exp = paying(2)
     grid = grid_of(exp, tmp_path)
-    sets = (build(exp.data).server_validation, None)
     grid.apps[102] = grid_of(exp, tmp_path / "others").apps[102]  # type: ignore[assignment]
     HOMES.pop(id(grid.apps[102]))
-    run = play(grid, exp, tmp_path / "run", 4, lambda: sets, [], patience_s=1.0)
+    run = play(grid, exp, tmp_path / "run", members=4, patience_s=1.0)
     members = json.loads((tmp_path / "run" / "members.json").read_text())
     assert (len(members), [m["present"] for m in run.metrics]) == (4, [4, 4])
     assert all(len(m["witness"]) == 64 and m["agreed"] for m in members)  # the operator has their signatures
@@ -341,8 +339,7 @@ def test_a_server_keeps_out_whose_owner_has_not_agreed(tmp_path: Path) -> None:
 
 def test_an_agreement_stands_in_records_statements_and_receipts(tmp_path: Path) -> None:
     exp = paying(2)
-    sets = (build(exp.data).server_validation, None)
-    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run", 5, lambda: sets, [], patience_s=5.0)
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     names = {m["agreement"] for m in run.metrics}
     said = [receipt.said for receipts in kept(tmp_path).values() for receipt in receipts]
     assert names == {s["agreement"] for s in said if s["round"] < 2}
@@ -385,9 +382,8 @@ def test_heads_that_stop_are_refused_in_the_first_round_that_must_show_a_newer_o
 
     monkeypatch.setattr(Shown, "to", to)
     exp = paying(8)
-    sets = (build(exp.data).server_validation, None)
     grid = grid_of(exp, tmp_path)
-    run = play(grid, exp, tmp_path / "run", 5, lambda: sets, [], patience_s=5.0)
+    run = play(grid, exp, tmp_path / "run")
     first = min(round for round, _, _ in load_run(run.path).refusals())
     if lie == "missing":
         assert (first, len(evidence(tmp_path / "node1", KEY)) > 0) == (3, True)
@@ -398,8 +394,7 @@ def test_heads_that_stop_are_refused_in_the_first_round_that_must_show_a_newer_o
 def test_a_head_behind_the_newest_receipt_is_refused_although_older_heads_were_seen(tmp_path: Path) -> None:
     """H1: a node has cosigned the head of round 0, has the receipt of round 2, and is shown the head of round 0."""
     exp = paying(3)
-    sets = (build(exp.data).server_validation, None)
-    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run", 5, lambda: sets, [], patience_s=5.0)
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     home = tmp_path / "node1"
     [heads] = (home / "heads").glob("*.jsonl")
     first = heads.read_text().splitlines()[0]
@@ -415,14 +410,13 @@ def resumed(tmp_path: Path, rounds: int, deaths: Mapping[int, str], clients: int
     import test_flower_in_process as nodes
 
     before, nodes.N = nodes.N, clients
-    sets = (build(exp.data).server_validation, None)
     left = sorted(deaths)
     try:
         while True:
             watch = [After(left[0], dies)] if left else []
             try:
                 grid = grid_of(exp, tmp_path)
-                run = play(grid, exp, tmp_path / "run", clients, lambda: sets, watch, patience_s=5.0)
+                run = play(grid, exp, tmp_path / "run", *watch)
                 break
             except DiesError:
                 left.pop(0)
@@ -441,15 +435,14 @@ def test_an_honest_run_that_is_resumed_four_times_is_never_refused(tmp_path: Pat
 
 def test_a_run_goes_on_under_a_renewed_agreement_while_receipts_of_the_one_before_wait(tmp_path: Path) -> None:
     exp, run = paying(4), tmp_path / "run"
-    sets, homes = (build(exp.data).server_validation, None), [tmp_path / f"node{c}" for c in range(5)]
+    homes = [tmp_path / f"node{c}" for c in range(5)]
     with pytest.raises(DiesError):
-        play(grid_of(exp, tmp_path), exp, run, 5, lambda: sets, [After(1, dies)], patience_s=5.0)
+        play(grid_of(exp, tmp_path), exp, run, After(1, dies))
     first = Agreement.of(exp, run="run", network="test", operator=PINNED, day=time.strftime("%Y-%m-%d", time.gmtime()))
     renewed = replace(first, replays=9)
     for home in homes:
         take(home, renewed.note(KEY), PINNED, time.time())
-    more: dict[str, Any] = {"patience_s": 5.0, "agreement": renewed}
-    played = play(grid_of(exp, tmp_path), exp, run, 5, lambda: sets, [], **more)
+    played = play(grid_of(exp, tmp_path), exp, run, agreement=renewed)
     assert ([m["answered"] for m in played.metrics], list(load_run(run).refusals())) == ([5] * 4, [])
     named = [{r.said.get("agreement", renewed.hash) for r in receipts} for receipts in kept(tmp_path).values()]
     assert named == [{first.hash, renewed.hash}] * 5
@@ -618,7 +611,7 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
 def test_a_server_plays_what_was_agreed_alone(tmp_path: Path) -> None:
     exp = paying(3)
     with pytest.raises(UserError) as wrong:
-        play(grid_of(exp, tmp_path), paying(4), tmp_path / "run", 5, None, [], patience_s=1.0, agreement=agreed(exp))
+        play(grid_of(exp, tmp_path), paying(4), tmp_path / "run", data=None, patience_s=1.0, agreement=agreed(exp))
     assert wrong.value.lines[0].startswith("run.rounds: 4: 3 was agreed")
     assert not (tmp_path / "run").exists()
 

@@ -20,7 +20,6 @@ from test_flower_in_process import grid_of
 import hanse
 from hanse.cli import app
 from hanse.core.entry import LOG
-from hanse.data import build
 from hanse.ledger.log import heads_of
 
 Lines = list[bytes]
@@ -102,8 +101,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
         mechanism={"name": "fedavg", "clients_per_round": N, "value": "path", "settle": "by_value"},
         run={"rounds": 3},
     )
-    sets = (build(exp.data).server_validation, None)
-    play(grid_of(exp, folder / "nodes"), exp, folder / "run", N, lambda: sets, [], patience_s=5.0)
+    play(grid_of(exp, folder / "nodes"), exp, folder / "run")
     [receipts] = (folder / "nodes" / "node1").glob("*/client-1/receipts")
     shutil.copytree(receipts, folder / "receipts")
     return folder

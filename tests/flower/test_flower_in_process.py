@@ -17,6 +17,7 @@ from deployed import PAYMENTS, kinds
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from inprocess import InProcessGrid, client_app, play
 from rotation import rotating
+from watching import Killed, Watch
 
 import hanse
 import hanse.runs.setup
@@ -75,9 +76,7 @@ def grid_of(exp: hanse.Experiment, folder: Path, witnesses: Path | None = None, 
 
 
 def over_flower(exp: hanse.Experiment, folder: Path, grid: InProcessGrid | None = None) -> hanse.Run:
-    data = build(exp.data)
-    sets = (data.server_validation, data.server_test)
-    return play(grid or grid_of(exp, folder), exp, folder / "run", N, lambda: sets, [], patience_s=5.0)
+    return play(grid or grid_of(exp, folder), exp, folder / "run")
 
 
 @pytest.mark.parametrize("name", rotating([*MECHANISMS], 3))
@@ -204,19 +203,9 @@ def test_the_server_goes_on_where_it_was_and_a_node_that_comes_back_keeps_its_id
     whole = over_flower(exp, tmp_path / "whole")
     grid = grid_of(exp, tmp_path / "parts")
 
-    class DiesError(Exception):
-        pass
-
-    class After:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            if metrics["round"] == 1:
-                raise DiesError
-
-    data = build(exp.data)
-    sets = (data.server_validation, data.server_test)
-    with pytest.raises(DiesError):
-        play(grid, exp, tmp_path / "parts" / "run", N, lambda: sets, [After()], patience_s=5.0)
-    again = play(grid_of(exp, tmp_path / "parts"), exp, tmp_path / "parts" / "run", N, lambda: sets, [], patience_s=5.0)
+    with pytest.raises(Killed):
+        play(grid, exp, tmp_path / "parts" / "run", Watch(1, Killed))
+    again = over_flower(exp, tmp_path / "parts")
     assert torch.equal(again.table.rows, whole.table.rows)
     assert again.clients == whole.clients
 
@@ -226,13 +215,13 @@ def test_too_few_members_are_said(tmp_path: Path) -> None:
     grid = grid_of(exp, tmp_path)
     grid.online = {100, 101}
     with pytest.raises(UserError, match=r"members: 2.*5 nodes"):
-        play(grid, exp, tmp_path / "run", N, None, [], patience_s=0.2)
+        play(grid, exp, tmp_path / "run", data=None, patience_s=0.2)
 
 
 def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> None:
     exp = experiment("fedavg", behaviour={"noisy": {"sigma": 0.1}})
     with pytest.raises(UserError, match="behave"):
-        play(grid_of(experiment("fedavg"), tmp_path), exp, tmp_path / "run", N, None, [], patience_s=0.2)
+        play(grid_of(experiment("fedavg"), tmp_path), exp, tmp_path / "run", data=None, patience_s=0.2)
 
 
 def test_a_member_is_its_key_whatever_name_it_gives_itself(tmp_path: Path) -> None:
@@ -250,15 +239,12 @@ def test_a_member_is_its_key_whatever_name_it_gives_itself(tmp_path: Path) -> No
 def test_an_expelled_member_and_one_that_is_away_are_not_present_and_keep_their_accounts(tmp_path: Path) -> None:
     exp = experiment("pifl", rounds=4)
     grid = grid_of(exp, tmp_path)
-    data = build(exp.data)
 
     class Leaves:
         def on_round(self, metrics: Any, played: Any) -> None:
             grid.online = {100, 101, 102, 103} if metrics["round"] == 0 else set(grid.apps)
 
-    run = play(
-        grid, exp, tmp_path / "run", N, lambda: (data.server_validation, data.server_test), [Leaves()], patience_s=5.0
-    )
+    run = play(grid, exp, tmp_path / "run", Leaves())
     assert [m["present"] for m in run.metrics] == [5, 4, 5, 5]
     grants = -run.book.balance("mint")
     assert grants == N * 100 * 1_000_000  # one each, although one came back

@@ -29,8 +29,6 @@ from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.private import PrivateRow
 from hanse.flower import link, server
 from hanse.flower.members import Orders, give
-from hanse.ledger.receipts import read_receipts
-from hanse.ledger.run_ledger import open_ledger
 from hanse.mechanisms.registry import build_mechanism
 from hanse.wings.operate.network import orders
 
@@ -115,11 +113,9 @@ def test_an_update_that_comes_late_leaves_the_private_row_as_it_was(tmp_path: Pa
         return None if node == 101 and asked.get("round") == 2 and "Train" in asked["header"] else reply
 
     seen: list[list[PrivateRow]] = []
-    data = build(exp.data)
-    sets = (data.server_validation, data.server_test)
     grid = grid_of(exp, tmp_path, meddle=late)
     look = [After(number, lambda: seen.append(private(tmp_path))) for number in (1, 2)]
-    run = over(grid, exp, tmp_path / "run", N, lambda: sets, look, patience_s=5.0)
+    run = over(grid, exp, tmp_path / "run", *look)
     assert [own.round for own in seen[1]] == [2, 1, 2, 2, 2]
     assert torch.equal(seen[1][1].row, seen[0][1].row)
     assert [line["client"] for line in run.clients if "refused" in line] == [1, 1]  # both of its seats
@@ -135,17 +131,6 @@ def test_the_best_model_lies_in_the_participants_folder(tmp_path: Path) -> None:
             assert torch.equal(torch.from_numpy(kept["row"]), local.table.rows[2 * N + c])
 
 
-def test_participants_keep_receipts_that_hold_against_the_books(tmp_path: Path) -> None:
-    run = over_flower(experiment("pifl"), tmp_path)
-    kept = {c: list(read_receipts(own(tmp_path, c, "receipts"))) for c in range(N)}
-    assert {c: receipts[-1].root for c, receipts in kept.items()} == dict.fromkeys(range(N), run.book.head)
-    assert [r.round for r in kept[0]] == [0, 1, 2, 3]
-    assert all(r.wrong(r.book, PINNED) is None for receipts in kept.values() for r in receipts)
-    assert run.path is not None
-    with open_ledger(run.path) as ledger:
-        assert ledger.verify([r for receipts in kept.values() for r in receipts]).ok
-
-
 def test_half_precision_halves_the_bytes_and_hardly_changes_the_model(tmp_path: Path) -> None:
     whole = over_flower(experiment("fedavg", eval={"every": 3}), tmp_path / "whole")
     half = over_flower(experiment("fedavg", eval={"every": 3}, federation={"half_precision": True}), tmp_path / "half")
@@ -158,9 +143,7 @@ def test_half_precision_halves_the_bytes_and_hardly_changes_the_model(tmp_path: 
 
 
 def play(exp: hanse.Experiment, folder: Path, *observers: Any) -> hanse.Run:
-    data = build(exp.data)
-    sets = (data.server_validation, data.server_test)
-    return over(grid_of(exp, folder), exp, folder / "run", N, lambda: sets, list(observers), patience_s=5.0)
+    return over(grid_of(exp, folder), exp, folder / "run", *observers)
 
 
 def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_account(tmp_path: Path) -> None:
@@ -212,7 +195,7 @@ def test_two_servers_do_not_play_one_run(tmp_path: Path, monkeypatch: pytest.Mon
     with Hold(tmp_path / "run") as other:
         other.take()
         with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
-            over(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", 1, None, (), patience_s=1.0)
+            over(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", members=1, data=None)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
 
 

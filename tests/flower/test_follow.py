@@ -18,7 +18,8 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from deployed import until
 from flwr.app import Message
 from test_flower_in_process import N, everyone, experiment, grid_of, swap
-from test_newcomers import AfterRound, key_of, run_with
+from test_letters import After
+from test_newcomers import key_of, run_with
 
 from hanse.base.errors import MachineError, RunFailedError, UserError
 from hanse.flower import server
@@ -236,7 +237,7 @@ def test_an_error_names_its_round_and_the_clients_that_were_asked(
     def broken(messages: Any) -> Any:
         raise RuntimeError("cannot be sent")
 
-    after = AfterRound(lambda: setattr(grid, "push_messages", broken))
+    after = After(0, lambda: setattr(grid, "push_messages", broken))
     with pytest.raises(RuntimeError):
         run_with(grid, exp, tmp_path / "run", N, after)
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]

@@ -84,8 +84,7 @@ def over_flower(
         def on_round(self, metrics: Any, played: Any) -> None:
             on_round(grid, metrics["round"])
 
-    sets = (data.server_validation, data.server_test)
-    return play(grid, exp, folder / "run", N, lambda: sets, [Each()], patience_s=5.0)
+    return play(grid, exp, folder / "run", Each())
 
 
 LATER = {(2, 0): 3, (4, 1): 2, (3, 3): 9}

@@ -17,7 +17,6 @@ from test_flower_in_process import N, experiment, grid_of
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.data import build
 from hanse.federation.codec import WireError
 from hanse.federation.node import Node
 from hanse.flower.receipts import Letters
@@ -34,12 +33,6 @@ class DiesError(Exception):
 
 def books(**more: Any) -> hanse.Experiment:
     return experiment("pifl", rounds=ROUNDS, **more)
-
-
-def run_with(grid: InProcessGrid, exp: hanse.Experiment, out: Path, *observers: Any) -> hanse.Run:
-    data = build(exp.data)
-    sets = (data.server_validation, data.server_test)
-    return play(grid, exp, out, N, lambda: sets, list(observers), patience_s=5.0)
 
 
 def kept(folder: Path) -> dict[int, list[Receipt]]:
@@ -85,15 +78,15 @@ def test_receipts_survive_the_death_of_the_server(when: str, tmp_path: Path) -> 
     exp, grid = books(), grid_of(books(), tmp_path)
     what = dies if when == "before the receipts are written down" else lambda: dies_sending(grid)
     with pytest.raises(DiesError):
-        run_with(grid, exp, tmp_path / "run", After(1, what))
+        play(grid, exp, tmp_path / "run", After(1, what))
     assert {c: [r.round for r in receipts] for c, receipts in kept(tmp_path).items()} == {c: [0] for c in range(N)}
-    again = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    again = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     after = kept(tmp_path)
     assert {c: [r.round for r in receipts] for c, receipts in after.items()} == {c: [0, 1, 2, 3] for c in range(N)}
     assert {receipts[-1].root for receipts in after.values()} == {again.book.head}
     assert holds(again, tmp_path)
     whole = tmp_path / "whole"
-    undisturbed = run_with(grid_of(exp, whole), exp, whole / "run")
+    undisturbed = play(grid_of(exp, whole), exp, whole / "run")
     assert undisturbed.book.head == again.book.head
     assert [r.postings for r in kept(whole)[2]] == [r.postings for r in after[2]]
 
@@ -105,7 +98,7 @@ def test_a_participant_that_has_a_receipt_already_does_not_write_it_again(tmp_pa
         asked = message.content["hanse"]
         return None if node == 101 and asked.get("round") == 1 else reply  # it has read the letter
 
-    run = run_with(grid_of(exp, tmp_path, meddle=lost), exp, tmp_path / "run")
+    run = play(grid_of(exp, tmp_path, meddle=lost), exp, tmp_path / "run")
     assert [r.round for r in kept(tmp_path)[1]] == [0, 1, 2, 3]
     assert holds(run, tmp_path)
 
@@ -120,7 +113,7 @@ def test_a_receipt_that_a_node_refuses_to_keep_is_sent_again(tmp_path: Path, mon
         keep(self, lines, operator, *more)
 
     monkeypatch.setattr(Node, "keep_receipts", once)
-    run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")
+    run = play(grid_of(books(), tmp_path), books(), tmp_path / "run")
     assert len(refused) == 1
     assert [r.round for r in kept(tmp_path)[1]] == [0, 1, 2, 3]
     assert json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"] == {}
@@ -140,7 +133,7 @@ def test_a_node_refuses_and_reports_receipts_of_books_that_contradict_themselves
         honest(self, ((c, r.as_json()) for c, r in other), rounds)
 
     monkeypatch.setattr(Letters, "add", forged)
-    run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run")
+    run = play(grid_of(books(), tmp_path), books(), tmp_path / "run")
     assert [r.round for r in kept(tmp_path)[1]] == [0]
     assert [r.round for r in kept(tmp_path)[2]] == [0, 1, 2, 3]
     said = "the receipt of round 1 says 1 transactions; that of round 0 said "
@@ -151,13 +144,13 @@ def test_a_node_refuses_and_reports_receipts_of_books_that_contradict_themselves
 
 def test_letters_of_a_participant_that_is_away_wait_for_it(tmp_path: Path) -> None:
     exp, grid = books(), grid_of(books(), tmp_path)
-    run_with(grid, exp, tmp_path / "run", After(1, lambda: grid.online.discard(104)))
+    play(grid, exp, tmp_path / "run", After(1, lambda: grid.online.discard(104)))
     assert [r.round for r in kept(tmp_path)[4]] == [0]
     waiting = json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"]
     assert {client: [Receipt.read(line.encode()).round for line in lines] for client, lines in waiting.items()} == {
         "4": [1, 2, 3]
     }
-    again = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")  # nothing is left to play
+    again = play(grid_of(exp, tmp_path), exp, tmp_path / "run")  # nothing is left to play
     assert [r.round for r in kept(tmp_path)[4]] == [0, 1, 2, 3]
     assert json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"] == {}
     assert holds(again, tmp_path)
@@ -166,7 +159,7 @@ def test_letters_of_a_participant_that_is_away_wait_for_it(tmp_path: Path) -> No
 def test_receipts_of_several_rounds_between_checkpoints_hold_against_the_books(tmp_path: Path) -> None:
     exp = books()
     exp = hanse.Experiment(**{**exp.model_dump(), "run": {"rounds": ROUNDS, "checkpoint_every": 2}})
-    run = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     assert [r.round for r in kept(tmp_path)[0]] == [0, 1, 2, 3]
     assert holds(run, tmp_path)
 

@@ -51,8 +51,7 @@ def over_flower(exp: hanse.Experiment, folder: Path, own: Any = None, of: tuple[
         )
         for i in range(N)
     }
-    sets = (data.server_validation, data.server_test)
-    return play(InProcessGrid(apps), exp, folder / "run", N, lambda: sets, [], patience_s=5.0)
+    return play(InProcessGrid(apps), exp, folder / "run")
 
 
 LOOPS = {"fit": None, "drawing": None, "augmented": None, "private": "opacus", "lightning": "lightning"}

@@ -60,10 +60,7 @@ def _own(data: Any, client: int, context: Any) -> ClientData:
 
 
 def over_flower(exp: hanse.Experiment, folder: Path, grid: InProcessGrid | None = None) -> hanse.Run:
-    data = build(exp.data)
-    sets = (data.server_validation, data.server_test)
-    here = grid or grid_of(exp, folder)
-    return play(here, exp, folder / "run", exp.data.clients, lambda: sets, [], patience_s=5.0)
+    return play(grid or grid_of(exp, folder), exp, folder / "run")
 
 
 @pytest.mark.parametrize("clients", rotating([3, 7], 2))

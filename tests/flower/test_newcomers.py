@@ -19,13 +19,14 @@ from flwr.common.constant import ErrorCode
 from inprocess import KEY, InProcessGrid, client_app, play
 from rotation import rotating
 from test_flower_in_process import N, everyone, experiment, grid_of, swap
+from test_letters import After
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.data.samples import Samples
 from hanse.flower.link import FlowerFederation
-from hanse.flower.members import Hello, Members, Orders, give
+from hanse.flower.members import Members, Orders, give
 
 SOUND = {"name": "A", "num_samples": 5, "input_shape": [1, 8, 8], "num_classes": 10, "profile": {"cost": 1}, "order": 7}
 
@@ -55,18 +56,7 @@ def asked(grid: InProcessGrid, node: int) -> int:
 
 
 def run_with(grid: InProcessGrid, exp: hanse.Experiment, out: Path, members: int = N, *observers: Any) -> hanse.Run:
-    return play(grid, exp, out, members, None, list(observers), patience_s=5.0)
-
-
-class AfterRound:
-    """Does something after round 0."""
-
-    def __init__(self, what: Callable[[], Any]) -> None:
-        self.what = what
-
-    def on_round(self, metrics: Any, played: Any) -> None:
-        if metrics["round"] == 0:
-            self.what()
+    return play(grid, exp, out, *observers, members=members, data=None)
 
 
 def six(name: str = "fedavg", rounds: int = 2) -> hanse.Experiment:
@@ -116,13 +106,11 @@ def test_samples_are_compared_with_the_servers_own_whatever_most_nodes_say(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     exp = experiment("fedavg", rounds=1)
-    data = build(exp.data)
 
     def three_lie(node: int, message: Message, reply: Message) -> Message | None:
         return lies(node, input_shape=[9])(node, message, reply) if node < 103 else reply
 
-    sets = (data.server_validation, data.server_test)
-    run = play(grid_of(exp, tmp_path, meddle=three_lie), exp, tmp_path / "run", N, lambda: sets, [], patience_s=5.0)
+    run = play(grid_of(exp, tmp_path, meddle=three_lie), exp, tmp_path / "run")
     assert [m["present"] for m in run.metrics] == [2]
     lines = [r.getMessage() for r in caplog.records if "is kept out" in r.getMessage()]
     assert len(lines) == 3
@@ -184,16 +172,6 @@ def test_an_answer_without_a_hello_is_refused(answer: RecordDict, tmp_path: Path
     assert len(federation.present(0)) == N - 1
     [reason] = federation.newcomers.refused.values()
     assert "hello: must be JSON" in reason
-
-
-HELLO = {"name": "Ann", "num_samples": 5, "input_shape": [3], "num_classes": None, "text": False, "tests": 2,
-         "profile": {"cost": 0.5, "role": "buyer"}, "order": 1}  # fmt: skip
-
-
-def test_an_introduction_is_read_into_its_type() -> None:
-    assert Hello.of(json.dumps(HELLO)) == Hello(
-        5, (3,), None, "Ann", tests=2, profile={"cost": 0.5, "role": "buyer"}, order=1
-    )
 
 
 def test_an_answer_that_flower_cannot_take_apart_is_its_senders_alone(tmp_path: Path) -> None:
@@ -302,7 +280,7 @@ def test_a_silent_newcomer_makes_no_round_wait(tmp_path: Path, monkeypatch: pyte
         grid.online.add(105)
         monkeypatch.setattr(time, "sleep", waits)
 
-    run = run_with(grid, exp, tmp_path / "run", N, AfterRound(comes))
+    run = run_with(grid, exp, tmp_path / "run", N, After(0, comes))
     assert [m["present"] for m in run.metrics] == [N] * 3
     assert asked(grid, 105) == 1  # the answer may still come
 
@@ -310,7 +288,7 @@ def test_a_silent_newcomer_makes_no_round_wait(tmp_path: Path, monkeypatch: pyte
 def test_a_sound_newcomer_joins_the_run(tmp_path: Path) -> None:
     grid = grid_of_six(tmp_path)
     grid.online.discard(105)
-    run = run_with(grid, six(rounds=3), tmp_path / "run", N, AfterRound(lambda: grid.online.add(105)))
+    run = run_with(grid, six(rounds=3), tmp_path / "run", N, After(0, lambda: grid.online.add(105)))
     assert [m["present"] for m in run.metrics] == [N, N + 1, N + 1]
 
 
@@ -319,7 +297,7 @@ def test_a_misfit_that_joins_later_is_kept_out_and_a_restart_goes_on(
 ) -> None:
     grid = grid_of_six(tmp_path, meddle=lies(105, input_shape=[9], order=0))
     grid.online.discard(105)
-    run = run_with(grid, six(rounds=2), tmp_path / "run", N, AfterRound(lambda: grid.online.add(105)))
+    run = run_with(grid, six(rounds=2), tmp_path / "run", N, After(0, lambda: grid.online.add(105)))
     assert [m["present"] for m in run.metrics] == [N, N]
     assert "node 105" in caplog.text
     (tmp_path / "run" / "config.toml").write_text(six(rounds=3).to_toml())
@@ -400,7 +378,7 @@ def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_pa
     grid = grid_of(exp, tmp_path)
     grid.apps = dict.fromkeys(grid.apps, plain_client())
     with pytest.raises(UserError) as wrong:
-        play(grid, exp, tmp_path / "run", N, None, [], patience_s=600.0)
+        play(grid, exp, tmp_path / "run", members=N, data=None, patience_s=600.0)
     first, *each = wrong.value.lines
     assert first == "members: none of the 5 nodes that are here can take part"
     assert [line.partition(" (key")[0] for line in sorted(each)] == [f"node {100 + i}" for i in range(N)]
@@ -479,13 +457,6 @@ def test_an_expelled_member_is_not_compared_asked_or_counted_even_before_the_run
     assert -played.book.balance("mint") == N * 100 * 1_000_000
     assert asked(grid, 105) == 0
     assert all(to != 105 for to, _ in grid.sent)
-
-
-def test_one_that_is_expelled_does_not_count_in_what_members_samples_are_like(tmp_path: Path) -> None:
-    path = tmp_path / "members.json"
-    for why, fit in ((None, [0]), ("lies", [1])):  # of equally many the first one's
-        path.write_text(json.dumps([member(105, 0, input_shape=[9], expelled=why), member(100, 1)]))
-        assert [m.id for m in Members.read(path).fitting()] == fit
 
 
 def test_fields_of_the_register_that_are_not_there_have_their_defaults(tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
+from inprocess import play
 from rotation import in_turn
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from test_flower_in_process import grid_of
-from test_letters import After, DiesError, books, kept, run_with
+from test_letters import After, DiesError, books, kept
 
 import hanse
 from hanse.base.errors import MachineError, UserError
@@ -106,7 +107,7 @@ def same(run: hanse.Run, whole: hanse.Run, folder: Path, url: str | None = None)
 def whole(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
     """A run that nothing disturbed; where its books are does not change it."""
     folder = tmp_path_factory.mktemp("whole")
-    return run_with(grid_of(books(), folder), books(), folder / "run")
+    return play(grid_of(books(), folder), books(), folder / "run")
 
 
 @pytest.mark.slow
@@ -124,9 +125,9 @@ def test_a_server_with_books_elsewhere_that_dies_between_checkpoint_and_letters_
 
     monkeypatch.setattr(Letters, "add", dies)
     with pytest.raises(DiesError):
-        run_with(grid_of(exp, folder), exp, folder / "run")
+        play(grid_of(exp, folder), exp, folder / "run")
     monkeypatch.undo()
-    again = run_with(grid_of(exp, folder), exp, folder / "run")
+    again = play(grid_of(exp, folder), exp, folder / "run")
     same(again, whole, folder, url)
 
 
@@ -140,20 +141,20 @@ def test_receipts_of_the_last_settlement_survive_a_death_before_they_are_written
 
     monkeypatch.setattr(RunBooks, "receipts", dies)
     with pytest.raises(DiesError):
-        run_with(grid_of(exp, folder), exp, folder / "run")
+        play(grid_of(exp, folder), exp, folder / "run")
     monkeypatch.undo()
-    again = run_with(grid_of(exp, folder), exp, folder / "run")
+    again = play(grid_of(exp, folder), exp, folder / "run")
     same(again, whole, folder)
 
 
 def test_without_its_letters_a_federation_makes_all_receipts_again(tmp_path: Path) -> None:
     exp = books()
-    run = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     before = kept(tmp_path)
     (tmp_path / "run" / "letters.json").unlink()
     for receipts in tmp_path.glob("node2/*/client-2/receipts/*"):
         receipts.unlink()
-    run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     assert kept(tmp_path) == before
     with open_ledger(tmp_path / "run") as ledger:
         assert ledger.verify(before[2]).ok
@@ -180,7 +181,7 @@ def test_a_node_whose_disk_is_full_says_so_and_comes_back(tmp_path: Path, monkey
     exp, real = books(), node.private_arrays
     monkeypatch.setattr(node, "private_arrays", lambda path, kept: full() if "node2" in str(path) else real(path, kept))
     watch = After(0, monkeypatch.undo)
-    run = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run", watch)
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run", watch)
     said = {(client, why) for _, client, why in load_run(run.path).refusals()}
     assert said == {(2, f"its machine failed: {os.strerror(errno.ENOSPC)}")}
     assert (len(run.metrics), len(kept(tmp_path)[2])) == (3, 4)
@@ -192,9 +193,9 @@ def test_a_server_whose_disk_is_full_says_so_and_goes_on(
     exp = books()
     monkeypatch.setattr(Letters, "add", full)
     with pytest.raises(MachineError):
-        run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+        play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     monkeypatch.undo()
-    same(run_with(grid_of(exp, tmp_path), exp, tmp_path / "run"), whole, tmp_path)
+    same(play(grid_of(exp, tmp_path), exp, tmp_path / "run"), whole, tmp_path)
 
 
 # ---- a real PostgreSQL that goes away
@@ -255,7 +256,7 @@ def test_a_federation_goes_on_after_postgresql_was_away_at_any_moment_of_a_round
     with Ledger.open(tmp_path / "none.jsonl") as none:
         follow(cluster.url, none)  # the tables are made once, and all runs then say the same to the database
     with stages(seen.append, monkeypatch) as meddle:
-        run_with(grid_of(exp, tmp_path / "seen", meddle=meddle), exp, tmp_path / "seen" / "run")
+        play(grid_of(exp, tmp_path / "seen", meddle=meddle), exp, tmp_path / "seen" / "run")
     chosen = moments(seen)
     assert len(set(chosen)) == 14
     assert {seen[i] for i in chosen} >= {"a request", "a statement", "a commit", "a letter", "behind the checkpoint"}
@@ -269,14 +270,14 @@ def test_a_federation_goes_on_after_postgresql_was_away_at_any_moment_of_a_round
                     cluster.turn(here=False)
 
             with stages(goes, monkeypatch) as meddle:
-                run = run_with(grid_of(exp, folder, meddle=meddle), exp, folder / "run")
+                run = play(grid_of(exp, folder, meddle=meddle), exp, folder / "run")
             assert told[: moment + 1] == seen[: moment + 1]
             assert not cluster.here
             assert run.book == whole.book
-            again = run_with(grid_of(exp, folder), exp, folder / "run")  # it is still away
+            again = play(grid_of(exp, folder), exp, folder / "run")  # it is still away
             assert again.book == whole.book
             cluster.turn(here=True)
-            again = run_with(grid_of(exp, folder), exp, folder / "run")
+            again = play(grid_of(exp, folder), exp, folder / "run")
             same(again, whole, folder, cluster.url)
         cluster.turn(here=True)
 
@@ -285,7 +286,8 @@ KILLED = """
 import os, signal, sys
 sys.path[:0] = sys.argv[1:3]
 from pathlib import Path
-from test_letters import books, run_with
+from inprocess import play
+from test_letters import books
 from test_flower_in_process import grid_of
 from hanse.flower.receipts import Letters
 add = Letters.add
@@ -295,7 +297,7 @@ def dies(self, lines, told):
     add(self, lines, told)
 Letters.add = dies
 exp, folder = books(ledger={"url": sys.argv[3]}), Path(sys.argv[4])
-run_with(grid_of(exp, folder), exp, folder / "run")
+play(grid_of(exp, folder), exp, folder / "run")
 """
 
 
@@ -308,7 +310,7 @@ def test_a_server_that_is_killed_between_checkpoint_and_letters_goes_on(
     words = [sys.executable, "-c", KILLED, str(HERE), str(HERE.parent), cluster.url, str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    again = run_with(grid_of(exp, folder), exp, folder / "run")
+    again = play(grid_of(exp, folder), exp, folder / "run")
     same(again, whole, folder, cluster.url)
 
 
@@ -324,7 +326,7 @@ def project(tmp_path: Path) -> Path:
         raise DiesError
 
     with pytest.raises(DiesError):
-        run_with(grid_of(books(), tmp_path), books(), tmp_path / "run", After(1, dies))
+        play(grid_of(books(), tmp_path), books(), tmp_path / "run", After(1, dies))
     return tmp_path
 
 

@@ -35,9 +35,8 @@ from test_flower_in_process import experiment
 from typer.testing import CliRunner
 
 import hanse.flower
-from hanse.base.errors import UserError, import_path
+from hanse.base.errors import UserError
 from hanse.base.files import ASKED
-from hanse.base.import_trust import from_message
 from hanse.base.lock import Hold
 from hanse.cli import app as hanse_command
 from hanse.core.port import Ask, Request, Train
@@ -403,14 +402,6 @@ def test_a_participants_app_lists_what_an_import_path_may_mean(own: list[Any], t
     job = replace(JOB, train={"lr": 0.1, "loss": "test_signing:halved"})
     assert Participant(tmp_path / "listed", job, own=own).answer(asked(0, job=job)) == {"round": 0}
     assert "test_signing:halved" in Participant(tmp_path / "not", job).answer(asked(0, job=job))["refused"]
-
-
-def test_inside_a_message_nothing_is_imported() -> None:
-    with from_message({"a:b": abs}):
-        assert import_path("a:b", "x", ()) is abs
-        with pytest.raises(UserError, match="'json:dumps'"):
-            import_path("json:dumps", "x", ())
-    assert import_path("json:dumps", "x", ()) is json.dumps
 
 
 def test_what_a_participant_lists_must_be_there() -> None:

@@ -13,11 +13,11 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deployed import experiment, network, plan
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import KEY
+from inprocess import KEY, play
 from rotation import rotating
 from test_flower_in_process import N, grid_of
 from test_flower_in_process import experiment as federated
-from test_letters import After, books, run_with
+from test_letters import After, DiesError, books, dies
 from typer.testing import CliRunner
 
 import hanse
@@ -60,7 +60,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run whose nodes wait for nobody."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     folder = tmp_path_factory.mktemp("plain")
-    return run_with(grid_of(books(), folder), books(), folder / "run")
+    return play(grid_of(books(), folder), books(), folder / "run")
 
 
 def test_heads_are_cosigned_by_everybody_who_was_asked(plain: Any, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_another_book_for_one_participant_is_found_in_the_round_in_which_it_is_s
     """From round 1 on it has never been shown the true book, of which its receipts are."""
     splits = Splits(tmp_path, first)
     monkeypatch.setattr(Shown, "to", lambda shown, client: splits.to(shown, client))
-    run = run_with(grid_of(books(), tmp_path), books(), tmp_path / "run", splits)
+    run = play(grid_of(books(), tmp_path), books(), tmp_path / "run", splits)
     own = tmp_path / "node1"
     assert "ALARM: the book '" in caplog.text
     assert refused(run)[0] == (first, 1)
@@ -132,7 +132,7 @@ def keys_first(folder: Path) -> Path:
 
 def test_nodes_that_wait_for_a_majority_play_the_same_run(plain: Any, tmp_path: Path) -> None:
     keys = keys_first(tmp_path)
-    run = run_with(grid_of(books(), tmp_path, keys), books(), tmp_path / "run")
+    run = play(grid_of(books(), tmp_path, keys), books(), tmp_path / "run")
     assert run.clients == plain.clients
     assert refusals(run) == refusals(plain) == []
     _, newest, most = majority(tmp_path / "run" / COSIGNED, read_witnesses(keys))
@@ -148,7 +148,7 @@ def test_a_few_who_are_asked_wait_for_those_who_are_not(tmp_path: Path) -> None:
         run={"rounds": 3},
     )
     keys = keys_first(tmp_path)
-    run = run_with(grid_of(exp, tmp_path, keys), exp, tmp_path / "run")
+    run = play(grid_of(exp, tmp_path, keys), exp, tmp_path / "run")
     assert refusals(run) == []
     assert [line["answered"] for line in run.metrics] == [2, 2, 2]
 
@@ -159,7 +159,7 @@ def test_a_book_for_one_and_another_for_the_rest_stops_the_one_alone(tmp_path: P
     splits = Splits(tmp_path, 1)
     with pytest.MonkeyPatch.context() as operator:
         operator.setattr(Shown, "to", lambda shown, client: splits.to(shown, client))
-        run = run_with(grid_of(books(), tmp_path, keys), books(), tmp_path / "run", splits)
+        run = play(grid_of(books(), tmp_path, keys), books(), tmp_path / "run", splits)
     reasons = refusals(run)
     assert {c for _, c, _ in reasons} == {1}
     assert (1, 1) in {(round, c) for round, c, _ in reasons}
@@ -171,7 +171,7 @@ def test_without_a_majority_online_nobody_goes_on(tmp_path: Path) -> None:
     keys = keys_first(tmp_path)
     more = [(f"away{i}", Witness(tmp_path / f"away{i}").public.hex()) for i in range(6)]
     keys.write_text(keys.read_text() + "".join(f"{name} {key}\n" for name, key in more))
-    run = run_with(grid_of(books(), tmp_path, keys), books(), tmp_path / "run")
+    run = play(grid_of(books(), tmp_path, keys), books(), tmp_path / "run")
     assert [line["answered"] for line in run.metrics][1:] == [0, 0]
     assert {said for round, _, said in refusals(run) if round > 0} == {
         "waits: only 5 of its witnesses have cosigned the head of the books"
@@ -184,7 +184,7 @@ def test_a_request_without_a_head_is_refused_by_who_waits_for_one(
     keys = keys_first(tmp_path)
     monkeypatch.setattr(Shown, "to", lambda shown, client: {})
     exp = federated("pifl", rounds=5)
-    run = run_with(grid_of(exp, tmp_path, keys), exp, tmp_path / "run")
+    run = play(grid_of(exp, tmp_path, keys), exp, tmp_path / "run")
     said = {round: said for round, _, said in refusals(run)}
     assert set(said) == {3, 4}  # a head closes round r - 3 at least
     assert "shows no head of the books" in said[3]
@@ -217,28 +217,22 @@ def test_a_book_that_is_rolled_back_is_found_by_everybody(tmp_path: Path) -> Non
     def copies() -> None:
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
 
-    run_with(grid_of(exp, tmp_path), exp, tmp_path / "run", After(0, copies))
+    play(grid_of(exp, tmp_path), exp, tmp_path / "run", After(0, copies))
     for file in (LOG, heads_of(Path(LOG)).name):
         assert (tmp_path / "copy" / file).stat().st_size < (tmp_path / "run" / file).stat().st_size
     shutil.rmtree(tmp_path / "run")
     shutil.move(tmp_path / "copy", tmp_path / "run")
     (tmp_path / "run" / "lock").unlink(missing_ok=True)
-    run = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     assert {c for _, c in refused(run)} == set(range(N))
     assert all("was rolled back" in alarms(tmp_path / f"node{c}")[0] for c in range(N))
 
 
 def test_a_server_that_starts_again_asks_twice_and_nobody_raises_the_alarm(tmp_path: Path) -> None:
-    class DiesError(Exception):
-        pass
-
-    def dies() -> None:
-        raise DiesError
-
     exp = books()
     with pytest.raises(DiesError):
-        run_with(grid_of(exp, tmp_path), exp, tmp_path / "run", After(1, dies))
-    run = run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
+        play(grid_of(exp, tmp_path), exp, tmp_path / "run", After(1, dies))
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     assert refused(run) == []
     assert all(alarms(tmp_path / f"node{c}") == [] for c in range(N))
     assert [line["refused"] for line in run.metrics] == [0, 0, 0]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sweep_cases import EXPERIMENT, made_up, points_of
 from typer.testing import CliRunner
+from watching import untimed
 
 import hanse
 from hanse.base.errors import UserError
@@ -23,10 +24,6 @@ from hanse.runs.run_record import load_run
 def table(folder: Path) -> list[dict[str, str]]:
     with (folder / "table.csv").open() as file:
         return list(csv.DictReader(file))
-
-
-def untimed(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in metrics]
 
 
 def test_a_row_a_run(tmp_path: Path) -> None:

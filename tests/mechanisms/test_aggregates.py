@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy.stats import trim_mean
 from torch.nn import functional
+from watching import Killed, Watch
 
 import hanse
 from hanse.base.errors import PartError, UserError
@@ -297,19 +298,9 @@ def test_what_is_no_row_of_w_is_recorded_and_a_killed_run_goes_on_to_the_same_bi
             run={"rounds": rounds},
         )
 
-    class Killed(Exception):  # noqa: N818
-        pass
-
-    class Kills:
-        def on_round(self, metrics: Mapping[str, Any], *_: Any) -> None:
-            if metrics["round"] == 1:
-                raise Killed
-
-        on_start = on_end = lambda *_: None
-
     whole = hanse.run(experiment(4), out=tmp_path / "whole")
     with pytest.raises(Killed):
-        hanse.run(experiment(4), out=tmp_path / "killed", observers=[Kills()])
+        hanse.run(experiment(4), out=tmp_path / "killed", observers=[Watch(1, Killed)])
     hanse.resume(tmp_path / "killed")
     for k in range(4):
         ours, theirs = (np.load(tmp_path / run / "rounds" / f"{k:05d}.npz") for run in ("whole", "killed"))
@@ -388,11 +379,8 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "no root set": ({"weigh": "fltrust"}, r"mechanism.weigh: 'fltrust' .*data.root"),
     "memory of memory": ({"weigh": {"name": "fedadam", "of": "fedavgm"}}, "mechanism.weigh.of: FedAvgM"),
     "no rule": ({"weigh": {"name": "clipped", "of": "fedamp"}}, "mechanism.weigh.of: FedAMP"),
-    "no name": ({"weigh": {"name": "clipped", "of": "medain"}}, "mechanism.weigh.of.*medain"),
-    "no option": ({"weigh": {"name": "clipped", "of": {"name": "gtflat", "strenth": 1.0}}}, "weigh.of.strenth"),
     "needs of the other rule": ({"weigh": {"name": "clipped", "of": "samples_over_probability"}}, "'clipped' needs"),
     "no groups": ({"name": "local", "clients_per_round": "none", "weigh": "fedadam"}, "'fedadam' needs groups"),
-    "no share": ({"weigh": {"name": "trimmed_mean", "share": 0.5}}, "mechanism.weigh.share: 0.5"),
 }  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 """FedGen as a mechanism: what travels, what comes back, what the server learns, whole runs on digits."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from watching import Killed, Watch, untimed
 
 import hanse
 from hanse.core.port import Reply, Request, Train, Trained
@@ -175,35 +175,11 @@ def test_gtfedgen_weighs_by_the_equilibrium() -> None:
     assert plain.view.mixed.W.tolist() != gt.view.mixed.W.tolist()
 
 
-def untimed(path: Path) -> list[dict]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]
-
-
-class Stop(BaseException):
-    """Ends a run in the middle, as a kill would: nothing between here and the end of the process is run."""
-
-
-class StopsAfter:
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-
-    def on_start(self, *_: Any) -> None:
-        pass
-
-    def on_round(self, metrics: Any, played: Any) -> None:
-        if played.state.round == self.rounds:
-            raise Stop
-
-    def on_end(self, *_: Any) -> None:
-        pass
-
-
 def test_stopped_and_resumed_gives_the_same_bits(tmp_path: Path) -> None:
     made = experiment("gtfedgen", 5, behaviour={"dropout": {"rate": 0.3}})
     hanse.run(made, out=tmp_path / "whole")
-    with pytest.raises(Stop):
-        hanse.run(made, out=tmp_path / "cut", observers=[StopsAfter(3)])
+    with pytest.raises(Killed):
+        hanse.run(made, out=tmp_path / "cut", observers=[Watch(2, Killed)])
     assert len(untimed(tmp_path / "cut" / "metrics.jsonl")) < 5
     hanse.resume(tmp_path / "cut")
     for file in ("metrics.jsonl", "clients.jsonl"):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from forging import rerecorded
+from test_ipfl import records as rounds_in
 
 import hanse
 from hanse.base.errors import UserError
@@ -44,11 +45,7 @@ def experiment(rounds: int = 4, policy: Any = "loyal", **more: Any) -> hanse.Exp
 
 
 def records(folder: Path) -> list[dict[str, np.ndarray]]:
-    found = []
-    for file in sorted((folder / "rounds").glob("*.npz")):
-        with np.load(file) as record:
-            found.append({name: record[name] for name in record})
-    return [r for r in found if "market_units" in r]
+    return [r for r in rounds_in(folder) if "market_units" in r]
 
 
 def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> None:
@@ -362,5 +359,4 @@ def test_models_are_sold_by_default() -> None:
     small = {"data": {"clients": 4}, "model": "logistic", "train": {"steps": 5, "batch_size": 16}, "run": {"rounds": 2}}
     run = hanse.run(hanse.Experiment(mechanism="ipfl_posted", **small))
     assert run.metrics[0]["market/edges"] > 0
-    assert unsold(run.metrics) == unsold([{"market/edges": 0.0}, {"market/edges": 2.0}, {}]) == unsold([{}]) == []
-    assert len(unsold([{"market/edges": 0.0}])) == 1
+    assert unsold(run.metrics) == []

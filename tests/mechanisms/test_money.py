@@ -16,6 +16,7 @@ import torch
 from forging import restamped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_ipfl import records
 from typer.testing import CliRunner
 
 import hanse
@@ -55,14 +56,6 @@ class Declares:
 
     def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"cost": 1.0, "eagerness": self.eagerness} if me.id == 2 else dict(told["profile"])
-
-
-def records(folder: Path) -> list[dict[str, np.ndarray]]:
-    found = []
-    for file in sorted((folder / "rounds").glob("*.npz")):
-        with np.load(file) as record:
-            found.append({name: record[name] for name in record})
-    return found
 
 
 @pytest.mark.parametrize("eagerness", [1.1e15, 1e308])

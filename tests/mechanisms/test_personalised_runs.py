@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
+from watching import untimed
 
 import hanse
 from hanse.data import Dataset, Samples
@@ -104,10 +105,6 @@ def test_two_groups_with_opposite_labels_are_told_apart(
         assert run.metrics[-1]["weigh/best_importance"] > 0.7
 
 
-def untimed(run: hanse.Run) -> list[dict]:
-    return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/"))} for m in run.metrics]
-
-
 def cut_back(folder: Path, out: Path) -> None:
     """Copy a run as it was after round 4: its later checkpoints are gone."""
     shutil.copytree(folder, out)
@@ -136,7 +133,7 @@ def test_a_resumed_run_has_the_same_bits(name: str, options: dict[str, Any], tmp
     resumed = hanse.resume(again)
     assert torch.equal(resumed.table.rows, whole.table.rows)
     assert resumed.home.tolist() == whole.home.tolist()
-    assert untimed(resumed) == untimed(whole)
+    assert untimed(resumed.metrics) == untimed(whole.metrics)
     one, other = (load_file(d / "checkpoints" / "00006.safetensors") for d in (folder, again))
     assert one.keys() == other.keys()
     assert all(one[key].numpy().tobytes() == other[key].numpy().tobytes() for key in one)  # NaN: not known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from watching import Watch, untimed
 
 import hanse
 from hanse.core.entry import MINT, TOKEN, Transaction
@@ -18,7 +18,6 @@ from hanse.core.part import View
 from hanse.federation.behaviour import Me
 from hanse.games import tokens
 from hanse.mechanisms.pifl import Tokens
-from hanse.runs.round import Played
 
 
 def experiment(**sections: Any) -> hanse.Experiment:
@@ -40,22 +39,6 @@ def experiment(**sections: Any) -> hanse.Experiment:
     if base["mechanism"]["name"] == "pifl":  # as in the paper
         base["mechanism"] = {"invited": "earn"} | base["mechanism"]
     return hanse.Experiment(**base)
-
-
-class Watch:
-    """Keeps every round."""
-
-    def __init__(self) -> None:
-        self.views: list[View] = []
-
-    def on_start(self, *_: Any) -> None:
-        pass
-
-    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        self.views.append(played.view)
-
-    def on_end(self, result: Any) -> None:
-        pass
 
 
 def watched(**sections: Any) -> tuple[hanse.Run, list[View]]:
@@ -218,11 +201,6 @@ def test_a_client_that_leaves_keeps_its_tokens_and_is_paid_for_its_last_round() 
     assert sum(run.book.balances.values()) == 0
 
 
-def untimed(path: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]
-
-
 @pytest.mark.slow
 def test_killed_and_resumed_it_makes_the_same_bits_and_the_same_books(tmp_path: Path) -> None:
     whole = hanse.run(experiment(), out=tmp_path / "whole")
@@ -231,7 +209,7 @@ def test_killed_and_resumed_it_makes_the_same_bits_and_the_same_books(tmp_path: 
         if int(file.stem) > 6:
             file.unlink()
     again = hanse.resume(tmp_path / "cut")
-    assert untimed(tmp_path / "cut") == untimed(tmp_path / "whole")
+    assert untimed(tmp_path / "cut" / "metrics.jsonl") == untimed(tmp_path / "whole" / "metrics.jsonl")
     assert again.book == whole.book
     assert np.array_equal(again.table.rows, whole.table.rows)
     assert np.array_equal(again.personal, whole.personal)  # type: ignore[arg-type]

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from torch.func import functional_call
 from torch.nn import functional
+from watching import Watch
 
 import hanse
-from hanse.core.part import View
 from hanse.data import DataSpec, build
-from hanse.runs.round import Played
 
 
 def test_values_are_eq_2_with_the_gradient_on_the_group_s_own_samples() -> None:
-    views: list[View] = []
-
-    class Watch:
-        def on_start(self, *_: Any) -> None:
-            pass
-
-        def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-            views.append(played.view)
-
-        on_end = on_start
-
     experiment = hanse.Experiment(
         data={"clients": 8, "partition": {"alpha": 0.5}},
         model={"name": "logistic"},
@@ -40,9 +25,10 @@ def test_values_are_eq_2_with_the_gradient_on_the_group_s_own_samples() -> None:
         engine={"train": "stacked", "threads": 1},
         run={"rounds": 2},
     )
-    run = hanse.run(experiment, observers=[Watch()])
+    watch = Watch()
+    run = hanse.run(experiment, observers=[watch])
     data = build(DataSpec(**experiment.data.model_dump()))
-    for view in views:
+    for view in watch.views:
         trained = view.trained
         pool, index = data.pool(trained.seats.client.tolist())
         share = torch.tensor(trained.num_samples / trained.num_samples.sum())

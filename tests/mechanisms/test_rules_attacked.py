@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from watching import Watch
 
 import hanse
 from hanse.base.errors import UserError
@@ -17,7 +18,6 @@ from hanse.core.table import mix
 from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.runs.config import Experiment
 from hanse.runs.refusals import enough_replies
-from hanse.runs.round import Played
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,6 @@ class HardlyMoves(OfSome):
         return with_updates(
             request, reply, lambda task, one: replace(one, row=task.start + self.share * (one.row - task.start))
         )
-
-
-class Watch:
-    def __init__(self) -> None:
-        self.rounds: list[Played] = []
-
-    def on_round(self, metrics: Any, played: Played) -> None:
-        self.rounds.append(played)
 
 
 def experiment(weigh: Any, rounds: int = 2, **more: Any) -> Experiment:

@@ -92,9 +92,6 @@ def test_different_or_wrong_options_of_one_part_are_told_under_their_slot(table:
     assert said.startswith(line)
 
 
-# ---- experiment files as they are written out
-
-
 # ---- who cannot stand where it is put
 
 

@@ -1,6 +1,5 @@
 """Rounds that do not wait for all: when they end, what becomes of late updates, and what a killed run finds again."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from forging import restamped
+from watching import Killed, Watch, untimed
 
 import hanse
 from hanse.base.errors import UserError
@@ -24,7 +24,6 @@ from hanse.mechanisms.staleness import ByStaleness
 from hanse.runs.arrivals import STILL, Flight, Recorded, Training, Underway, Waiting, rebased
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
-from hanse.runs.round import Played
 from hanse.runs.round_record import _seats_of
 
 BUFFERED = {"enough": 2, "late": "next"}
@@ -43,19 +42,6 @@ def experiment(seconds: list[float], federation: dict[str, Any], rounds: int = 5
         "run": {"rounds": rounds},
     }
     return hanse.Experiment(**{**sections, **more})
-
-
-class Watch:
-    """Keeps what each round was; raises at the end of round ``kill``, as a killed process would end."""
-
-    def __init__(self, kill: int | None = None) -> None:
-        self.rounds: list[Played] = []
-        self.kill = kill
-
-    def on_round(self, metrics: Any, played: Played) -> None:
-        self.rounds.append(played)
-        if metrics["round"] == self.kill:
-            raise RuntimeError("killed")
 
 
 def said(run: hanse.Run, client: int, name: str) -> dict[int, Any]:
@@ -110,8 +96,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kill", [0, 1, 2, 3])
 def test_updates_under_way_survive_a_kill(kill: int, straight: Path, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="killed"):
-        hanse.run(JITTER, out=tmp_path / "killed", observers=[Watch(kill)])
+    with pytest.raises(Killed):
+        hanse.run(JITTER, out=tmp_path / "killed", observers=[Watch(kill, Killed)])
     hanse.resume(tmp_path / "killed")
     both = (straight, tmp_path / "killed")
     states = [load(run / "checkpoints" / "00007.safetensors", torch.device("cpu")).state for run in both]
@@ -119,10 +105,7 @@ def test_updates_under_way_survive_a_kill(kill: int, straight: Path, tmp_path: P
     assert states[0].underway.clock == states[1].underway.clock
     assert list(states[0].underway.flights) == list(states[1].underway.flights)
     for name in ("metrics.jsonl", "clients.jsonl"):
-        lines = [[json.loads(line) for line in (run / name).read_text().splitlines()] for run in both]
-        untimed = [[{k: v for k, v in line.items() if k[:5] not in ("time/", "memor")} for line in one]
-                   for one in lines]  # fmt: skip
-        assert untimed[0] == untimed[1]
+        assert untimed(both[0] / name) == untimed(both[1] / name)
 
 
 def test_an_update_that_is_too_late_is_refused_and_its_client_is_free_again() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
+from watching import untimed
 
 import hanse
 from hanse.base.errors import MachineError
@@ -26,7 +27,7 @@ from hanse.runs import loop as play
 from hanse.runs.checkpoint import KINDS, _pieces, own_copy
 from hanse.runs.round import LoopState
 from hanse.runs.rundir import RunDir
-from tests.runs.test_machine_failures import HERE, assert_same, experiment, untimed
+from tests.runs.test_machine_failures import HERE, assert_same, experiment
 
 ROUNDS = 5
 

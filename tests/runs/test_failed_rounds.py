@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ import torch
 from paying import Fees
 from rotation import rotating
 from typer.testing import CliRunner
+from watching import Killed, Watch, untimed
 
 import hanse
 from hanse.base.errors import PartError, RunFailedError, UserError
@@ -267,10 +268,6 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-def untimed(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in found]
-
-
 def test_in_a_simulation_the_run_ends_with_what_was_raised(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError, match="no fee in round 1"):
         hanse.run(experiment([1]), out=tmp_path / "run")
@@ -280,14 +277,10 @@ def test_in_a_simulation_the_run_ends_with_what_was_raised(tmp_path: Path) -> No
 def test_on_a_network_a_failed_round_is_undone_and_the_run_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    played: list[Any] = []
-
-    class Watch:
-        def on_round(self, metrics: Mapping[str, Any], found: Any) -> None:
-            played.append(found)
-
+    watch = Watch()
     with caplog.at_level(logging.ERROR):
-        run = play(experiment([1]), tmp_path / "run", observers=[Watch()])
+        run = play(experiment([1]), tmp_path / "run", observers=[watch])
+    played = watch.rounds
     before, after = played[0].state, played[1].state
     assert after.round == before.round + 1
     assert after.table is before.table
@@ -323,17 +316,8 @@ def test_killed_and_resumed_a_run_with_failed_rounds_is_the_same(tmp_path: Path)
     given = experiment([1, 2], of=5, checkpoint_every=2)
     whole = play(given, tmp_path / "whole")
     cut = tmp_path / "cut"
-
-    class StopError(Exception):
-        pass
-
-    class Kill:
-        def on_round(self, metrics: Mapping[str, Any], found: Any) -> None:
-            if metrics["round"] == 2:
-                raise StopError
-
-    with pytest.raises(StopError):
-        play(given, cut, observers=[Kill()])
+    with pytest.raises(Killed):
+        play(given, cut, observers=[Watch(2, Killed)])
     again = play(given, cut)
     assert untimed(again.metrics) == untimed(whole.metrics)
     assert again.book == whole.book

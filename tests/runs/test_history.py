@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from watching import Watch
 
 import hanse
 from hanse.base.errors import UserError
@@ -58,14 +59,9 @@ def test_history_counts_steps_and_keeps_statistics() -> None:
 
 def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_own_rate() -> None:
     """A run against the same rounds by hand, with one optimiser and one module a client."""
-    seen: list[Any] = []
-
-    class Watch:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            seen.append(played)
-
+    watch = Watch()
     given = experiment(lr_decay=0.5, lr_decay_by="last", order="by_class", statistics="own")
-    result = hanse.run(given, observers=[Watch()])
+    result = hanse.run(given, observers=[watch])
     from hanse.data import build
     from hanse.learning.models import build_problem
 
@@ -74,7 +70,7 @@ def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_o
     layout, cut = problem.layout, problem.layout.num_parameters
     kept = {c: shared[cut:].clone() for c in range(6)}
     last, steps = dict.fromkeys(range(6), 0), dict.fromkeys(range(6), 0)
-    for t, played in enumerate(seen):
+    for t, played in enumerate(watch.rounds):
         rows, sizes = [], []
         for c in played.view.trained.seats.client.tolist():
             pool, [index] = data.pool([c])
@@ -110,17 +106,9 @@ def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_o
 def test_a_resumed_run_remembers(tmp_path: Path) -> None:
     given = experiment(lr_decay=0.5, lr_decay_by="last", order="by_class", statistics="own")
     whole = hanse.run(given)
-
-    class Stop:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            if metrics["round"] == 1:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        hanse.run(given, out=tmp_path / "run", observers=[Stop()])
-    from hanse.runs.experiment import resume
-
-    again = resume(tmp_path / "run")
+        hanse.run(given, out=tmp_path / "run", observers=[Watch(until=1)])
+    again = hanse.resume(tmp_path / "run")
     assert torch.equal(again.table.rows, whole.table.rows)
     assert [m.get("client/test_accuracy") for m in again.metrics] == [m["client/test_accuracy"] for m in whole.metrics]
 

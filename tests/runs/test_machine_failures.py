@@ -1,7 +1,6 @@
 """A full disk, a read-only folder, damaged lines: one line with the next command, exit code 1, and nothing is lost."""
 
 import errno
-import json
 import os
 import resource
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from watching import untimed
 
 import hanse
 from hanse.base import lock
@@ -49,11 +49,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.syspath_prepend(str(HERE))
         hanse.run(experiment(), out=folder)
     return folder
-
-
-def untimed(file: Path) -> list[dict]:
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]
 
 
 def assert_same(folder: Path, whole: Path) -> None:

@@ -8,24 +8,14 @@ import numpy as np
 import pytest
 import torch
 from rotation import rotating
+from watching import Watch
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.lab.job import folder_of, play, play_kept, seeded
-from hanse.runs.round import Played
 
 DATA = {"clients": 6, "partition": {"name": "pathological", "classes_per_client": 3}, "client_test": 0.25}
-
-
-class Seen:
-    """Keeps what was played."""
-
-    def __init__(self) -> None:
-        self.rounds: list[Played] = []
-
-    def on_round(self, metrics: Any, played: Played) -> None:
-        self.rounds.append(played)
 
 
 def played(mechanism: dict[str, Any], model: str, observers: Sequence[Any] = ()) -> hanse.Run:
@@ -57,7 +47,7 @@ def by_hand(run: hanse.Run, models: Sequence[torch.Tensor]) -> list[float]:
 
 @pytest.mark.parametrize("name", rotating(["fedavg", "cfl", "ditto", "fedamp", "local"], 2))
 def test_the_trained_model_is_the_clients_own_update(name: str) -> None:
-    seen = Seen()
+    seen = Watch()
     options = {"select": "everyone"} if name == "fedavg" else {}
     run = played({"name": name, **options}, "trained", [seen])
     view = seen.rounds[-1].view
@@ -73,7 +63,7 @@ def test_the_trained_model_is_the_clients_own_update(name: str) -> None:
 
 
 def test_who_did_not_train_tests_what_it_holds() -> None:
-    seen = Seen()
+    seen = Watch()
     run = played({"name": "fedavg", "clients_per_round": 2}, "trained", [seen])
     view, table = seen.rounds[-1].view, seen.rounds[-1].state.table
     models = [table.rows[0]] * 6
@@ -156,7 +146,6 @@ def test_the_best_round_of_each_client_is_kept(tmp_path: Path) -> None:
         "engine": {"train": "stacked", "threads": 1},
         "run": {"rounds": 4},
     }
-    seen = Seen()
     job = seeded(asked, 3, "a run")
     kept = play(job, lambda done: None)
     curves = kept["curves"]
@@ -165,12 +154,6 @@ def test_the_best_round_of_each_client_is_kept(tmp_path: Path) -> None:
     assert np.allclose(each.mean(axis=0), curves["client/test_accuracy"])
     assert np.allclose(np.maximum.accumulate(each, axis=1).mean(axis=0), curves["client/best_accuracy"])
     assert curves["client/best_accuracy"][-1] > curves["client/test_accuracy"][0]
-
-    class Stop:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            if metrics["round"] == 1:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        hanse.run(job.experiment, out=folder_of(tmp_path, job), observers=[seen, Stop()])
+        hanse.run(job.experiment, out=folder_of(tmp_path, job), observers=[Watch(until=1)])
     assert play_kept(job, lambda done: None, runs=tmp_path)["curves"] == curves

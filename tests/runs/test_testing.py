@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from watching import untimed
 
 import hanse
 from hanse.core.part import Deployment, OwnMix
@@ -259,13 +260,9 @@ def of_ditto(rounds: int = 4, **sections: Any) -> hanse.Experiment:
     return hanse.Experiment(**given)
 
 
-def untimed(run: hanse.Run) -> list[dict[str, Any]]:
-    return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/"))} for m in run.metrics]
-
-
 def alike(a: hanse.Run, b: hanse.Run) -> None:
     """Assert the same figures; how many models are multiplied at once may show in their last digits."""
-    for one, other in zip(untimed(a), untimed(b), strict=True):
+    for one, other in zip(untimed(a.metrics), untimed(b.metrics), strict=True):
         assert one == pytest.approx(other, rel=1e-6)
 
 
@@ -312,7 +309,7 @@ def test_who_resumes_knows_the_same_scores_and_none_of_other_data(tmp_path: Path
     whole = hanse.run(longer)
     hanse.run(of_ditto(2), out=out)
     resumed = hanse.resume(out, rounds=4)
-    assert untimed(resumed) == untimed(whole)
+    assert untimed(resumed.metrics) == untimed(whole.metrics)
     state = load(max((out / "checkpoints").glob("*.safetensors")), torch.device("cpu")).state
     own = state.table.owner != SERVER
     assert np.isnan(state.on_server[:, ~own]).all()  # nobody holds the server's row

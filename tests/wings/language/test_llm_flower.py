@@ -72,7 +72,7 @@ def over(exp: hanse.Experiment, folder: Path, data: list[ClientData]) -> hanse.R
         100 + i: client_app(lambda c, own=own: own, folder=folder / f"node{i}")  # each its own data
         for i, own in enumerate(data)
     }
-    return play(InProcessGrid(apps), exp, folder / "run", len(data), None, [], patience_s=5.0)
+    return play(InProcessGrid(apps), exp, folder / "run", members=len(data), data=None)
 
 
 def test_participants_bring_instructions_of_their_own(llm: None, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hanse.base.errors import UserError
 from hanse.wings.operate.page import keys as keys_module
-from hanse.wings.operate.page.keys import SESSION_S, Key, Sessions, check_key, make_key, may_ask, read_keys, write_keys
+from hanse.wings.operate.page.keys import SESSION_S, Key, Sessions, check_key, make_key, read_keys, write_keys
 
 
 class Clock:
@@ -76,23 +76,6 @@ def test_a_damaged_file_lets_nobody_in(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(UserError, match=r"keys\.json"):
         read_keys(file)
-
-
-def test_a_participant_sees_its_own_statement_alone() -> None:
-    operator, third = Key("a", "operator", ""), Key("b", "participant", "", 3)
-    bound = Key("c", "participant", "", 3, "town")
-    assert operator.sees("town", 3)
-    assert operator.sees("other", 9)
-    assert third.sees("town", 3)
-    assert third.sees("other", 3)
-    assert not third.sees("town", 2)
-    assert bound.sees("town", 3)
-    assert not bound.sees("other", 3)
-    for path in ("/run/ab", "/run/ab/events", "/runs.json", "/statement", "/statements/x", "/x", "", "//", "/docs"):
-        assert may_ask(operator, path)
-        assert not may_ask(third, path)
-    assert may_ask(third, "/")
-    assert may_ask(third, "/statement/ab/3")
 
 
 def test_sessions_end_by_age_logout_and_revocation(tmp_path: Path, clock: Clock) -> None:

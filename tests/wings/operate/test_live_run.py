@@ -1,7 +1,6 @@
 """What the live page knows of a run: everything, difference by difference, and again after a cut."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,37 +108,6 @@ def test_a_resumed_run_is_told_anew(tmp_path: Path) -> None:
     assert [row[4] for row in whole["clients"]] == [2, 2, 2, 2]
     run.round()
     assert live.look()["progress"]["rounds"] == 3
-
-
-def test_only_the_seats_were_cut(tmp_path: Path) -> None:
-    run = Growing(tmp_path / "run")
-    live = LiveRun(run.folder, "run")
-    for _ in range(3):
-        run.round()
-    live.look()
-    kept = (run.folder / "clients.jsonl").read_text().splitlines(keepends=True)
-    (run.folder / "clients.jsonl").write_text("".join(kept[:4]))
-    assert live.look()["whole"]
-    live.look()
-    whole = live.whole()
-    assert whole["progress"]["rounds"] == 3
-    assert [row[4] for row in whole["clients"]] == [1, 1, 1, 1]
-
-
-def test_a_run_made_anew_under_the_same_name(tmp_path: Path) -> None:
-    run = Growing(tmp_path / "run", money=True)
-    live = LiveRun(run.folder, "run")
-    run.round()
-    live.look()
-    run.ledger.close()
-    shutil.rmtree(run.folder)
-    again = Growing(tmp_path / "run", clients=2, planned=5)
-    message = live.look()
-    assert message["whole"]
-    assert message["progress"]["planned"] == 5
-    assert message["books"] is None
-    again.round()
-    assert live.look()["progress"]["rounds"] == 1
 
 
 def test_numbers_that_json_does_not_know_stay_out(tmp_path: Path) -> None:

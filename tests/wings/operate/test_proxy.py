@@ -94,14 +94,6 @@ def test_headers_and_forms_have_a_time_limit(serve: Callable[..., int]) -> None:
         assert is_closed(form)
 
 
-def test_a_form_that_is_too_large_is_not_passed_on(serve: Callable[..., int]) -> None:
-    port = serve()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    with contextlib.closing(connection):
-        connection.request("POST", "/login", body=b"key=" + b"x" * 10_000)
-        assert connection.getresponse().status == 413
-
-
 def test_who_asks_too_often_is_refused_and_others_are_served(serve: Callable[..., int]) -> None:
     port, codes = serve(), list[int]()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=(STRANGER, 0))

@@ -240,14 +240,6 @@ def test_without_keys_loopbacks_names_alone_are_served(root: Path) -> None:
     assert client(gate).get("/login").headers["location"] == "/"
 
 
-def test_one_run_is_shown_at_once_and_none_says_so(tmp_path: Path) -> None:
-    gate = make_app(Page(tmp_path, Sessions(None), LOOPBACK))
-    assert "There is no run" in client(gate).get("/").text
-    Growing(tmp_path / "only").round()
-    gate = make_app(Page(tmp_path, Sessions(None), LOOPBACK))
-    assert re.fullmatch(r"/run/[0-9a-f]{12}", client(gate).get("/").headers["location"])
-
-
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     Growing(tmp_path / "<script>alert(1)<", mechanism="<img src=x onerror=alert(1)>").round()
     Growing(tmp_path / "quiet")

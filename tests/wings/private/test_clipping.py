@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from watching import Watch
 
 import hanse
 from hanse.base.errors import UserError
@@ -83,15 +84,8 @@ def test_a_run_with_it_goes_on_after_a_stop_as_if_there_was_none(tmp_path: Any) 
         run={"rounds": 3},
     )
     whole = hanse.run(experiment)
-
-    @dataclass
-    class Stops:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            if metrics["round"] == 0:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        hanse.run(experiment, out=tmp_path / "cut", observers=[Stops()])
+        hanse.run(experiment, out=tmp_path / "cut", observers=[Watch(until=0)])
     assert torch.equal(whole.table.rows, hanse.resume(tmp_path / "cut").table.rows)
     assert len({line["fit/noise"] for line in whole.clients}) == 3  # it moved from round to round
 

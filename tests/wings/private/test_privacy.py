@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from watching import Watch
 
 import hanse
 from hanse.base.errors import UserError
@@ -439,14 +440,8 @@ def experiment(rounds: int = 4, private: Any = None, mechanism: Any = "fedavg", 
 def test_a_run_that_is_resumed_has_the_bits_and_the_accounts_of_one_that_was_not(tmp_path: Path) -> None:
     short = GIVEN | {"epsilon": 4.0}  # lasts for three rounds
     whole = hanse.run(experiment(5, short), out=tmp_path / "whole")
-
-    class Stops:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            if metrics["round"] == 1:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        hanse.run(experiment(5, short), out=tmp_path / "cut", observers=[Stops()])
+        hanse.run(experiment(5, short), out=tmp_path / "cut", observers=[Watch(until=1)])
     again = hanse.resume(tmp_path / "cut")
     assert torch.equal(whole.table.rows, again.table.rows)
     assert [line["refused"] for line in whole.clients if "refused" in line] == [
@@ -459,14 +454,8 @@ def test_a_run_that_is_resumed_has_the_bits_and_the_accounts_of_one_that_was_not
 
 def stopped(folder: Path, private: Any) -> Path:
     """A run of five rounds that was stopped after two; its configuration."""
-
-    class Stops:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            if metrics["round"] == 1:
-                raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        hanse.run(experiment(5, private), out=folder, observers=[Stops()])
+        hanse.run(experiment(5, private), out=folder, observers=[Watch(until=1)])
     return folder / "config.toml"
 
 
