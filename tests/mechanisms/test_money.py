@@ -30,8 +30,7 @@ from hanse.games.market import prices
 from hanse.mechanisms import ipfl as settling
 from hanse.reports.audit import audit_run
 from hanse.runs.round import finish, first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 N = 4
 
@@ -193,8 +192,7 @@ class Hostile(Federation):
 @cache
 def world(name: str, **options: Any) -> Session:
     mechanism = {"name": name, **options} | ({} if name == "ipfl" else {"by_contribution": 2, "at_random": 1})
-    given = experiment(mechanism)
-    return build(given)
+    return build(experiment(mechanism))
 
 
 @pytest.mark.parametrize("size", [2.0**53, 1e308])

@@ -35,8 +35,7 @@ from hanse.reports.audit import audit_run
 from hanse.runs.experiment import run_remote
 from hanse.runs.round import first_state, play_round
 from hanse.runs.run_record import load_run
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 from hanse.wings.operate.page.live_run import LiveRun, encode
 
 N = 4
