@@ -11,10 +11,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from hanse import flower
-from hanse.base.files import FEDERATION
+from hanse.base.files import FEDERATION, home_of
 from hanse.flower import server
 from hanse.flower.agreed import agree
-from hanse.flower.operator_key import home_of
 from hanse.flower.rehearsal import InProcessGrid
 from hanse.flower.server import run_name
 

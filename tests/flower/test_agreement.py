@@ -28,14 +28,14 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.base.files import ASKED, ASKED_HEAD
+from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD
 from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
 from hanse.core.port import Ask, Gradient, Mixture, Request, Score, Test, Train
 from hanse.data import build
 from hanse.federation.local import LocalFederation
-from hanse.federation.node import AGREEMENTS, EVIDENCE
+from hanse.federation.node import EVIDENCE
 from hanse.flower import server
 from hanse.flower.agreed import Binding, take
 from hanse.flower.agreement import Agreement, Asked, Tally, counted, digest_of, sources

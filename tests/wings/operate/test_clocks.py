@@ -216,6 +216,6 @@ def test_certificates_that_will_run_out_are_warned_of(made: Path) -> None:
 
 
 def test_nothing_is_loaded_that_a_node_does_not_need() -> None:
-    loaded = "{'httpx', 'cryptography'} & sys.modules.keys()"
-    code = f"import sys, hanse.wings.operate.clocks; assert not {loaded}"
+    loaded = "{'httpx', 'cryptography', 'torch'} & sys.modules.keys()"
+    code = f"import sys, hanse.wings.operate.server_access; assert not {loaded}"
     subprocess.run([sys.executable, "-c", code], check=True)
