@@ -33,7 +33,6 @@ from hanse.reports.report import warnings
 from hanse.reports.statement import statement
 from hanse.reports.statement_page import render
 from hanse.runs.run_record import load_run
-from hanse.wings.operate.page.live_run import progress_of
 
 ROUNDS = 3
 # each starts a process for each aggregate that it makes again
@@ -611,6 +610,8 @@ def test_the_report_and_statements_say_which_rounds_have_no_values(tmp_path: Pat
 def test_statements_and_the_live_page_count_the_clients_that_came_and_not_those_that_there_is_room_for(
     tmp_path: Path,
 ) -> None:
+    from hanse.wings.operate.page.live_run import progress_of
+
     watched(FedAvg(), tmp_path / "run")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     far = progress_of(tmp_path / "run", load_run(tmp_path / "run").config, json.loads(lines[-1]), None, 0.0)

@@ -337,9 +337,7 @@ class MakesRowsOfMany(AggregatePart):
     """A rule whose form does not show where it is tried, on three updates."""
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        if len(group) == 3:
-            return Aggregate(np.full(3, 1 / 3))
-        return Aggregate(row=group.updates.mean(dim=0))
+        return Aggregate(np.full(3, 1 / 3)) if len(group) == 3 else Aggregate(row=group.updates.mean(dim=0))
 
 
 def test_a_rule_shows_by_what_it_makes_what_can_value_it() -> None:

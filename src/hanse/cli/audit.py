@@ -42,10 +42,8 @@ class RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=RunByDefault,
-    help="Check a run that pays, recompute its values, or check that a member has the samples that it claims.",
-    epilog="Examples:\n\nhanse audit runs/market\n\n"
-    "hanse audit recompute runs/market\n\n"
-    "hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem",
+    help="Check a run that pays, or recompute its values.",
+    epilog="Examples:\n\nhanse audit runs/market\n\nhanse audit recompute runs/market",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
