@@ -48,7 +48,7 @@ UNDOCUMENTED = {
     "hanse.reports.vega": "save",
     "hanse.runs.experiment": "Run",
     "hanse.runs.observers": "Told counting untold",
-    "hanse.runs.recorded_market": "recorded_markets",
+    "hanse.runs.replay": "recorded_markets",
     "hanse.runs.run_record": "load_run",
 }
 
