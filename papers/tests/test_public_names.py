@@ -35,7 +35,7 @@ UNDOCUMENTED = {
     "hanse.reports.compare": "best_so_far effective_round improvement",
     "hanse.reports.market": "traded",
     "hanse.reports.vega": "save",
-    "hanse.runs.recorded_market": "recorded_markets",
+    "hanse.runs.replay": "recorded_markets",
 }
 
 
