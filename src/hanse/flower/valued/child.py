@@ -96,8 +96,10 @@ def answered(task: dict[str, Any], clients: list[int] | None, guard: Guard) -> A
         strategy = pickle.loads(task["strategy"])
         if clients is None:
             return None, "", ""
-        for put, state in zip((random.setstate, np.random.set_state, torch.set_rng_state), task["drawn"], strict=True):
-            put(state)
+        pythons, numpys, torchs = task["drawn"]
+        random.setstate(pythons)
+        np.random.set_state(numpys)  # noqa: NPY002
+        torch.set_rng_state(torchs)
         return strategy.aggregate_train(task["number"], replies)[0], "", ""
     except RefusedError as wrong:
         why, with_what = wrong.args
@@ -119,7 +121,8 @@ def main(line: Connection) -> None:
     import torch
 
     # these write files and raise no audit event
-    os.mkfifo = os.mknod = torch.serialization._open_zipfile_writer_file = refuse_file  # type: ignore[assignment]
+    for module, name in ((os, "mkfifo"), (os, "mknod"), (torch.serialization, "_open_zipfile_writer_file")):
+        setattr(module, name, refuse_file)
     tempfile.gettempdir()  # tries by writing which folder it may use, once in a process
     guard, task = Guard(), dict[str, Any]()
     sys.addaudithook(guard)

@@ -30,7 +30,7 @@ from hanse.flower.valued.reaggregate import Again
 from hanse.flower.valued.worth import ByClients, ByFunction, Worth, counted_in
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.fits import word_of
+from hanse.mechanisms.registry import word_of
 from hanse.mechanisms.select import Everyone
 from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import GTG, Exact, Mixture
@@ -357,8 +357,8 @@ class OfReplies(ValuePart):
             raise UserError("the strategy made no aggregate")
         if isinstance(told.worth, ByClients):
             gain = told.worth.gain(told.tests_before, told.tests)
-            values = told.worth.values(gain, told.share(clients), view.trained.rows - view.table.rows[0])
-            return Values(values, metrics={"value/sum": float(values.sum()), "value/models_evaluated": 0.0}), state
+            parts = told.worth.values(gain, told.share(clients), view.trained.rows - view.table.rows[0])
+            return Values(parts, metrics={"value/sum": float(parts.sum()), "value/models_evaluated": 0.0}), state
         # of the replies that could be read and are in the aggregate, the round refuses some, such as too long ones
         told.check_sound(told.replies, clients)
         part = self.part if told.average else self._of_any_rule(told, len(clients))

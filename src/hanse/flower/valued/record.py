@@ -75,8 +75,10 @@ def as_before() -> Iterator[None]:
     """Run user code, and then restore what it may have changed: global random generators, settings of PyTorch and
     NumPy.
     """
-    device, before = "cuda" if torch.cuda.is_initialized() else "cpu", [get() for get, _ in SETTINGS]
-    with untouched(torch.device(device)), np.errstate(), torch.set_grad_enabled(torch.is_grad_enabled()):
+    device, before = torch.device("cpu"), [get() for get, _ in SETTINGS]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        device = torch.device("cuda")
+    with untouched(device), np.errstate(), torch.set_grad_enabled(torch.is_grad_enabled()):
         try:
             yield
         finally:
@@ -258,7 +260,7 @@ class Watch:
 
         What another node is called already gets the node's id behind it.
         """
-        records = (*content.metric_records.values(), *content.config_records.values())
+        records: list[Any] = [*content.metric_records.values(), *content.config_records.values()]
         found = {key: x for record in records for key, x in record.items()}
         said = found.get(self.names) if isinstance(self.names, str) else None
         if isinstance(said, str | int | float) and not isinstance(said, bool):
@@ -296,7 +298,7 @@ class Watch:
         found, tested = dict[int, tuple[float, float]](), dict[int, Tested]()
         for reply in replies:
             known = self.members.by_key.get(f"node {reply.metadata.src_node_id}")
-            read = read_safely(lambda reply=reply: self._numbers(metrics_of(content_of(reply, "the client"))))
+            read = read_safely(self._evaluated, reply)
             if known is None or isinstance(read, str):
                 continue
             numbers, samples = read
@@ -378,6 +380,10 @@ class Watch:
         by = _weighted_by(self.strategy)
         numbers = {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}
         return numbers, samples_of(said, by) or 0.0
+
+    def _evaluated(self, reply: Message) -> tuple[dict[str, float], float]:
+        """Return what an evaluate reply says, as :meth:`_numbers` does. Raises WireError for what cannot be read."""
+        return self._numbers(metrics_of(content_of(reply, "the client")))
 
     def _played(self, now: Watched, setup: Setup, state: LoopState) -> RoundRecord:
         """Return the record of a round. Where its values, or all of it, cannot be had, its metric "gap" says why."""
