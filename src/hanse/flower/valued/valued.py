@@ -162,12 +162,12 @@ def valued(
         "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"),
         "settings": _flowers(strategy),
     }  # fmt: skip
-    if payment is not None:
-        mechanism["settle"] = payment
     with as_before():
         worth = judge_of(validation, model, utility, target)
         slope = why_no_slope(worth)
         mechanism["value"] = method or ("path" if averages(strategy) and slope is None else "mixture")
+        if payment is not None:
+            mechanism["settle"] = payment
         with in_python(_as_argument):
             experiment = Experiment(
                 data={"source": "object", "clients": clients}, mechanism=mechanism, clients={"grant": grant},
