@@ -27,9 +27,8 @@ from torch import Tensor, nn
 import hanse
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.cards import same_bits
 from hanse.learning.coalitions import Coalitions
-from hanse.learning.engines import EngineChoice, make_engine
+from hanse.learning.engines import EngineChoice, make_engine, same_bits
 from hanse.learning.job import Engine, Problem, SeatJob
 from hanse.learning.models import MODELS, build_problem
 from hanse.learning.sequential import SequentialEngine

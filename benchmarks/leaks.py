@@ -39,7 +39,7 @@ from hanse.learning.job import SeatJob
 from hanse.learning.loop import LoopEngine
 from hanse.learning.sequential import SequentialEngine
 from hanse.runs.round import Played, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 from hanse.wings.private.privacy import Privacy, clipped
 from hanse.wings.private.private_loop import dp_sgd
 
@@ -75,7 +75,7 @@ def experiment(cast: str, seed: int, samples: int, **train: Any) -> hanse.Experi
 
 def played(cast: str, seed: int, number: int, samples: int = HELD, **train: Any) -> Iterator[tuple[int, Played, Any]]:
     """Yield the rounds, with the experiment's data."""
-    setup = settle_engine(build(experiment(cast, seed, samples, **train))).setup
+    setup = build(experiment(cast, seed, samples, **train))
     state = first_state(setup)
     for r in range(1, number + 1):
         one = play_round(setup, state)
@@ -167,7 +167,7 @@ def world(cast: str, seed: int, number: int) -> tuple[Tensor, Tensor]:
     half = torch.from_numpy(rng.permutation(2 * HELD)[:HELD])
     group = {"sums of 3": 3, "sums of 6": 6, "sum of 12": 12}.get(cast, 1)
     others = [torch.from_numpy(rng.choice(rest, HELD, replace=False)) for _ in range(group - 1)]
-    start, recipe = setup.initial, given.train.recipe
+    start, recipe = setup.context.initial(0), given.train.recipe
     rule = CASTS.get(cast, PRIVATE.get(cast, {})).get("federation", {}).get("private")
     private = None if rule is None else Privacy(**rule)
     if private is not None:

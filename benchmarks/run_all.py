@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SPEED = ("engines", "kinds", "growth", "coalitions", "ledger", "report")
-OTHERS = ("flower", "flower_valued", "masked_rounds", "gpu")  # nodes on loopback; a card
+OTHERS = ("flower", "flower_valued", "gpu")  # nodes on loopback; a card
 
 
 def first_line(name: str) -> str:

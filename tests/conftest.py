@@ -1,8 +1,9 @@
 """What all tests share. Properties are checked without a clock: a busy machine is no fault."""
 
 import os
+import re
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,33 @@ import torch
 from hypothesis import settings
 from rotation import is_its_turn  # before any worker process starts
 
+from hanse.base.wings import absent
+
 settings.register_profile("hanse", deadline=None)
 settings.load_profile("hanse")
 
 needs_papers = pytest.mark.skipif(find_spec("hanse_papers") is None, reason="needs hanse-papers: pip install -e papers")
+
+
+def _skipped_without(report: Any, path: Path, wrong: str) -> Any:
+    """Return the report of what failed, as skipped if its error says that a wing was deleted, or the papers."""
+    lost = re.findall(r"hanse_papers|hanse[.]wings[.]\w+", wrong) if "No module named 'hanse" in wrong else []
+    if report.failed and (lost or (absent() and absent() in wrong)):
+        reason = f"Skipped: needs {lost[-1]}" if lost else f"Skipped: {wrong.splitlines()[0]}"
+        report.outcome, report.longrepr = "skipped", (str(path), 0, reason)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Skip a module of tests that imports a wing that was deleted."""
+    return _skipped_without(report := (yield), collector.path, str(report.longrepr))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+    """Skip a test that asks for a wing that was deleted."""
+    return _skipped_without((yield), item.path, str(call.excinfo.value) if call.excinfo else "")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,14 +19,14 @@ def profile(frame, event, arg):
     count += 1
     if count == limit:
         os.kill(os.getpid(), signal.SIGKILL)
-real = experiment._play
+real = experiment.play_rounds
 def play(*args):
     sys.setprofile(profile)
     try:
         return real(*args)
     finally:
         sys.setprofile(None)
-experiment._play = play
+experiment.play_rounds = play
 hanse.run(Experiment.read(source), out=out)
 print(count)
 """

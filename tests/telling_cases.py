@@ -10,8 +10,8 @@ from hanse.base.factories import call
 from hanse.base.files import table
 from hanse.base.import_trust import looking
 from hanse.core.telling import About, Said, Telling, describe
+from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
-from hanse.federation.registry import BEHAVIOURS
 from hanse.mechanisms.registry import PARTS, built_in_parts
 
 

@@ -16,24 +16,13 @@ import hanse_papers
 ROOT = Path(__file__).parents[2]
 
 UNDOCUMENTED = {
-    "hanse.base": "toml",
-    "hanse.base.errors": "MachineError gated nearest",
-    "hanse.base.factories": "Positive Rate Weight named_choice",
     "hanse.base.files": "write_whole",
     "hanse.base.lock": "Hold",
-    "hanse.base.terminal": "Terminal",
     "hanse.base.toml": "flat",
-    "hanse.base.wings": "Command Wing",
     "hanse.cli.options": "Workers err out resumable say",
     "hanse.data": "DataSpec build",
     "hanse.data.sources": "cache_dir is_here load split_note",
-    "hanse.games": "replicator tiers_theory",
-    "hanse.games.market": "Graph Market Stop best_imports utilities_of",
-    "hanse.lab": "statistics",
-    "hanse.lab.job": "Job Step attempt commit_of made play seeded",
-    "hanse.lab.kept": "KeptFile",
-    "hanse.lab.player": "Work cores play_all",
-    "hanse.lab.statistics": "Effect Floats Judged LOOKS look",
+    "hanse.games.market": "Graph",
     "hanse.learning.engines": "pick_device",
     "hanse.ledger.run_ledger": "open_ledger",
     "hanse.mechanisms.ipfl": "Bills IPFL Offers Utilities graph_of market_of",
@@ -42,14 +31,11 @@ UNDOCUMENTED = {
     "hanse.mechanisms.value": "GTG",
     "hanse.mechanisms.weigh": "Centres Received sample_shares",
     "hanse.reports.audit": "audit_run",
-    "hanse.reports.chart": "Bars Chart Floats Graph Heat Line Lines Series slug to_csv",
+    "hanse.reports.chart": "Bars Chart Graph Heat Line Lines Series slug to_csv",
     "hanse.reports.compare": "best_so_far effective_round improvement",
     "hanse.reports.market": "traded",
     "hanse.reports.vega": "save",
-    "hanse.runs.experiment": "Run",
-    "hanse.runs.observers": "Told counting untold",
     "hanse.runs.recorded_market": "recorded_markets",
-    "hanse.runs.run_record": "load_run",
 }
 
 

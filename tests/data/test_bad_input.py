@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from own_forms import from_frame
 from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.data import from_frame
 from hanse.data.frames import names_of
 
 

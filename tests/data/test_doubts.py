@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_forms import from_arrays, from_frame
 from test_own import Items
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, build, from_arrays, from_frame
+from hanse.data import DataSpec, build
 from hanse.data.own import as_dataset
 from hanse.reports.report import write_report
 from hanse.runs.run_record import load_run

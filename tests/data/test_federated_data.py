@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_forms import from_arrays
 
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, build, from_arrays, parse_spec
+from hanse.data import DataSpec, build, parse_spec
 from hanse.data.synthetic import TEST_SAMPLES, GeneratedData, Synthetic
 
 

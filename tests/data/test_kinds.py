@@ -20,9 +20,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from own_forms import from_arrays, from_frame
 
 from hanse.base.errors import UserError
-from hanse.data import Dataset, Samples, from_arrays, from_frame
+from hanse.data import Dataset, Samples
 from hanse.data.own import as_dataset
 
 ROWS = 40

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from own_forms import from_arrays, from_frame, from_torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from hanse.base.errors import UserError
-from hanse.data import Dataset, DataSpec, Samples, build, from_arrays, from_frame, from_torch
+from hanse.data import Dataset, DataSpec, Samples, build
 from hanse.data.own import as_dataset, as_samples
 from hanse.data.samples import join
 
@@ -167,7 +168,7 @@ def test_data_sets_of_pytorch_without_items(empty: TorchDataset[Any]) -> None:
 
 def test_data_sets_of_hugging_face() -> None:
     datasets = pytest.importorskip("datasets", reason="needs the extra 'llm'")
-    from hanse.data import from_hugging_face
+    from own_forms import from_hugging_face
 
     given = datasets.Dataset.from_pandas(frame())
     ours, theirs = from_hugging_face(given, "ill", "hospital"), from_frame(frame(), "ill", "hospital")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from own_forms import from_frame
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.data import from_frame
 from hanse.data.preparing import Columns
 
 

@@ -16,8 +16,8 @@ import hanse
 from hanse.core.entry import TOKEN
 from hanse.core.part import View
 from hanse.data.sources import GENERATED, SOURCES
+from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
-from hanse.federation.registry import BEHAVIOURS
 from hanse.mechanisms.registry import MECHANISMS, PARTS
 from hanse.runs.experiment import Observer
 from hanse.runs.round import Played

@@ -18,8 +18,9 @@ from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.job import SeatJob
-from hanse.runs.round import Setup, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.round import first_state, play_round
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 
 @dataclass(frozen=True)
@@ -55,18 +56,18 @@ def experiment(train: str = "sequential", **mechanism: Any) -> hanse.Experiment:
     )
 
 
-def setup(*behaviours: Behaviour, train: str = "sequential") -> Setup:
+def setup(*behaviours: Behaviour, train: str = "sequential") -> Session:
     made = experiment(train)
-    found = settle_engine(build(made)).setup
+    found = build(made)
     assert isinstance(found.federation, LocalFederation)
     return replace(found, federation=replace(found.federation, behaviours=behaviours))
 
 
-def task(here: Setup, seat: int = 0, row: int = 0) -> Train:
+def task(here: Session, seat: int = 0, row: int = 0) -> Train:
     return Train(seat, row, here.context.initial(0))
 
 
-def updates(here: Setup, round: int = 0) -> dict[int, Trained]:
+def updates(here: Session, round: int = 0) -> dict[int, Trained]:
     """Every client's update by its id."""
     asked = [Request(c, (task(here, seat=c),)) for c in range(4)]
     found = [reply.results[0] for reply in here.federation.exchange(round, asked, None, None)]
@@ -135,7 +136,7 @@ def test_a_node_honours_it_bit_for_bit(tmp_path: Path) -> None:
 
 def test_what_is_reported_of_the_targets_is_of_those_that_were_seen() -> None:
     made = experiment(name="fedgen")
-    here = settle_engine(build(made)).setup
+    here = build(made)
     assert isinstance(here.federation, LocalFederation)
     counts = []
     for behaviours in ([], [Flip((0, 1, 2, 3))]):

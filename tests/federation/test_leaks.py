@@ -14,7 +14,7 @@ import torch
 
 import hanse
 from hanse.runs.round import first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -27,7 +27,7 @@ def first_round(secure: dict[str, Any]) -> tuple[Any, Any]:
         train={"lr": 0.1, "epochs": 1, "batch_size": 1}, federation=secure,
         engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
     )  # fmt: skip
-    setup = settle_engine(build(exp)).setup
+    setup = build(exp)
     pool, index = setup.data.pool([0, 1, 2])
     return play_round(setup, first_state(setup)).view, [pool.x[at][0].reshape(-1) for at in index]
 

@@ -23,11 +23,11 @@ from hanse.core.port import (
     Trained,
 )
 from hanse.learning.job import smallest_batch
-from hanse.runs.round import Setup
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 
-def world(**sections: Any) -> Setup:
+def world(**sections: Any) -> Session:
     given: dict[str, Any] = {
         "data": {"clients": 5, "client_test": 0.2},
         "model": {"name": "mlp", "hidden": [6]},
@@ -36,35 +36,35 @@ def world(**sections: Any) -> Setup:
         **sections,
     }
     experiment = hanse.Experiment(**given)
-    return settle_engine(build(experiment)).setup
+    return build(experiment)
 
 
 @pytest.fixture(scope="module")
-def here() -> Setup:
+def here() -> Session:
     return world()
 
 
-def ask(here: Setup, client: int, *tasks: Any) -> Reply:
+def ask(here: Session, client: int, *tasks: Any) -> Reply:
     [reply] = here.federation.exchange(0, [Request(client, tasks)], None, None)
     return reply
 
 
-def own(here: Setup, client: int, share: str = "train") -> tuple[torch.Tensor, torch.Tensor]:
+def own(here: Session, client: int, share: str = "train") -> tuple[torch.Tensor, torch.Tensor]:
     pool, [index] = here.data.pool([client], share)
     return pool.x[index], pool.y[index]
 
 
-def row_of(here: Setup, k: int = 0) -> torch.Tensor:
+def row_of(here: Session, k: int = 0) -> torch.Tensor:
     return here.context.initial(k)
 
 
-def output(here: Setup, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def output(here: Session, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     here.problem.layout.load(here.problem.module, row)
     return here.problem.module(x)
 
 
 @pytest.mark.parametrize("share", ["train", "test"])
-def test_scores_are_the_losses_and_accuracies_on_the_share(here: Setup, share: str) -> None:
+def test_scores_are_the_losses_and_accuracies_on_the_share(here: Session, share: str) -> None:
     rows = torch.stack([row_of(here), row_of(here, 1)])
     [result] = ask(here, 2, Score("q", rows, share)).results
     x, y = own(here, 2, share)
@@ -76,7 +76,7 @@ def test_scores_are_the_losses_and_accuracies_on_the_share(here: Setup, share: s
         assert float(result.accuracy[c]) == pytest.approx(float((logits.argmax(1) == y).float().mean()))
 
 
-def test_limited_scores_use_that_many_samples_the_same_for_all_models(here: Setup) -> None:
+def test_limited_scores_use_that_many_samples_the_same_for_all_models(here: Session) -> None:
     rows = torch.stack([row_of(here), row_of(here)])
     [result] = ask(here, 1, Score("q", rows, limit=7)).results
     assert isinstance(result, Scored)
@@ -84,7 +84,7 @@ def test_limited_scores_use_that_many_samples_the_same_for_all_models(here: Setu
     assert result.loss[0] == result.loss[1]
 
 
-def test_gradients_are_autograds(here: Setup) -> None:
+def test_gradients_are_autograds(here: Session) -> None:
     row = row_of(here)
     [result] = ask(here, 3, Gradient("g", row[None])).results
     x, y = own(here, 3)
@@ -94,7 +94,7 @@ def test_gradients_are_autograds(here: Setup) -> None:
     torch.testing.assert_close(result.gradients[0], want, rtol=1e-4, atol=1e-6)
 
 
-def test_confusion_counts_every_sample_once(here: Setup) -> None:
+def test_confusion_counts_every_sample_once(here: Session) -> None:
     row = row_of(here)
     [result] = ask(here, 0, Confusion("c", row[None])).results
     x, y = own(here, 0)
@@ -104,11 +104,11 @@ def test_confusion_counts_every_sample_once(here: Setup) -> None:
     np.testing.assert_array_equal(result.counts[0].numpy(), want)
 
 
-def test_a_question_without_a_policy_is_refused_with_the_reason(here: Setup) -> None:
+def test_a_question_without_a_policy_is_refused_with_the_reason(here: Session) -> None:
     assert ask(here, 0, Ask("fortune")).refused == "its policy does not answer 'fortune'"
 
 
-def test_training_answers_with_the_update_and_its_size(here: Setup) -> None:
+def test_training_answers_with_the_update_and_its_size(here: Session) -> None:
     [result] = ask(here, 4, Train(0, 0, row_of(here))).results
     assert isinstance(result, Trained)
     assert result.num_samples == here.data.sizes[4]
@@ -116,7 +116,7 @@ def test_training_answers_with_the_update_and_its_size(here: Setup) -> None:
     assert not torch.equal(result.row, row_of(here))
 
 
-def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Setup) -> None:
+def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Session) -> None:
     size = 4 * here.problem.layout.size
     row, other = row_of(here), row_of(here, 1)
     federation = here.federation

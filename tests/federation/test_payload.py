@@ -26,8 +26,9 @@ from hanse.learning import client_payloads
 from hanse.learning.client_payloads import declaration, half_of, register, unsound
 from hanse.learning.generator import FromGenerator, Generator
 from hanse.mechanisms.train import SharedModel
-from hanse.runs.round import Played, Setup, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.round import Played, first_state, play_round
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 NAME = "leaning"
 
@@ -149,27 +150,27 @@ def experiment(**sections: Any) -> hanse.Experiment:
     return hanse.Experiment(**(given | sections))
 
 
-def world_of(made: hanse.Experiment) -> Setup:
-    return settle_engine(build(made)).setup
+def world_of(made: hanse.Experiment) -> Session:
+    return build(made)
 
 
 @pytest.fixture(scope="module")
-def here() -> Setup:
+def here() -> Session:
     return world_of(experiment())
 
 
-def task_of(here: Setup, payload: Payload | None = None, **more: Any) -> Train:
+def task_of(here: Session, payload: Payload | None = None, **more: Any) -> Train:
     start = here.context.initial(0)
     assert start.shape == (650,)
     return Train(0, 0, start, payload=leaning(650) if payload is None else payload, **more)
 
 
-def ask(here: Setup, task: Train, client: int = 1) -> Reply:
+def ask(here: Session, task: Train, client: int = 1) -> Reply:
     [reply] = here.federation.exchange(0, [Request(client, (task,))], None, None)
     return reply
 
 
-def node_of(here: Setup, folder: Path, client: int = 1) -> Node:
+def node_of(here: Session, folder: Path, client: int = 1) -> Node:
     made = experiment()
     train = made.train.recipe
     job = Assignment("run", client, 5, made.run.seed, {"name": "logistic"}, vars(train))
@@ -179,7 +180,7 @@ def node_of(here: Setup, folder: Path, client: int = 1) -> Node:
 # ---- it trains
 
 
-def test_it_adds_its_term_to_the_loss_of_every_batch_and_reports_what_it_declares(here: Setup) -> None:
+def test_it_adds_its_term_to_the_loss_of_every_batch_and_reports_what_it_declares(here: Session) -> None:
     reply = ask(here, task_of(here))
     tilted = replace(task_of(here), payload=None, tilt=0.25 * torch.linspace(-1, 1, 650))
     [got], [want] = reply.results, ask(here, tilted).results
@@ -190,7 +191,7 @@ def test_it_adds_its_term_to_the_loss_of_every_batch_and_reports_what_it_declare
     assert refusal(Request(1, (task_of(here),)), reply, 650) is None
 
 
-def test_through_messages_a_node_makes_the_same_bits(here: Setup, tmp_path: Path) -> None:
+def test_through_messages_a_node_makes_the_same_bits(here: Session, tmp_path: Path) -> None:
     request = Request(1, (task_of(here),))
     [want] = ask(here, task_of(here)).results
     message = node_of(here, tmp_path).answer(0, pack(request))
@@ -200,7 +201,7 @@ def test_through_messages_a_node_makes_the_same_bits(here: Setup, tmp_path: Path
     assert room(request).tensors == 650 * 4 + 2 * 8
 
 
-def test_it_comes_out_of_a_message_as_it_went_in(here: Setup) -> None:
+def test_it_comes_out_of_a_message_as_it_went_in(here: Session) -> None:
     got, want = unpack(pack(Request(1, (task_of(here),)))).tasks[0].payload, leaning(650)
     assert (got.name, got.numbers, list(got.tensors)) == (want.name, want.numbers, ["direction"])
     assert torch.equal(got.tensors["direction"], want.tensors["direction"])
@@ -219,12 +220,12 @@ def test_it_comes_out_of_a_message_as_it_went_in(here: Setup) -> None:
         (Payload(NAME, {}, {"strength": Payload(NAME)}), r"payload\.numbers\.strength"),  # type: ignore[dict-item]
     ],
 )
-def test_a_message_with_one_of_other_types_is_none_of_ours(payload: Payload, reason: str, here: Setup) -> None:
+def test_a_message_with_one_of_other_types_is_none_of_ours(payload: Payload, reason: str, here: Session) -> None:
     with pytest.raises(WireError, match=reason):
         unpack(pack(Request(1, (task_of(here, payload),))))
 
 
-def play(world: Setup, rounds: int) -> list[Played]:
+def play(world: Session, rounds: int) -> list[Played]:
     state, played = first_state(world), []
     for _ in range(rounds):
         played.append(play_round(world, state))
@@ -249,7 +250,7 @@ def test_an_engine_that_batches_seats_is_refused_for_it(engine: str) -> None:
 
 
 def test_the_automatic_engine_is_one_that_trains_it() -> None:
-    ready = settle_engine(build(experiment(engine={})))
+    ready = build(experiment(engine={}))
     made, said = ready.experiment, ready.said
     assert made.engine.train == "sequential"
     assert any("the loss of the payload" in line for line in said)
@@ -259,7 +260,7 @@ def test_the_automatic_engine_is_one_that_trains_it() -> None:
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_a_client_refuses_a_wrong_one_with_the_reason(mistake: str, here: Setup, tmp_path: Path) -> None:
+def test_a_client_refuses_a_wrong_one_with_the_reason(mistake: str, here: Session, tmp_path: Path) -> None:
     make, reason = WRONG[mistake]
     task = task_of(here, make(leaning(650)))
     assert ask(here, task).refused == reason
@@ -288,7 +289,7 @@ def test_a_part_that_would_send_what_no_client_knows_is_named() -> None:
         play(world_of(experiment(mechanism=mechanism)), 1)
 
 
-def test_a_client_that_does_not_know_it_says_so(here: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_know_it_says_so(here: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(here)
     monkeypatch.delitem(client_payloads.HALVES, NAME)
     reason = "payload 'leaning': no client's half is registered for it; there are generator"
@@ -312,7 +313,7 @@ def test_a_client_that_does_not_know_it_says_so(here: Setup, monkeypatch: pytest
     ],
 )
 def test_extras_that_are_not_as_declared_are_refused(
-    extras: dict[str, Tensor], reason: str | None, here: Setup
+    extras: dict[str, Tensor], reason: str | None, here: Session
 ) -> None:
     request = Request(1, (task_of(here),))
     reply = Reply(1, (Trained(0, torch.zeros(650), 3.0, 0.5, 2, extras),))
@@ -341,7 +342,7 @@ def test_a_name_belongs_to_one_half() -> None:
     assert declaration(leaning(3)).extras == {"met": Like((2,), torch.int64, 0)}
 
 
-def test_fedgens_must_fit_the_models_head(here: Setup) -> None:
+def test_fedgens_must_fit_the_models_head(here: Session) -> None:
     def said(shape: Generator, labels: Tensor) -> str | None:
         row = torch.zeros(shape.size)
         return unsound(FromGenerator.payload(shape, row, labels.double(), 1.0, 1.0, 4), here.problem.layout)

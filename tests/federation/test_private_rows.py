@@ -20,8 +20,9 @@ from hanse.federation.private import PrivateRow, TellsOwners
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.checkpoint import Snapshot, load, store
-from hanse.runs.round import LoopState, Setup, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.round import LoopState, first_state, play_round
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 N, MINE, ROW = 3, 1, 1
 FIRST, A, B = (torch.full((2,), x) for x in (0.0, 1.0, 2.0))
@@ -213,9 +214,9 @@ class Keeps(SettlePart):
         return Settlement(frozenset({1} if view.round == 1 and view.stage == "close" else ())), state
 
 
-def world_of(folder: Path, mechanism: Mechanism, late: Sequence[tuple[int, int]] = ()) -> Setup:
+def world_of(folder: Path, mechanism: Mechanism, late: Sequence[tuple[int, int]] = ()) -> Session:
     given = experiment()
-    found = settle_engine(build(given)).setup
+    found = build(given)
     data = build_data(given.data)
     nodes = [
         Node(
@@ -229,7 +230,7 @@ def world_of(folder: Path, mechanism: Mechanism, late: Sequence[tuple[int, int]]
     return replace(found, mechanism=mechanism, federation=federation, remote=True)
 
 
-def played(world: Setup, rounds: int) -> tuple[LoopState, list[np.ndarray]]:
+def played(world: Session, rounds: int) -> tuple[LoopState, list[np.ndarray]]:
     """Return the state after so many rounds, and which rounds moved the private rows by then."""
     state, moved = first_state(world), []
     for _ in range(rounds):

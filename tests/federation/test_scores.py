@@ -18,8 +18,8 @@ from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import Crew
-from hanse.runs.round import Setup
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 
 def samples(shape: tuple[int, ...], classes: int | None, n: int) -> Samples:
@@ -101,17 +101,17 @@ def test_lists_that_do_not_fit_together_are_scored_in_groups(monkeypatch: pytest
 
 
 @pytest.fixture(scope="module")
-def here() -> Setup:
+def here() -> Session:
     experiment = hanse.Experiment(
         data={"clients": 12, "partition": {"alpha": 0.2}, "client_test": 0.2},
         model={"name": "mlp", "hidden": [6]},
         mechanism={"name": "fedavg", "clients_per_round": 3},
         engine={"train": "stacked", "threads": 1},
     )
-    return settle_engine(build(experiment)).setup
+    return build(experiment)
 
 
-def test_wishes_of_all_kinds_come_back_in_order(here: Setup) -> None:
+def test_wishes_of_all_kinds_come_back_in_order(here: Session) -> None:
     a, b = here.context.initial(0)[None], torch.stack([here.context.initial(k) for k in (1, 2)])
     wanted = [
         (3, Score("q", a)), (1, Score("q", b)), (3, Score("q", a, "test")), (0, Score("q", a, limit=7)),
@@ -141,14 +141,14 @@ class Counted:
         return self.engine.score_each(*given)
 
 
-def test_clients_that_score_the_same_models_share_one_call(here: Setup) -> None:
+def test_clients_that_score_the_same_models_share_one_call(here: Session) -> None:
     row = here.context.initial(0)
     engine = Counted(here.engine)
     score_shares([(c, Score("q", row[None], limit=5)) for c in range(12)], here.data, engine, 0, 0)  # type: ignore[arg-type]
     assert engine.calls == 1
 
 
-def test_the_federation_answers_as_each_client_alone_would(here: Setup) -> None:
+def test_the_federation_answers_as_each_client_alone_would(here: Session) -> None:
     table = torch.stack([here.context.initial(k) for k in range(3)])
     asked = [Request(c, (Score("own", table[c % 3][None], limit=9), Score("all", table))) for c in range(12)]
     replies = here.federation.exchange(2, asked, None, None)

@@ -211,9 +211,9 @@ def test_refusals_are_logged_with_name_and_key(caplog: pytest.LogCaptureFixture)
     roster = Roster([ClientInfo(0, "Ann", "key a", 3), ClientInfo(1, "Bob\nround 9", "key b", 3)])
     requests = [Request(c, (TRAIN,)) for c in (0, 1)]
     with caplog.at_level(logging.INFO, "hanse.federation"):
-        came = heard(4, requests, [Reply(1, (5,)), Reply(0, (SOUND,)), Reply(9)], P, roster)  # type: ignore[arg-type]
-    assert list(came.replies) == [0]
-    assert [c for c, _ in came.refusals] == [1, 9]
+        sound, refused = heard(4, requests, [Reply(1, (5,)), Reply(0, (SOUND,)), Reply(9)], P, roster)  # type: ignore[arg-type]
+    assert list(sound) == [0]
+    assert [c for c, _ in refused] == [1, 9]
     assert "round 4: client 1 (Bob?round 9, key key b): refused: Reply.results.0: 5" in caplog.text
     assert "round 4: client 9 (not in the round): refused: was not asked" in caplog.text
 
@@ -224,8 +224,8 @@ def test_who_is_not_waited_for_is_not_called_refused(caplog: pytest.LogCaptureFi
         Reply(0, refused="no reply yet", arrival=Arrival(open=True)),
     )
     with caplog.at_level(logging.INFO, "hanse.federation"):
-        came = heard(4, [Request(0, (TRAIN,))], [later], P, roster)
-    assert came.refusals == [(0, "no reply yet")]
+        _, refused = heard(4, [Request(0, (TRAIN,))], [later], P, roster)
+    assert refused == [(0, "no reply yet")]
     assert "round 4: client 0 (Ann, key key a): no reply yet" in caplog.text
 
 

@@ -23,11 +23,11 @@ from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
 from hanse.flower.message import from_records, to_records
-from hanse.runs.attempt import telling
+from hanse.runs.loop import telling
 from hanse.runs.round import LoopState, Played, finish, first_state, play_round
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
-from hanse.runs.setup import build as blueprint
-from hanse.runs.setup import settle_engine
+from hanse.runs.setup import build as session_of
+from hanse.runs.setup import policy_of
 from hanse.runs.testing import ask_tests
 
 N = 4
@@ -104,7 +104,7 @@ class Arena:
         }
         experiment = hanse.Experiment(**{**sections, **more})
         local = build(experiment.data)
-        self.grid = Nodes(local, folder, blueprint(experiment, local).policy)
+        self.grid = Nodes(local, folder, policy_of(experiment))
         model = {"name": experiment.model.name, **experiment.model.options}
 
         def job(member: Any, num_clients: int) -> Assignment:
@@ -115,8 +115,7 @@ class Arena:
         sizes = [m.num_samples for m in self.federation.members.by_key.values()]
         sets = (local.server_validation, local.server_test)
         self.data = RemoteData.of(sizes, local.input_shape, local.num_classes, *sets)
-        found = blueprint(experiment, self.data)
-        self.world = settle_engine(found, federation=self.federation).setup
+        self.world = session_of(experiment, self.data, federation=self.federation)
         self.setup = self.world
         self.lines: dict[str, list[str]] = {METRICS: [], SEATS: []}  # as a run directory has them
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import hanse
@@ -61,6 +62,14 @@ def free_ports(number: int) -> tuple[int, ...]:
 
 def network(folder: Path, nodes: int, imports: tuple[str, ...] = ()) -> Loopback:
     return Loopback(folder, APP, free_ports(nodes + 1), imports=imports)
+
+
+def begin(net: Loopback, node: int, **more: str) -> None:
+    """Start a node with further environment variables."""
+    with pytest.MonkeyPatch.context() as around:
+        for name, value in more.items():
+            around.setenv(name, value)
+        net.start_node(node)
 
 
 def revive(net: Loopback, node: int, patience_s: float = 240.0) -> None:

@@ -1,5 +1,7 @@
 """What a node's owner agreed to binds: whatever goes beyond it is refused at once and kept; honest runs never do."""
 
+import hashlib
+import inspect
 import json
 import os
 import time
@@ -14,7 +16,9 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from flwr.supercore.fab import Fab
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import start_client_internal as node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import HOMES, KEY, PINNED, play
@@ -49,6 +53,18 @@ from hanse.wings.operate import server_access
 from hanse.wings.operate.loopback import Loopback
 
 DAY = "2026-11-28"
+FLOWERS = node._pull_and_store_message
+PROJECT = """[project]
+name = "harvest"
+version = "1.0.0"
+description = ""
+license = "MIT"
+[tool.flwr.app]
+publisher = "us"
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -523,6 +539,7 @@ def test_witnesses_of_a_run_without_books_are_refused(tmp_path: Path, monkeypatc
 def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path) -> None:
     app_folder = tmp_path / "harvest"
     app_folder.mkdir()
+    (app_folder / "pyproject.toml").write_text(PROJECT)
     toml = app_folder / "experiment.toml"
     toml.write_text(paying(4).to_toml())
     net = Loopback(app_folder, app_folder, (9100, 9101))
@@ -547,11 +564,48 @@ def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path) -> None:
     longer = net.agree()
     assert longer is not None
     assert (longer.rounds, longer.run) == (9, first.run)
+    (app_folder / "client_app.py").write_text("app = None\n")
+    recoded = net.agree()
+    assert recoded is not None
+    assert (recoded.app != longer.app, recoded.run) == (True, first.run)
     (run / "federation.json").unlink()  # it was moved away: another run begins
     again = net.agree()
     assert again is not None
     assert again.run != first.run
     server.used(net.agreement, tmp_path / "other")
+
+
+def test_a_project_that_makes_no_app_is_named(tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(paying(4).to_toml())
+    make_operator_key(tmp_path / "certs")
+    with pytest.raises(UserError, match="makes no app"):
+        Loopback(tmp_path, tmp_path, (9100,)).agree()
+
+
+def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Flower's SuperNode fetches an app for the first message of a run, and asks whether it may run."""
+    ran = list[bytes]()
+
+    def pull(*, get_fab: Any, trusted_entities: Any, **given: Any) -> int:
+        fab = get_fab("said", 7)
+        if not trusted_entities or (fab.verifications.get("valid_license") and node._verify_fab(fab, {})):
+            ran.append(fab.content)
+        return 1
+
+    monkeypatch.setattr(node, "_pull_and_store_message", pull)
+    monkeypatch.setattr(node, "_verify_fab", None)
+    server_access.gate_apps(tmp_path)
+
+    def sends(app: bytes) -> bool:
+        before = len(ran)
+        node._pull_and_store_message(get_fab=lambda *_: Fab("said", app, {}), trusted_entities=None)
+        return len(ran) > before
+
+    assert sends(b"any")  # without an agreement it says who it is, whatever app asks
+    made = replace(agreed(), app=hashlib.sha256(b"app").hexdigest())
+    take(tmp_path, made.note(KEY), PINNED, 0.0)
+    assert (sends(b"app"), sends(b"another"), sends(b"")) == (True, False, False)
+    assert {"get_fab", "trusted_entities"} <= set(inspect.signature(FLOWERS).parameters)
 
 
 def test_a_server_plays_what_was_agreed_alone(tmp_path: Path) -> None:
@@ -630,6 +684,9 @@ def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> Non
             log.add(f"{number}")
     noted = NodeLog(tmp_path / "one").root()
     assert len(NodeLog(tmp_path / "one").verified(noted)) == 6
+    for root in (noted, NodeLog(tmp_path / "one").root()):
+        held = CliRunner().invoke(app, ["network", "log", str(tmp_path / "one"), "--root", root])
+        assert (held.exit_code, held.output.count(root)) == (0, 2)  # that it holds, and the root now
     with pytest.raises(UserError, match="never had the root"):
         NodeLog(tmp_path / "two").verified(noted)
     result = CliRunner().invoke(app, ["network", "log", str(tmp_path / "two"), "--root", noted])

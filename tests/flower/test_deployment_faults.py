@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from deployed import AUCTION, clients, experiment, final, metrics, network, plan, revive, until
+from deployed import AUCTION, begin, clients, experiment, final, metrics, network, plan, revive, until
 
 from hanse.base.errors import UserError
 from hanse.cli import app
@@ -38,7 +38,7 @@ def test_wrong_updates_are_refused_and_the_books_verify(net: Loopback, tmp_path:
     faults = {2: "nan", 3: "shape", 4: "huge", 5: "round"}
     net.up(only=[0, 1])
     for node, fault in faults.items():
-        net.start_node(node, {"FAULT": fault})
+        begin(net, node, FAULT=fault)
     exp = experiment("tiff", nodes=6, rounds=2, mechanism=AUCTION, federation={"deadline_s": 120.0})
     net.play({"plan": str(plan(tmp_path, {"run": exp}, largest=5_000_000))})
     run = tmp_path / "run"
@@ -60,7 +60,7 @@ def test_the_worst_messages_of_a_member_cost_it_its_seats_and_it_is_named_and_ex
 ) -> None:
     run, sent = tmp_path / "run", tmp_path / "sent"
     net.up(only=[0, 1])
-    net.start_node(2, {"FAULT": "worst", "FAULT_COUNT": str(sent)})
+    begin(net, 2, FAULT="worst", FAULT_COUNT=str(sent))
     exp = experiment("tiff", nodes=3, rounds=7, mechanism=AUCTION, federation={"deadline_s": 120.0}, eval={"every": 1})
     config = {"plan": str(plan(tmp_path, {"run": exp}))}
     played = threading.Thread(target=net.play, args=(config,))
@@ -94,11 +94,10 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
     exp = experiment("tiff", nodes=4, rounds=6, mechanism=AUCTION, federation={"deadline_s": 60.0})
     config = {"plan": str(plan(tmp_path, {"run": exp}, members=3))}
     net.up(only=[0, 1])
-    net.start_node(2, {"FAULT": "dies", "FAULT_PID": str(net.folder / "logs" / "node2.pid")})
+    begin(net, 2, FAULT="dies", FAULT_PID=str(net.folder / "logs" / "node2.pid"))
 
-    stranger = tmp_path / "stranger"
-    make_node_key(stranger)
-    net.start_node(5, key=stranger)
+    make_node_key(net.folder / "keys" / "node5")  # another than the one that was admitted
+    net.start_node(5)
     until("a node with a key that nobody admitted to give up", lambda: net.processes.pid("node5") is None)
     assert "activate" in net.processes.log("node5")
 
@@ -143,7 +142,7 @@ def test_no_round_waits_for_a_node_that_died_and_it_comes_back(net: Loopback, tm
     waits = {"enough": 3, "late": "next", "deadline_s": 3600.0}  # who waited for the deadline would not come to an end
     exp = experiment("fedavg", nodes=4, rounds=1000, mechanism={"clients_per_round": 4}, federation=waits)
     net.up(only=[0, 1, 3])
-    net.start_node(2, {"FAULT": "dies", "FAULT_PID": str(net.folder / "logs" / "node2.pid")})
+    begin(net, 2, FAULT="dies", FAULT_PID=str(net.folder / "logs" / "node2.pid"))
     played = threading.Thread(target=_ignoring_its_end, args=(net, {"plan": str(plan(tmp_path, {"run": exp}))}))
     played.start()
     until("the node to die", lambda: net.processes.pid("node2") is None)
@@ -174,8 +173,8 @@ def test_no_round_waits_for_a_node_that_died_and_it_comes_back(net: Loopback, tm
 @pytest.mark.nightly
 def test_nodes_that_cannot_take_part_are_named_and_the_others_play(net: Loopback, tmp_path: Path) -> None:
     net.up(only=[2, 3])
-    net.start_node(0, {"FAULT": "plain"})
-    net.start_node(1, {"FAULT": "stranger"})
+    begin(net, 0, FAULT="plain")
+    begin(net, 1, FAULT="stranger")
     exp = experiment("fedavg", nodes=4, rounds=2, federation={"deadline_s": 120.0}, eval={"every": 1})
     shown: list[str] = []
     net.play({"plan": str(plan(tmp_path, {"run": exp}))}, show=shown.append)

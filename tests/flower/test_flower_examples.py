@@ -57,13 +57,14 @@ def test_three_lines_are_what_was_changed(name: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_an_app_on_a_deployment(name: str, tmp_path: Path) -> None:
+def test_an_app_on_a_deployment(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real processes, TLS, a key for each node. By hand: each message starts a Python of its own."""
     pytest.importorskip(FRAMEWORKS[name])
     shutil.copytree(APPS / name, tmp_path / "app")  # the app writes its run beside itself
     net = Loopback(tmp_path / "net", tmp_path / "app", free_ports(3), warm=False)
     try:
-        net.up(more={"HOME": str(tmp_path)})
+        monkeypatch.setenv("HOME", str(tmp_path))
+        net.up()
         said = net.play({"num-server-rounds": 2})
     finally:
         net.down()

@@ -22,10 +22,12 @@ from watching import Killed, Watch
 import hanse
 import hanse.runs.setup
 from hanse.base.errors import UserError
-from hanse.data import Dataset, Samples, build, from_arrays
+from hanse.data import Dataset, Samples, as_dataset, build
 from hanse.flower import ClientData
 from hanse.flower.client import paths_of
 from hanse.flower.members import Hello, Members
+from hanse.reports.classmap import class_chart, data_facts
+from hanse.reports.groups import group_runs
 from hanse.runs.recompute import recompute
 from hanse.runs.run_record import load_run
 
@@ -57,7 +59,7 @@ def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
 
 def grid_of(exp: hanse.Experiment, folder: Path, witnesses: Path | None = None, **more: Any) -> InProcessGrid:
     data = build(exp.data)
-    policy = hanse.runs.setup.build(exp).policy
+    policy = hanse.runs.setup.policy_of(exp)
     return InProcessGrid(
         {
             100 + i: client_app(
@@ -88,6 +90,15 @@ def test_local_and_flower_engines_agree(name: str, tmp_path: Path) -> None:
     assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant", "close"} if name in PAYMENTS else set())
     for a, b in zip(local.metrics, flower.metrics, strict=True):
         assert (a["seats"], a["answered"], a["refused"]) == (b["seats"], b["answered"], b["refused"])
+
+
+def test_a_report_of_a_network_names_no_data_that_its_members_never_had(tmp_path: Path) -> None:
+    run = over_flower(experiment("fedavg", rounds=1), tmp_path)
+    record = load_run(str(run.path))
+    [facts] = data_facts(group_runs([record]))
+    assert (facts.counts, "digits" in facts.name, class_chart(facts)) == (None, False, None)
+    assert record.config["data"] == {"clients": N}
+    assert (record.num_clients, record.seeds[1]) == (N, 0)
 
 
 def test_a_bill_larger_than_its_client_agreed_to_is_not_paid_on_either_engine(tmp_path: Path) -> None:
@@ -257,7 +268,7 @@ def two_inputs() -> Dataset:
     draw = np.random.default_rng(2)
     x = {"vitals": draw.normal(size=(200, 2)), "codes": draw.integers(0, 5, (200, 4))}
     who = np.array(["A", "B", "C", "D", "E"])[np.arange(200) % N]
-    return from_arrays(x, (x["vitals"][:, 0] > 0).astype(int), who)
+    return as_dataset((x, (x["vitals"][:, 0] > 0).astype(int), who))
 
 
 def test_samples_of_several_inputs_train_on_a_network_as_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

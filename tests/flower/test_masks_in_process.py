@@ -83,7 +83,7 @@ def test_the_server_receives_no_update_of_one(tmp_path: Path) -> None:
 
     run = over_flower(exp, tmp_path, grid_of(exp, tmp_path, meddle=note))
     assert run.metrics[0]["answered"] == 4
-    start = hanse.runs.setup.build(exp).initial.numpy()
+    start = hanse.runs.setup.build(exp).context.initial(0).numpy()
     updates = {}
     for i in range(4):
         [file] = (tmp_path / f"node{i}").glob("*/masked.npz")

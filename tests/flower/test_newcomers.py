@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
@@ -24,6 +25,7 @@ from test_letters import After
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
+from hanse.data.samples import Samples
 from hanse.flower import newcomers
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members, Orders, give
@@ -384,6 +386,16 @@ def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_pa
     assert first == "members: none of the 5 nodes that are here can take part"
     assert [line.partition(" (key")[0] for line in sorted(each)] == [f"node {100 + i}" for i in range(N)]
     assert all("'hanse'" in line for line in each)
+
+
+def test_nodes_that_were_all_kept_out_do_not_count_as_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    exp = experiment("fedavg")
+    other = Samples(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
+    with caplog.at_level(logging.INFO), pytest.raises(UserError) as wrong:
+        play(grid_of(exp, tmp_path), exp, tmp_path / "run", N, lambda: (None, other), [], patience_s=600.0)
+    assert len(wrong.value.lines) == 1 + N
+    counts = [r.args for r in caplog.records if r.funcName == "gather"]
+    assert counts == [(0, N)]
 
 
 def test_a_node_that_cannot_be_reached_is_asked_again_and_called_nothing(

@@ -84,8 +84,8 @@ def agreement_of_text(said: str) -> Agreement:
     }  # fmt: skip
     questions = {"Train": Limit(1, 1, 10**6), "Ask": Limit(1, 0, 10**6)}
     return Agreement(
-        experiment, job["run"], "test", PINNED.hex(), "9999-01-01", {"": code_hash()}, {}, False, 10**6, 10**6, 10**6,
-        10**6, questions,
+        experiment, job["run"], "test", PINNED.hex(), "9999-01-01", "", {"": code_hash()}, {}, False, 10**6, 10**6,
+        10**6, 10**6, questions,
     )  # fmt: skip
 
 

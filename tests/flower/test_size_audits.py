@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from deployed import clients, experiment, kinds, network, plan
+from deployed import begin, clients, experiment, kinds, network, plan
 from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
@@ -194,8 +194,9 @@ def test_between_real_nodes_the_liar_is_slashed_to_the_unit(tmp_path: Path) -> N
     exp = experiment("fedavg", nodes=3, rounds=3, sizes=sizes, federation={"deadline_s": 120.0})
     try:
         net.up(only=())
-        for node in range(3):
-            net.start_node(node, {"AUDITOR": str(key)} | ({"FAULT": "inflates"} if node == 2 else {}))
+        begin(net, 0, AUDITOR=str(key))
+        begin(net, 1, AUDITOR=str(key))
+        begin(net, 2, AUDITOR=str(key), FAULT="inflates")
         net.play({"plan": str(plan(tmp_path, {"run": exp}))})
     finally:
         net.down()

@@ -240,7 +240,9 @@ def test_a_server_that_starts_again_asks_twice_and_nobody_raises_the_alarm(tmp_p
 
 @pytest.mark.soak
 @pytest.mark.parametrize("away", [0, 4])
-def test_nodes_in_processes_of_their_own_wait_for_a_majority(away: int, tmp_path: Path) -> None:
+def test_nodes_in_processes_of_their_own_wait_for_a_majority(
+    away: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three nodes over TLS, and the keys of some more witnesses who are not there: three of seven are too few."""
     net = network(tmp_path / "net", 3)
     homes = [tmp_path / "net" / "participants" / f"node{i}" for i in range(3)]
@@ -250,7 +252,8 @@ def test_nodes_in_processes_of_their_own_wait_for_a_majority(away: int, tmp_path
     mechanism = {"clients_per_round": 3, "value": "path", "settle": "by_value"}
     steps = {"run": experiment("fedavg", 3, 3, mechanism=mechanism, data={"clients": 3, "client_test": 0.2})}
     try:
-        net.up(more={WITNESSES: str(keys)})
+        monkeypatch.setenv(WITNESSES, str(keys))
+        net.up()
         net.play({"plan": str(plan(tmp_path, steps))})
     finally:
         net.down()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hanse.data.samples import Samples
-from hanse.learning.cards import Resident
+from hanse.learning.scoring import Resident
 
 ELSEWHERE = torch.device("meta")
 

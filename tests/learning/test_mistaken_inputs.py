@@ -20,9 +20,11 @@ BAD_MODELS = {
 BAD_DATA = {
     "uint8": "train inputs are uint8", "object_": "train inputs are an array of object", "frame": "inputs are a list",
     "words": "train labels are an array of <U3", "floats": "train labels are torch.float32", "range_": "row 7",
-    "nan": "row 13, column 2 of the train samples is nan, held by client 1 (B)", "three": "3 classes",
-    "inf": "row 11, column 0 of the test samples is inf", "huge": "1e+300", "tokens": "whole numbers (tokens)",
-    "target": "row 3 of the train samples is nan, held by client 0 (A)",
+    "nan": "train: features (column 2): no finite number in 1 row (the first is row 13): 1 of client 'B'",
+    "three": "3 classes",
+    "inf": "test: features (column 0): no finite number in 1 row (the first is row 11)", "huge": "1e+300",
+    "tokens": "whole numbers (tokens)",
+    "target": "train: targets: no finite number in 1 row (the first is row 3): 1 of client 'A'",
 }  # fmt: skip
 
 

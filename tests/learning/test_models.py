@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from hanse.base.errors import UserError
-from hanse.learning.models import build_problem
-from hanse.learning.resnet import Block
+from hanse.learning.models import Residual, build_problem
 
 USER = "tests.learning.usermodels:"
 
@@ -78,7 +77,7 @@ def test_resnet20_is_that_of_the_paper() -> None:
     assert problem.layout.num_parameters == 269_722
     assert torch.equal(row, build_problem("resnet20", (3, 32, 32), 10, 3)[1])
     assert problem.module(torch.zeros(2, 3, 64, 64)).shape == (2, 10)
-    block = Block(16, 32).eval()
+    block = Residual(16, 32).eval()
     nn.init.zeros_(block.norm2.weight)  # only the shortcut is left
     x = torch.rand(1, 16, 4, 4)
     found = block(x)

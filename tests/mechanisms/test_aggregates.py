@@ -19,13 +19,15 @@ import hanse
 from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Group, Settlement, Size, State, View
 from hanse.core.table import Add, Mix
-from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.robust import Krum, krum_scores, sorted_columns, tolerated
+from hanse.mechanisms.fits import tried, unmet_needs
+from hanse.mechanisms.robust import Clipped, Krum, krum_scores, sorted_columns, tolerated
 from hanse.mechanisms.server_steps import FedAvgM
+from hanse.mechanisms.weigh import BySamples, SamplesOverProbability
 from hanse.reports.audit import audit_run
-from hanse.runs.round import Played, Setup, first_state, play_round
+from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.round_record import row_hash
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 M = 4
 Rows = np.ndarray
@@ -158,7 +160,7 @@ RULES: dict[str, tuple[Any, Callable[[Round], Rows]]] = {
 }
 
 
-def world(weigh: Any, **mechanism: Any) -> Setup:
+def world(weigh: Any, **mechanism: Any) -> Session:
     experiment = hanse.Experiment(
         data={"clients": M, "partition": {"alpha": 0.3}, "root": 0.2},
         model={"name": "mlp", "hidden": [6]},
@@ -167,16 +169,16 @@ def world(weigh: Any, **mechanism: Any) -> Setup:
         behaviour={"straggler": {"fraction": 0.6}},
         engine={"train": "sequential", "threads": 1},
     )
-    return settle_engine(build(experiment)).setup
+    return build(experiment)
 
 
-def loss_of(setup: Setup, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
+def loss_of(setup: Session, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
     setup.problem.layout.load(setup.problem.module, torch.from_numpy(row).float())
     with torch.no_grad():
         return float(functional.cross_entropy(setup.problem.module(x), y))
 
 
-def from_root(setup: Setup, old: Rows) -> Rows:
+def from_root(setup: Session, old: Rows) -> Rows:
     """Gradient descent on the whole root set at once, with momentum, in plain PyTorch."""
     samples, layout = setup.data.server_root, setup.problem.layout
     row, velocity = torch.from_numpy(old).float(), torch.zeros(len(old))
@@ -189,7 +191,7 @@ def from_root(setup: Setup, old: Rows) -> Rows:
     return row.double().numpy() - old
 
 
-def known(setup: Setup, first: View, view: View) -> Round:
+def known(setup: Session, first: View, view: View) -> Round:
     updates, old = view.trained, view.table.rows[0].double().numpy()
     pool, index = setup.data.pool(updates.seats.client.tolist())
     losses = [loss_of(setup, old, pool.x[i], pool.y[i]) for i in index]
@@ -201,7 +203,7 @@ def known(setup: Setup, first: View, view: View) -> Round:
     )  # fmt: skip
 
 
-def two_rounds(setup: Setup) -> tuple[Played, Played]:
+def two_rounds(setup: Session) -> tuple[Played, Played]:
     first = play_round(setup, first_state(setup))
     return first, play_round(setup, first.state)
 
@@ -326,30 +328,35 @@ class MakesRows(AggregatePart):
 
 
 class MakesNothingFinite(AggregatePart):
-    kind = "again"
-
     def aggregate(self, group: Group, state: State) -> Aggregate:
         return Aggregate(row=group.old * float("nan"))
 
 
-def test_a_row_is_for_rules_that_say_so() -> None:
+@dataclass(frozen=True)
+class MakesRowsOfMany(AggregatePart):
+    """A rule whose form does not show where it is tried, on three updates."""
+
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        if len(group) == 3:
+            return Aggregate(np.full(3, 1 / 3))
+        return Aggregate(row=group.updates.mean(dim=0))
+
+
+def test_a_rule_shows_by_what_it_makes_what_can_value_it() -> None:
+    wants = {FedAvgM(): {"along"}, FedAvgM(of=Krum()): {"reapply"}, Clipped(of=SamplesOverProbability()): {"reapply"}}
+    wants |= {MakesRows(): {"reapply"}, BySamples(): set()}
+    assert {part: tried(part).beyond_weights for part in wants} == wants  # type: ignore[union-attr]
     setup = world("samples", value="none")
     setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesRows()))
-    with pytest.raises(PartError, match="'affine'"):
-        play_round(setup, first_state(setup))
+    assert torch.equal(play_round(setup, first_state(setup)).state.table.rows, first_state(setup).table.rows * 2)
 
 
-@dataclass(frozen=True)
-class Misspelt(AggregatePart):
-    kind = "agian"  # type: ignore[assignment]
-
-    def aggregate(self, group: Group, state: object) -> Aggregate:
-        return Aggregate(np.full(len(group.updates), 1 / len(group.updates)))
-
-
-def test_a_kind_that_there_is_not_is_refused_before_round_0() -> None:
-    with pytest.raises(UserError, match=r"mechanism.weigh.*'agian'"):
-        hanse.run(hanse.Experiment(mechanism=replace(fedavg(), weigh=Misspelt()), run={"rounds": 1}))
+def test_a_rule_that_shows_only_in_the_round_what_it_makes_is_refused_there() -> None:
+    setup = world("samples", value="mixture")
+    mechanism = replace(setup.mechanism, weigh=MakesRowsOfMany())
+    assert unmet_needs(mechanism, {"clients", "validation"}) == []
+    with pytest.raises(PartError, match=r"Mixture in mechanism\.value"):
+        play_round(replace(setup, mechanism=mechanism), first_state(setup))
 
 
 def test_a_row_that_is_not_finite_stays_and_its_makers_are_named() -> None:
@@ -366,6 +373,8 @@ def test_a_row_that_is_not_finite_stays_and_its_makers_are_named() -> None:
 
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "mixture": ({"weigh": "median", "value": "mixture"}, "mechanism.value: 'mixture' .* 'median' in mechanism.weigh"),
+    "path": ({"weigh": "median", "value": "path"}, "mechanism.value: 'path' .* 'median' in mechanism.weigh"),
+    "steps": ({"weigh": "krum", "value": {"name": "exact", "game": "increment"}}, "mechanism.value: 'exact' .* 'krum'"),
     "few seats": ({"weigh": {"name": "krum", "f": 1}}, r"mechanism.weigh: 'krum' with f = 1 needs 5"),
     "no root set": ({"weigh": "fltrust"}, r"mechanism.weigh: 'fltrust' .*data.root"),
     "memory of memory": ({"weigh": {"name": "fedadam", "of": "fedavgm"}}, "mechanism.weigh.of: FedAvgM"),

@@ -117,10 +117,6 @@ def said_of(need: str) -> str:
     return str(WORDS.get(need, need))
 
 
-def test_every_train_part_says_its_rows() -> None:
-    assert ROWS.keys() == PARTS["train"].keys()
-
-
 def test_what_is_refused_is_exactly_this() -> None:
     wrong = []
     for c in ALL:

@@ -14,8 +14,10 @@ from hanse.core.port import Reply, Request, Train, Trained
 from hanse.federation.check import refusal
 from hanse.learning.job import batch_plan
 from hanse.mechanisms.fedgen import FedGen
-from hanse.runs.round import Played, Setup, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.config import FederationSection
+from hanse.runs.round import Played, first_state, play_round
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 
 def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.Experiment:
@@ -30,15 +32,16 @@ def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.
     return hanse.Experiment(**(given | sections))
 
 
-def world_of(made: hanse.Experiment) -> Setup:
-    return settle_engine(build(made)).setup
+def world_of(made: hanse.Experiment) -> Session:
+    return build(made)
 
 
-def play(world: Setup, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:
+def play(world: Session, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:
     """Play rounds; nobody answers in the rounds of ``lost``."""
     state, played = first_state(world), []
     for round in range(rounds):
-        setup = replace(world, min_replies=99) if round in lost else world
+        none = world.experiment.model_copy(update={"federation": FederationSection(min_replies=99)})
+        setup = replace(world, experiment=none) if round in lost else world
         played.append(play_round(setup, state))
         state = played[-1].state
     return played

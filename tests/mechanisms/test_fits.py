@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 import hanse
+from hanse.base.wings import Names, Wing
 from hanse.core.part import Mechanism
 from hanse.mechanisms.fits import FORBIDS, IDLE, REQUIRES, WARNS, WORDS, said, unmet_needs
 from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
 from hanse.runs.config import Experiment
+from hanse.runs.setup import build
 
 # words of what surrounds a mechanism that are no settings
 BARE = {"network", "buffers", "frozen", "moving samples", "claimed sizes", "tokens", "time", "valued", "one model",
@@ -18,15 +20,37 @@ BARE = {"network", "buffers", "frozen", "moving samples", "claimed sizes", "toke
 @pytest.mark.parametrize("slot", SLOTS)
 def test_parts_name_words_of_the_list(slot: str) -> None:
     for name, make in PARTS[slot].items():
-        assert said(make(), "needs", *SLOTS) | said(make(), "gives", *SLOTS) <= WORDS.keys(), name
+        words = said(make(), "needs", *SLOTS) | said(make(), "gives", *SLOTS)
+        assert {word for word in words if not word.startswith(("rows ", "new rows "))} <= WORDS.keys(), name
 
 
 def test_what_is_forbidden_or_required_is_a_word_or_a_setting() -> None:
-    pairs = [(one, other) for table in (FORBIDS, WARNS) for one, what in table.items() for other in what]
+    tables = [*Names({"": FORBIDS}, "forbids").values(), WARNS]
+    assert len(tables) > 2  # those of wings, too
+    pairs = [(one, other) for table in tables for one, what in table.items() for other in what]
     pairs += [(one, word) for table in (REQUIRES, IDLE) for one, (word, _) in table.items()]
     for word in {word.partition("/")[0] for pair in pairs for word in pair} - WORDS.keys() - BARE:
         section, key = word.split(".")
         assert section == "behaviour" or key in Experiment.model_fields[section].annotation.model_fields, word
+
+
+FORBIDDEN = {
+    "federation.enough": {"clients.told": "who is told must have been heard"},
+    "clients.told": {"validation": "a member that is told has it"},
+}
+
+
+def test_a_wing_forbids_by_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    wing = Wing("roll_call", names={"forbids": {"roll_call": f"{__name__}:FORBIDDEN"}})
+    asked = {"data": {"clients": 4}, "mechanism": "greedyfed", "federation": {"enough": 2}, "clients": {"told": True}}
+    build(Experiment(**asked))
+    monkeypatch.setattr("hanse.base.wings._found", lambda: ((wing,), ""))
+    with pytest.raises(hanse.UserError) as wrong:
+        build(Experiment(**asked))
+    assert {line.partition(":")[0] for line in wrong.value.lines} == FORBIDDEN.keys()
+    assert any(
+        "mechanism.value" in line and FORBIDDEN["clients.told"]["validation"] in line for line in wrong.value.lines
+    )
 
 
 @pytest.mark.parametrize(

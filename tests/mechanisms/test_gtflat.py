@@ -17,8 +17,9 @@ from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLATSelect, sketched
 from hanse.mechanisms.registry import build_mechanism
-from hanse.runs.round import Setup, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.round import first_state, play_round
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 M = 4
 
@@ -35,13 +36,13 @@ def experiment(**mechanism: Any) -> hanse.Experiment:
 
 
 @pytest.fixture(scope="module")
-def world() -> Setup:
+def world() -> Session:
     given = experiment()
-    return settle_engine(build(given)).setup
+    return build(given)
 
 
 @pytest.fixture(scope="module")
-def view(world: Setup) -> View:
+def view(world: Session) -> View:
     state = play_round(world, first_state(world)).state
     return play_round(world, state).view
 
@@ -105,7 +106,7 @@ def test_options(view: View) -> None:
     assert close(weigh(view, "gtflat", payoff="layers", scale="mean"), wanted(sum(own) / len(own)))
 
 
-def test_validation_payoffs_are_losses_of_pairs(world: Setup, view: View) -> None:
+def test_validation_payoffs_are_losses_of_pairs(world: Session, view: View) -> None:
     samples = world.data.server_validation
     losses = np.zeros((M, M))
     for i in range(M):

@@ -58,8 +58,6 @@ class Averages(Says, AggregatePart):
 
 
 class Values_(Says, ValuePart):  # noqa: N801
-    gives: ClassVar[Named] = frozenset({"values"})
-
     def value(self, view: View, state: State) -> Any:
         return self.said(view), state
 
@@ -237,6 +235,7 @@ DECLARED: Any = {
         ({"needs": "values"}, "mechanism.train: Declares: needs: 'values': must be a set of names"),
         ({"gives": {"trian": frozenset({"groups"})}}, "gives: there is no slot 'trian'; did you mean 'train'?"),
         ({"fills": frozenset({"server"})}, "fills: needs a method 'weigh' that makes these rows"),
+        ({"reads": frozenset({"own"})}, "mechanism.train: Declares: kind, reads: "),
         ({"needs": frozenset({"valeus"})}, "needs 'valeus', which nothing gives; did you mean 'values'?"),
         ({"lern": lambda self, outcome, state: state}, "its method 'lern' is never called: did you mean 'learn'?"),
         ({"blocks": lambda self: (Block("server", initial="zeros"),)}, "initial: 'zeros': must be"),  # type: ignore[arg-type]
@@ -250,11 +249,6 @@ def test_what_a_part_says_of_itself_is_looked_at_before_round_0(case: str) -> No
     with pytest.raises(hanse.UserError) as caught:
         played(case)
     assert any(DECLARED[case][1] in one for one in caught.value.lines)
-
-
-class NoGives(ValuePart):
-    def value(self, view: View, state: State) -> tuple[Values, State]:
-        return Values(np.zeros(len(view.trained))), state
 
 
 def test_rows_to_fill_must_be_there() -> None:
@@ -271,9 +265,6 @@ CASES: dict[str, Mechanism] = {
     "writes array": replace(BASE, select=WritesState("array")),
     "writes number": replace(BASE, select=WritesState("number")),
     "reversed": replace(BASE, select=Reversed()),
-    "not said to be given": replace(
-        BASE, select=type("Wants", (Everyone,), {"needs": frozenset({"values"})})(), value=NoGives()
-    ),
     "no rows to fill": replace(BASE, weigh=Weighs(lambda v: Weighed())),
 }
 

@@ -27,7 +27,7 @@ from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.value import GTG, Banzhaf, Exact, FirstOrder, LeaveOneOut, Mixture, MonteCarlo, Path
 from hanse.runs.round import finish, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class Given(AggregatePart):
     """The average with these weights of the clients, all of whom have one."""
 
     weights: Sequence[float]
-    kind = "average"
 
     def __post_init__(self) -> None:
         """Take a list, too, as files give it."""
@@ -83,7 +82,7 @@ def played(draw: np.random.Generator) -> tuple[Any, list[View], Book]:
         engine={"train": "sequential", "threads": 1, "device": "cpu"},
         run={"rounds": rounds, "seed": int(draw.integers(100))},
     )
-    setup = settle_engine(build(experiment)).setup
+    setup = build(experiment)
     state, views = first_state(setup), []
     for _ in range(rounds):
         one = play_round(setup, state)

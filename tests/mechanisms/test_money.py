@@ -29,8 +29,9 @@ from hanse.federation.policy import fit
 from hanse.games.market import prices
 from hanse.mechanisms import ipfl as settling
 from hanse.reports.audit import audit_run
-from hanse.runs.round import Setup, finish, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.round import finish, first_state, play_round
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 N = 4
 
@@ -190,10 +191,10 @@ class Hostile(Federation):
 
 
 @cache
-def world(name: str, **options: Any) -> Setup:
+def world(name: str, **options: Any) -> Session:
     mechanism = {"name": name, **options} | ({} if name == "ipfl" else {"by_contribution": 2, "at_random": 1})
     given = experiment(mechanism)
-    return settle_engine(build(given)).setup
+    return build(given)
 
 
 @pytest.mark.parametrize("size", [2.0**53, 1e308])

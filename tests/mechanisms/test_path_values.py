@@ -21,9 +21,10 @@ from hanse.reports.contributions import contribution_charts
 from hanse.reports.groups import group_runs
 from hanse.reports.statement_contributed import contributed
 from hanse.runs import round as rounds
-from hanse.runs.round import Setup, first_state, play_round
+from hanse.runs.round import first_state, play_round
 from hanse.runs.run_record import load_run
-from hanse.runs.setup import Own, build, settle_engine
+from hanse.runs.session import Session
+from hanse.runs.setup import Own, build
 
 
 def experiment(mechanism: Any, *, rounds: int = 3, clients: int = 4, **more: Any) -> hanse.Experiment:
@@ -40,11 +41,11 @@ def experiment(mechanism: Any, *, rounds: int = 3, clients: int = 4, **more: Any
     )
 
 
-def world_of(one: hanse.Experiment, model: nn.Module | None = None) -> Setup:
-    return settle_engine(build(one, own=Own(model=model))).setup
+def world_of(one: hanse.Experiment, model: nn.Module | None = None) -> Session:
+    return build(one, own=Own(model=model))
 
 
-def validation_loss(run: hanse.Run, world: Setup) -> float:
+def validation_loss(run: hanse.Run, world: Session) -> float:
     """Return the validation loss of a run's one model by plain PyTorch."""
     samples = world.data.server_validation
     module = run.model_of(run.table.rows[0]).eval()
@@ -426,7 +427,7 @@ def test_a_path_that_ends_at_no_finite_loss_is_worth_nothing_and_is_counted() ->
     x = draw.normal(size=(200, 5)).astype(np.float32)
     one = experiment("fedavg", data={"partition": "iid"}, model={"name": "mlp", "hidden": [8]})
     one = one.model_copy(update={"data": one.data.model_copy(update={"source": "object"})})
-    world = settle_engine(build(one, own=Own(data=(x, x.sum(1))))).setup
+    world = build(one, own=Own(data=(x, x.sum(1))))
     view = play_round(world, first_state(world)).view
     rows = view.trained.rows.clone()
     rows[0] *= 1e11

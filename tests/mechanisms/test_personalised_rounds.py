@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import hanse
 from hanse.core.part import Context, Mechanism
 from hanse.core.port import (
     ClientInfo,
@@ -34,8 +35,9 @@ from hanse.mechanisms.ifca import ifca
 from hanse.mechanisms.pfedgraph import pfedgraph
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import scaffold
-from hanse.runs.round import LoopState, Played, Setup, first_state, play_round
+from hanse.runs.round import LoopState, Played, first_state, play_round
 from hanse.runs.round_record import RoundRecord
+from hanse.runs.session import Session
 from hanse.runs.testing import Figures
 
 N = 4
@@ -88,7 +90,8 @@ class World:
     def __init__(self, mechanism: Mechanism, federation: Scripted, recipe: Recipe | None = None) -> None:
         recipe = recipe or Recipe(lr=0.1)
         context = Context(N, 10, 0, recipe, PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
-        self.setup = Setup(mechanism, federation, context, *[None] * 6)  # type: ignore[arg-type]
+        experiment = hanse.Experiment(mechanism="fedavg")
+        self.setup = Session(experiment, mechanism, federation, context, *[None] * 6)  # type: ignore[arg-type]
         self.state: LoopState = first_state(self.setup)
 
     def play(self) -> Played:

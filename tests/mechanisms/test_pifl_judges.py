@@ -19,7 +19,7 @@ from hanse.games import tokens
 from hanse.mechanisms.value import FirstOrder, FirstOrderAtClients
 from hanse.runs.config import Experiment
 from hanse.runs.rehearsal import rehearse
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,8 +124,8 @@ def test_who_judges_is_chosen_before_the_run_and_written_down(
         mechanism=table,
         run={"rounds": 1},
     )
-    ready = settle_engine(build(asked))
-    settled, setup, said = ready.experiment, ready.setup, ready.said
+    setup = build(asked)
+    settled, said = setup.experiment, setup.said
     assert type(setup.mechanism.value) is kind
     assert settled.sections()["mechanism"]["value"] == written
     (tmp_path / "config.toml").write_text(settled.to_toml())

@@ -34,7 +34,7 @@ from hanse.mechanisms.set_aware import best_set, mixtures, noise_of
 from hanse.runs.config import Experiment
 from hanse.runs.judge import by_class
 from hanse.runs.round import first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "selection.json").read_text())["cases"]
 
@@ -257,7 +257,7 @@ def whole(name: str, rounds: int, clients: Any = None, **mechanism: Any) -> hans
 
 def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None:
     experiment = whole("set_aware", 1).experiment
-    world = settle_engine(build(experiment)).setup
+    world = build(experiment)
     state = first_state(world)
     classes = world.data.class_counts()
     for number in range(14):
@@ -291,7 +291,7 @@ def test_set_aware_leaves_out_who_sends_noise_or_nothing(behaviour: dict[str, An
         engine={"train": "stacked", "threads": 1},
         behaviour=behaviour,
     )
-    world = settle_engine(build(experiment)).setup
+    world = build(experiment)
     state, order = first_state(world), places(experiment.run.seed, purpose, 10)
     for number in range(15):
         played = play_round(world, state)
@@ -313,7 +313,7 @@ def test_classes_that_are_missing_make_no_part() -> None:
 def test_a_run_that_never_chooses_by_value_says_so(name: str, rounds: int, said: bool) -> None:
     experiment = whole(name, 1).experiment
     experiment = experiment.model_copy(update={"run": experiment.run.model_copy(update={"rounds": rounds})})
-    lines = settle_engine(build(experiment)).said
+    lines = build(experiment).said
     assert any(line.startswith(f"warning: run.rounds: {rounds}: ") for line in lines) == said
     assert len(Greedy(clients_per_round=3).unfit(Size(12, 3, 3, 4))) == 1
     assert Greedy(clients_per_round=3, meets="never").unfit(Size(12, 3, 3, 4)) == ()
@@ -386,7 +386,7 @@ def played(mechanism: dict[str, Any], rounds: int = 3) -> list[Any]:
         mechanism={"clients_per_round": 3, **mechanism},
         engine={"train": "stacked", "threads": 1},
     )
-    world = settle_engine(build(experiment)).setup
+    world = build(experiment)
     state, views = first_state(world), []
     for _ in range(rounds):
         one = play_round(world, state)
@@ -421,7 +421,7 @@ def test_s_fedavg_may_average_the_means_so_far() -> None:
 
 def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
     experiment = whole("set_aware", 1).experiment
-    world = settle_engine(build(experiment)).setup
+    world = build(experiment)
     judge, row = world.judge, world.context.initial(0)
     counts = torch.bincount(world.data.server_validation.y).double()
     share = counts / counts.sum()

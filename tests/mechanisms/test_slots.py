@@ -22,7 +22,7 @@ from hanse.mechanisms.fits import unmet_needs
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import Scaffold
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 
 
 @pytest.fixture(autouse=True)
@@ -107,9 +107,6 @@ class LaysOut(TrainPart):
     def blocks(self) -> Any:
         return ()
 
-    def home(self, table: Any, context: Any) -> Any:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class Averages(AggregatePart):
@@ -160,7 +157,7 @@ def test_rows_that_nobody_lays_out_or_makes_are_named(table: dict[str, Any], lac
 )
 def test_a_run_warns_where_nobody_hands_out_what_clients_hold(table: dict[str, Any], warned: list[str]) -> None:
     given = hanse.Experiment(data={"clients": 4}, mechanism=table, engine={"train": "stacked", "threads": 1})
-    said = settle_engine(build(given)).said
+    said = build(given).said
     assert [line for line in said if line.startswith("warning: mechanism.deploy")] == [
         f"warning: mechanism.deploy: {line} that clients train to hold" for line in warned
     ]
@@ -186,7 +183,7 @@ def test_a_run_warns_of_an_option_whose_part_is_replaced(table: dict[str, Any], 
     given = hanse.Experiment(data={"clients": 4}, mechanism=table, engine={"train": "stacked", "threads": 1})
     again = hanse.Experiment(**tomllib.loads(given.to_toml()))  # with every default, as in a run's directory
     for experiment in (given, again):
-        said = settle_engine(build(experiment)).said
+        said = build(experiment).said
         assert sorted(line for line in said if line.endswith("the part that uses it is replaced")) == [
             f"warning: mechanism.{line}: has no effect: the part that uses it is replaced" for line in warned
         ]

@@ -11,7 +11,7 @@ from hanse.reports.prospect import prospect
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
 from hanse.runs.round import first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 
 
 def test_how_long_a_budget_that_hides_single_samples_lasts() -> None:
@@ -48,7 +48,7 @@ def test_the_noise_that_is_foretold_is_as_long_as_the_noise_that_comes(unit: str
         federation={"private": private},
         run={"rounds": 1},
     )
-    setup = settle_engine(build(given)).setup
+    setup = build(given)
     state = first_state(setup)
     played = play_round(setup, state)
     updates, old = played.view.trained, state.table.rows[0]

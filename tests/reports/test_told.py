@@ -35,8 +35,7 @@ from hanse.core.telling import (
     read_about,
     write_about,
 )
-from hanse.federation.behaviour import Attacker, Behaviour, FreeRider, Liar, Me, Noisy, OfSome
-from hanse.federation.registry import BEHAVIOURS
+from hanse.federation.behaviour import BEHAVIOURS, Attacker, Behaviour, FreeRider, Liar, Me, Noisy, OfSome
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import PARTS
 from hanse.reports.groups import group_runs, honest_of, kinds_of, roles_of

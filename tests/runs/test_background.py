@@ -23,7 +23,7 @@ import hanse
 from hanse.base.errors import MachineError
 from hanse.core.table import Block, Table
 from hanse.ledger.run_ledger import open_ledger
-from hanse.runs import experiment as play
+from hanse.runs import loop as play
 from hanse.runs.checkpoint import KINDS, _pieces, own_copy
 from hanse.runs.round import LoopState
 from hanse.runs.rundir import RunDir
@@ -75,9 +75,9 @@ def test_a_round_is_written_while_the_next_is_played_and_told_from_the_disk(
     begun = [threading.Event() for _ in range(ROUNDS + 1)]
     attempt, append = play.attempt, RunDir.append
 
-    def played(setup: Any, experiment: Any, state: LoopState) -> Any:
+    def played(session: Any, state: LoopState) -> Any:
         begun[state.round].set()
-        return attempt(setup, experiment, state)
+        return attempt(session, state)
 
     def written(folder: RunDir, done: Any) -> None:
         if done.round < ROUNDS - 1:
@@ -97,9 +97,9 @@ def test_a_long_round_is_told_before_the_next_begins(tmp_path: Path, monkeypatch
     order: list[str] = []
     attempt = play.attempt
 
-    def played(setup: Any, experiment: Any, state: LoopState) -> Any:
+    def played(session: Any, state: LoopState) -> Any:
         order.append(f"play {state.round}")
-        return attempt(setup, experiment, state)
+        return attempt(session, state)
 
     monkeypatch.setattr(play, "attempt", played)
     monkeypatch.setattr(play, "LONG_S", 0.0)
@@ -169,7 +169,7 @@ def test_a_run_that_is_stopped_between_checkpoints_keeps_what_it_told(whole: Pat
 
 def test_the_round_before_one_that_fails_is_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = play.attempt
-    monkeypatch.setattr(play, "attempt", lambda a, b, state: attempt(a, b, state) if state.round < 2 else 1 / 0)
+    monkeypatch.setattr(play, "attempt", lambda session, state: attempt(session, state) if state.round < 2 else 1 / 0)
     heard = Heard(lambda round: assert_kept(tmp_path / "run", round))
     with pytest.raises(ZeroDivisionError):
         hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
@@ -224,7 +224,7 @@ def play(limit, out):
             with open(f"{out}.heard", "a") as file:
                 print(metrics["round"], file=file)
 
-    real = experiment._play
+    real = experiment.play_rounds
 
     def counted(*args):
         threading.setprofile(profile)
@@ -234,7 +234,7 @@ def play(limit, out):
         finally:
             sys.setprofile(None)
 
-    experiment._play = counted
+    experiment.play_rounds = counted
     hanse.run(source, out=out, observers=[Heard()])
 
 for number, limit in enumerate(json.loads(sys.argv[3])):

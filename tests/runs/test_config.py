@@ -18,7 +18,7 @@ from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.value import GTG
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 
 
 def lines_of(**sections: Any) -> list[str]:
@@ -273,6 +273,7 @@ def test_what_must_be_a_table_is_said_with_one_that_is_allowed(given: Any) -> No
 
 
 def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("hanse.wings.private")
     private = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
     with pytest.raises(UserError) as wrong:
         hanse.run(Experiment(mechanism="oort", federation={"private": private}), out=tmp_path / "run")
@@ -298,6 +299,6 @@ def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: 
 def test_a_run_warns_of_a_setting_that_concerns_nothing_here(given: dict[str, Any], warned: list[str]) -> None:
     common = {"data": {"clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 3}}
     experiment = Experiment(**common | {"engine": {"train": "stacked", "threads": 1}} | given)
-    said = settle_engine(build(experiment)).said
+    said = build(experiment).said
     told = [line for line in said if "has no effect" in line or "never begins" in line]
     assert [": ".join(line.split(": ")[1:3]) for line in told] == warned

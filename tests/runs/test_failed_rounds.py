@@ -33,9 +33,10 @@ from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.weigh import BySamples, sample_shares
 from hanse.reports.audit import audit_run
 from hanse.runs.experiment import run_remote
-from hanse.runs.round import Setup, first_state, play_round
+from hanse.runs.round import first_state, play_round
 from hanse.runs.run_record import load_run
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 from hanse.wings.operate.page.live_run import LiveRun, encode
 
 N = 4
@@ -58,9 +59,11 @@ class Constant:
         return Trained(task.seat, torch.full((P,), client + 1.0), float(client), 0.5, 3)
 
 
-def setup_of(mechanism: Mechanism) -> Setup:
+def setup_of(mechanism: Mechanism) -> Session:
     context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
-    return Setup(mechanism, Constant(), context, *[None] * 6)  # type: ignore[arg-type]
+    return Session(
+        hanse.Experiment(mechanism="fedavg", clients={"grant": 0.0}), mechanism, Constant(), context, *[None] * 6
+    )  # type: ignore[arg-type]
 
 
 def market(part: IPFL) -> Mechanism:
@@ -141,7 +144,7 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
         engine={"train": "stacked", "threads": 1},
         run={"rounds": 3},
     )
-    setup = settle_engine(build(given)).setup
+    setup = build(given)
     sound = play_round(setup, first_state(setup))
     assert sound.view.settlement.arrays["market_paid"].all()
     assert sound.view.settlement.arrays["market_units"][1].sum() > 0  # it would have paid
@@ -256,7 +259,7 @@ class Network:
 
 
 def play(given: hanse.Experiment, out: Path, lost: tuple[int, ...] = (), observers: Sequence[Any] = ()) -> hanse.Run:
-    inner = settle_engine(build(given)).setup.federation
+    inner = build(given).federation
     with Hold(out) as hold:
         return run_remote(given, build_data(given.data), Network(inner, lost), hold=hold, observers=observers)
 

@@ -28,7 +28,7 @@ from hanse.reports.statement_alone import train_alone
 from hanse.reports.statement_fit import MainFit
 from hanse.reports.statement_page import render
 from hanse.runs.run_record import load_run
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 
 HERE = f"{__name__}:"
 SIZES = (400, 900, 900, 900)
@@ -145,7 +145,7 @@ def test_records_report_and_comparison_have_the_metric(played: Path, tmp_path: P
 
 def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
     asked = experiment(data={"source": HERE + "one_sided"}, run={"rounds": 1})
-    said = settle_engine(build(asked)).said
+    said = build(asked).said
     reason = "all 675 test samples are of class 0, and AUC needs two classes"
     line = f"'auc': 1 of 4 clients have no AUC of their own (client 2): of client 2 {reason}"
     assert any(line in one for one in said)

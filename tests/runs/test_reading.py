@@ -100,6 +100,22 @@ def test_models_of_one_s_own_are_imported_only_if_trusted(tmp_path: Path, monkey
         hanse.load(tmp_path / "run", model=nn.Linear(2, 2))
 
 
+def test_a_mechanism_of_one_s_own_is_imported_only_if_trusted(played: hanse.Run, tmp_path: Path) -> None:
+    assert played.path is not None
+    folder = shutil.copytree(played.path, tmp_path / "run")
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace('name = "ditto"', 'name = "nowhere_at_all:mechanism"'))
+    run = hanse.load(folder)
+    assert (run.metrics, run.clients, run.names) == (played.metrics, played.clients, played.names)
+    assert torch.equal(run.table.rows, played.table.rows)
+    assert (run.over, run.interrupted) == (None, False)
+    for asks in (run.model, lambda: run.experiment, run.alone):
+        with pytest.raises(UserError, match=r"is an import path.*hanse.load"):
+            asks()
+    with pytest.raises(UserError, match="'nowhere_at_all'"):
+        hanse.load(folder, trust=True)
+
+
 @pytest.mark.parametrize(
     "said",
     [

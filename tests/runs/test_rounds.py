@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import hanse
 from hanse.base.errors import PartError
 from hanse.core.entry import MINT, Transaction
 from hanse.core.part import (
@@ -31,7 +32,8 @@ from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, fedprox, local
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.weigh import BySamples
-from hanse.runs.round import LoopState, Setup, finish, first_state, play_round
+from hanse.runs.round import LoopState, finish, first_state, play_round
+from hanse.runs.session import Session
 
 N = 5
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)
@@ -66,9 +68,10 @@ class Scripted:
         return Reply(request.client, tuple(results), bytes_down=8, bytes_up=4)
 
 
-def setup_of(mechanism: Mechanism, federation: Scripted) -> Setup:
+def setup_of(mechanism: Mechanism, scripted: Scripted, **sections: Any) -> Session:
+    experiment = hanse.Experiment(**{"mechanism": "fedavg", "clients": {"grant": 0.0}, **sections})
     context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
-    return Setup(mechanism, federation, context, *[None] * 6)  # type: ignore[arg-type]
+    return Session(experiment, mechanism, scripted, context, *[None] * 6)  # type: ignore[arg-type]
 
 
 def play(mechanism: Mechanism, federation: Scripted, state: LoopState | None = None) -> Any:
@@ -167,7 +170,7 @@ def test_a_round_that_nobody_answers_is_empty_and_the_table_stays() -> None:
 @pytest.mark.parametrize(("least", "kept"), [(3, True), (4, False)])
 def test_too_few_replies_make_an_empty_round(least: int, kept: bool) -> None:
     federation = Scripted(lambda reply: [] if reply.client in (1, 2) else [reply])
-    setup = replace(setup_of(fedavg(clients_per_round=N), federation), min_replies=least)
+    setup = setup_of(fedavg(clients_per_round=N), federation, federation={"min_replies": least})
     state = first_state(setup)
     played = play_round(setup, state)
     assert (len(played.view.trained) == 3) is kept
@@ -249,8 +252,6 @@ def test_state_goes_in_and_comes_out() -> None:
 @dataclass(frozen=True)
 class Fixed:
     needs = frozenset()
-    gives = frozenset({"values"})
-    reads = frozenset()
     fills = frozenset()
 
     def init(self, context: Context) -> State:
@@ -397,7 +398,7 @@ class Sees(SettlePart):
 @pytest.mark.parametrize("weigh", [TooMuch(), BySamples()])
 def test_a_second_settlement_sees_that_updates_to_rows_that_broke_were_worth_nothing(settle: Any, weigh: Any) -> None:
     mechanism = replace(fedavg(clients_per_round=N), weigh=weigh, value=Numbered(), settle=settle)
-    setup = replace(setup_of(mechanism, Scripted()), grant=10**8)
+    setup = setup_of(mechanism, Scripted(), clients={"grant": 100.0})
     played = play_round(setup, first_state(setup))
     clients, broke = played.view.trained.seats.client, isinstance(weigh, TooMuch)
     worth = np.where(broke | (played.view.weights == 0), 0.0, clients + 1.0)  # of weight 0: nothing

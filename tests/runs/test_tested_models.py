@@ -79,13 +79,11 @@ def test_mixes_that_nobody_trains_are_refused() -> None:
 
 
 def test_a_network_refuses_it() -> None:
-    from hanse.runs.setup import build as blueprint
-    from hanse.runs.setup import settle_engine
+    from hanse.runs.setup import build
 
     asked = hanse.Experiment(data=DATA, mechanism={"name": "local"}, eval={"model": "trained"})
-    made = blueprint(asked)
     with pytest.raises(UserError, match=r"eval.model: 'trained'"):
-        settle_engine(made, federation=object())  # type: ignore[arg-type]
+        build(asked, federation=object())  # type: ignore[arg-type]
 
 
 CLASSES = {"clients": 5, "partition": {"name": "niid", "alpha": 0.3}, "client_test_from": "classes", "validation": 0.0}

@@ -16,17 +16,17 @@ from hanse.core.port import Mixture, Reply, Request, Test, Tested
 from hanse.core.table import SERVER, Table
 from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
-from hanse.runs import attempt
+from hanse.runs import loop
 from hanse.runs.checkpoint import load
-from hanse.runs.round import Setup
 from hanse.runs.rundir import RunDir
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 from hanse.runs.testing import Figures, ask_tests, still_known
 
 N = 5
 
 
-def world(**sections: Any) -> Setup:
+def world(**sections: Any) -> Session:
     given: dict[str, Any] = {
         "data": {"clients": N, "client_test": 0.2, "client_validation": 0.2},
         "model": {"name": "mlp", "hidden": [6]},
@@ -35,19 +35,19 @@ def world(**sections: Any) -> Setup:
         **sections,
     }
     experiment = hanse.Experiment(**given)
-    return settle_engine(build(experiment)).setup
+    return build(experiment)
 
 
 @pytest.fixture(scope="module")
-def here() -> Setup:
+def here() -> Session:
     return world()
 
 
-def rows_of(here: Setup, count: int = 3) -> torch.Tensor:
+def rows_of(here: Session, count: int = 3) -> torch.Tensor:
     return torch.stack([here.context.initial(k) for k in range(count)])
 
 
-def ask(here: Setup, *tasks: Test) -> list[Tested]:
+def ask(here: Session, *tasks: Test) -> list[Tested]:
     """Return the results of one task for each of the first clients."""
     requests = [Request(c, (task,)) for c, task in enumerate(tasks)]
     replies = here.federation.exchange(0, requests, None, None)
@@ -55,12 +55,12 @@ def ask(here: Setup, *tasks: Test) -> list[Tested]:
     return [r.results[0] for r in replies]  # type: ignore[misc]
 
 
-def scored(here: Setup, model: torch.Tensor, client: int, share: str = "test") -> Any:
+def scored(here: Session, model: torch.Tensor, client: int, share: str = "test") -> Any:
     pool, index = here.data.pool([client], share)
     return here.engine.score(model[None], pool, index)
 
 
-def figures(here: Setup, table: Table, held: Deployment, clients: Any = None, federation: Any = None,
+def figures(here: Session, table: Table, held: Deployment, clients: Any = None, federation: Any = None,
             remote: bool = False) -> Figures:  # fmt: skip
     clients = np.arange(N) if clients is None else np.array(clients)
     federation = here.federation if federation is None else federation
@@ -70,7 +70,7 @@ def figures(here: Setup, table: Table, held: Deployment, clients: Any = None, fe
 # ---- the client's half
 
 
-def test_each_client_tests_the_model_that_it_is_sent_and_the_one_beside(here: Setup) -> None:
+def test_each_client_tests_the_model_that_it_is_sent_and_the_one_beside(here: Session) -> None:
     rows = rows_of(here)
     tasks = [Test("t", rows[c % 3], beside=rows[0]) for c in range(N)]
     for c, result in enumerate(ask(here, *tasks)):
@@ -83,7 +83,9 @@ def test_each_client_tests_the_model_that_it_is_sent_and_the_one_beside(here: Se
 
 @pytest.mark.parametrize("share", ["validation", "train"])
 @pytest.mark.parametrize("normalised", [True, False])
-def test_a_client_mixes_by_how_well_each_model_fits_its_own_samples(here: Setup, share: str, normalised: bool) -> None:
+def test_a_client_mixes_by_how_well_each_model_fits_its_own_samples(
+    here: Session, share: str, normalised: bool
+) -> None:
     rows = rows_of(here)
     mixture = Mixture(rows, share, normalised)
     for c, result in enumerate(ask(here, *[Test("t", rows[0], mixture=mixture) for _ in range(N)])):
@@ -95,7 +97,7 @@ def test_a_client_mixes_by_how_well_each_model_fits_its_own_samples(here: Setup,
         assert result.loss == pytest.approx(scored(here, model, c).loss[0], rel=1e-5)
 
 
-def test_one_client_alone_answers_what_it_answers_among_others(here: Setup) -> None:
+def test_one_client_alone_answers_what_it_answers_among_others(here: Session) -> None:
     rows = rows_of(here)
     mixture = Mixture(rows)
     together = ask(here, *[Test("t", rows[0], mixture=mixture, beside=rows[1])] * N)
@@ -105,7 +107,7 @@ def test_one_client_alone_answers_what_it_answers_among_others(here: Setup) -> N
     assert torch.equal(alone.weights, together[0].weights)  # type: ignore[arg-type]
 
 
-def test_a_client_may_mix_without_a_test_and_one_without_samples_has_no_figures(here: Setup) -> None:
+def test_a_client_may_mix_without_a_test_and_one_without_samples_has_no_figures(here: Session) -> None:
     rows = rows_of(here)
     [result] = ask(here, Test("t", rows[0], mixture=Mixture(rows), scored=False))
     assert (result.loss, result.accuracy, result.num_samples) == (None, None, 0)
@@ -117,7 +119,7 @@ def test_a_client_may_mix_without_a_test_and_one_without_samples_has_no_figures(
     np.testing.assert_allclose(mixed.weights.numpy(), v / v.sum(), atol=1e-12)  # type: ignore[union-attr]
 
 
-def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Setup) -> None:
+def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Session) -> None:
     away = {"dropout": {"rate": 1.0}, "leaver": {"clients": [0], "at": 0}, "liar": {"clients": [1], "size": 9.0}}
     rows = rows_of(here)
     tasks = [Request(c, (Test("t", rows[0]),)) for c in range(N)]
@@ -130,7 +132,7 @@ def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Setup) -> 
         assert (one.bytes_down, one.bytes_up, one.authorise) == (0, 0, None)
 
 
-def test_a_test_stands_alone_in_its_request(here: Setup) -> None:
+def test_a_test_stands_alone_in_its_request(here: Session) -> None:
     task = Test("t", rows_of(here)[0])
     [reply] = here.federation.exchange(0, [Request(2, (task, replace(task, name="u")))], None, None)
     assert (reply.client, reply.refused, reply.results) == (2, "a test is asked for alone", ())
@@ -139,7 +141,7 @@ def test_a_test_stands_alone_in_its_request(here: Setup) -> None:
 # ---- the figures
 
 
-def test_means_are_plain_weighted_and_the_worst(here: Setup) -> None:
+def test_means_are_plain_weighted_and_the_worst(here: Session) -> None:
     table = Table.of(rows_of(here))
     held = Deployment(np.array([0, 1, 2, 0, 1]))
     found = figures(here, table, held, [0, 2, 3])
@@ -158,7 +160,9 @@ def test_means_are_plain_weighted_and_the_worst(here: Setup) -> None:
     assert found.metrics["test/loss"] == pytest.approx(np.average(server.loss, weights=[2, 2, 1]))
 
 
-def test_personal_weights_of_all_clients_are_known_in_a_simulation_also_of_those_that_do_not_test(here: Setup) -> None:
+def test_personal_weights_of_all_clients_are_known_in_a_simulation_also_of_those_that_do_not_test(
+    here: Session,
+) -> None:
     table = Table.of(rows_of(here))
     held = Deployment(np.zeros(N, np.int64), own_mix=OwnMix(np.array([0, 2])))
     some, everyone = figures(here, table, held, [1, 4]), figures(here, table, held)
@@ -174,7 +178,7 @@ def test_personal_weights_of_all_clients_are_known_in_a_simulation_also_of_those
     assert not nobody.arrays
 
 
-def test_weights_of_the_server_are_mixed_and_a_row_of_zeros_means_none(here: Setup) -> None:
+def test_weights_of_the_server_are_mixed_and_a_row_of_zeros_means_none(here: Session) -> None:
     table = Table.of(rows_of(here))
     weights = np.zeros((N, 3))
     weights[1] = 0.5, 0.25, 0.25
@@ -187,7 +191,7 @@ def test_weights_of_the_server_are_mixed_and_a_row_of_zeros_means_none(here: Set
     assert found.personal is weights
 
 
-def test_a_model_that_has_diverged_is_recorded_in_a_simulation(here: Setup) -> None:
+def test_a_model_that_has_diverged_is_recorded_in_a_simulation(here: Session) -> None:
     table = Table.of(torch.full((1, here.context.layout.size), 1e30))
     found = figures(here, table, Deployment(np.zeros(N, np.int64)))
     assert not np.isfinite(found.arrays["test_loss"]).any()
@@ -197,7 +201,7 @@ def test_a_model_that_has_diverged_is_recorded_in_a_simulation(here: Setup) -> N
 class Elsewhere:
     """Answers with given losses; keeps what was asked."""
 
-    def __init__(self, here: Setup, losses: Sequence[Any], **more: Any) -> None:
+    def __init__(self, here: Session, losses: Sequence[Any], **more: Any) -> None:
         self.inner, self.losses, self.more = here.federation, losses, more
         self.asked: list[Request] = []
 
@@ -212,7 +216,7 @@ class Elsewhere:
         return Tested("test", loss, None if loss is None else 0.5, 0 if loss is None else 10, **self.more)
 
 
-def test_elsewhere_what_is_not_sound_is_left_out_with_its_reason_and_so_is_who_has_no_samples(here: Setup) -> None:
+def test_elsewhere_what_is_not_sound_is_left_out_with_its_reason_and_so_is_who_has_no_samples(here: Session) -> None:
     table = Table.of(rows_of(here, 1))
     federation = Elsewhere(here, [0.5, float("nan"), None, 1.5, 3.0])
     found = figures(here, table, Deployment(np.zeros(N, np.int64)), [0, 1, 2, 3], federation, True)
@@ -227,7 +231,7 @@ def test_elsewhere_what_is_not_sound_is_left_out_with_its_reason_and_so_is_who_h
     assert found.personal is None
 
 
-def test_elsewhere_a_private_row_is_tested_by_its_owner_alone_and_not_on_the_servers_set(here: Setup) -> None:
+def test_elsewhere_a_private_row_is_tested_by_its_owner_alone_and_not_on_the_servers_set(here: Session) -> None:
     table = Table.of(rows_of(here), np.array([0, 3, -1]))
     federation = Elsewhere(here, [1.0] * N)
     held = Deployment(np.array([0, 0, 2, 1, 2]))  # client 1 holds what is client 0's
@@ -275,7 +279,7 @@ def test_the_server_scores_only_rows_that_changed_and_finds_what_it_would_of_all
     monkeypatch.setattr(Scorer, "score_some", counted)
     some = hanse.run(of_ditto())
     assert asked == [2, 2, 2]  # all six in the first round, then those of the two who sat
-    monkeypatch.setattr(attempt, "still_known", lambda *_: None)
+    monkeypatch.setattr(loop, "still_known", lambda *_: None)
     every = hanse.run(of_ditto())
     assert len(asked) == 3
     alike(some, every)
@@ -284,7 +288,7 @@ def test_the_server_scores_only_rows_that_changed_and_finds_what_it_would_of_all
 def test_rows_that_changed_between_tests_are_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = of_ditto(6, eval={"every": 3}, mechanism={"name": "ditto", "clients_per_round": 1})
     some = hanse.run(experiment)
-    monkeypatch.setattr(attempt, "still_known", lambda *_: None)
+    monkeypatch.setattr(loop, "still_known", lambda *_: None)
     alike(some, hanse.run(experiment))
     assert [m["round"] for m in some.metrics if "test/loss" in m] == [2, 5]
 

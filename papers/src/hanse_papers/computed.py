@@ -24,7 +24,7 @@ from hanse.lab.kept import KeptFile
 from hanse_papers.ids import IDS
 from hanse_papers.runner import job_of
 from hanse_papers.tables import Cell, Computed, build_table, read_table
-from hanse_papers.theorems import joining, self_enforcement, theorems
+from hanse_papers.theorems import joining, self_enforcement, theorems, theory
 
 
 def fit(accuracies: Mapping[int, float]) -> dict[str, float]:
@@ -154,5 +154,6 @@ COMPUTED: Mapping[str, Computed] = {
     "theorems": theorems,
     "self_enforcement": self_enforcement,
     "joining": joining,
+    "theory": theory,
 }
 """What a file names as ``computed``."""

@@ -26,7 +26,7 @@ from hanse_papers.ids import IDS
 from hanse_papers.tables import Cell, PaperTable, Variant
 
 if TYPE_CHECKING:
-    from hanse.runs.experiment import Run
+    from hanse.runs.run import Run
 
 MOST_SEEDS = 10
 """How many seeds :func:`kept_outcome` looks for by default."""

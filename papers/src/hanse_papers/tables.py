@@ -47,6 +47,7 @@ overrides keys of that file. ``[[differences]]`` in ``authors.toml`` names each 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -54,7 +55,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from hanse.base import toml
 from hanse.base.errors import UserError, gated, nearest
 from hanse.base.factories import named_choice
 from hanse.data.sources import is_here
@@ -306,9 +306,9 @@ def _file(paper: str, name: str) -> Document:
     """Return a TOML file of a paper's folder. It is shared by all callers and must not be changed."""
     with gated(f"{paper}/{name}.toml", "must be TOML"):
         text = (files(__package__) / paper / f"{name}.toml").read_text()
-        document = toml.loads(text)
+        document = tomllib.loads(text)
     if "published" in document:
-        document["published"] = toml.loads(text, parse_float=_Written)["published"]
+        document["published"] = tomllib.loads(text, parse_float=_Written)["published"]
     return document
 
 

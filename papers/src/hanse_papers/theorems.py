@@ -1,12 +1,13 @@
 """Computed tables for statements that the papers prove or argue without an experiment.
 
 iPFL's theorems are tested on random markets. A counterexample refutes a theorem; finding none is no proof. GTFLAT's
-final state is compared with the definition of an equilibrium, and PI-FL's bound of eq. (57) with the exact bound.
+final state is compared with the definition of an equilibrium. PI-FL's bound of eq. (57) is compared with the exact
+bound, and its errors in the Gaussian case with simulations (:mod:`hanse.games.tiers_theory`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.games import replicator
+from hanse.base.streams import stream
+from hanse.games import replicator, tiers_theory
 from hanse.games.market import Graph, Market, best_imports, payments, utilities_of
 from hanse_papers.tables import Cell
-from hanse_papers.theory import crossings
 
 _CLOSE = 1e-9  # of a market's largest gain: what rounding may add
 
@@ -107,5 +108,31 @@ def self_enforcement(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[f
 
 def joining(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
     """Return the exact variance between clients below which joining a tier pays (compare PI-FL eq. 57)."""
-    exact = crossings(int(values["members"]), int(values["samples"]), 1.0)["exact"]
-    return [exact for _ in cells]
+    return [1.0 / int(values["samples"]) for _ in cells]
+
+
+def theory(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
+    """Return a client's expected squared error in PI-FL's Gaussian case (eqs 53 to 55), % of a sample's variance.
+
+    A column is a tau^2. A row is a model ("local", "tier" or "federated") and how its error is found: "exact",
+    "printed" or "simulated".
+    """
+    members, samples = int(values["members"]), int(values["samples"])
+    exact: Mapping[str, Callable[..., float]] = {
+        "tier": tiers_theory.tier_error,
+        "federated": tiers_theory.federated_error,
+    }
+
+    def errors(tau2: float) -> Mapping[str, float]:
+        """Return the errors by the name of a row."""
+        tiers = [0] * members + [1] * members
+        setting = tiers_theory.Gaussian([samples] * len(tiers), tiers, 1.0, tau2, values["beta_diff"])
+        draw = stream(0, "theory", round=round(1000 * tau2))
+        found = {"local, exact": tiers_theory.local_error(setting, 0)}
+        for name, error in exact.items():
+            found |= {f"{name}, exact": error(setting, 0), f"{name}, printed": error(setting, 0, printed=True)}
+        simulated = tiers_theory.simulate(setting, 0, int(values["repetitions"]), draw)
+        return found | {f"{name}, simulated": mean for name, (mean, _) in simulated.items()}
+
+    columns = {name: errors(float(name.removeprefix("tau^2 = "))) for name in dict.fromkeys(c.column for c in cells)}
+    return [100.0 * columns[cell.column][cell.algorithm] for cell in cells]

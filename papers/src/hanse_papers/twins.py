@@ -52,7 +52,6 @@ class CappedShares(AggregatePart):
         [0.25, 0.25, 0.25, 0.25]
     """
 
-    kind = "average"
     most: Annotated[float, Field(gt=0, le=1)] = 0.25
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -84,7 +83,6 @@ class ShuffledValues(ValuePart):
     """
 
     needs = GTG.needs
-    gives = GTG.gives
     accepts = GTG.accepts
     eps: Weight = 1e-4
     stop: Literal["every", "mean"] = "every"

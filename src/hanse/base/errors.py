@@ -30,7 +30,15 @@ def _printable(line: str) -> str:
     return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in " ".join(line.split()))
 
 
-class UserError(ValueError):
+class _InLines(Exception):  # noqa: N818 (no error of its own)
+    """An error of plain lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines: Sequence[str] = tuple(_printable(line) for line in lines)
+        super().__init__("\n".join(self.lines))
+
+
+class UserError(_InLines, ValueError):
     """A mistake in what the user gave. The command line prints its lines and exits with 2, without a traceback.
 
     Attributes:
@@ -38,21 +46,13 @@ class UserError(ValueError):
             joins them with newlines.
     """
 
-    def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = tuple(_printable(line) for line in lines)
-        super().__init__("\n".join(self.lines))
 
-
-class MachineError(RuntimeError):
+class MachineError(_InLines, RuntimeError):
     """A failure that is not due to wrong input: a full disk, a damaged file, a database that is gone.
 
     Attributes:
         lines: what failed, where, and the command to run next. The command line prints them and exits with 1.
     """
-
-    def __init__(self, *lines: str) -> None:
-        self.lines: Sequence[str] = tuple(_printable(line) for line in lines)
-        super().__init__("\n".join(self.lines))
 
 
 class RunFailedError(MachineError):
@@ -95,6 +95,15 @@ def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
         if wrong.filename is None:  # of no file
             raise
         raise of_file(wrong) from wrong
+
+
+@contextmanager
+def collected(lines: list[str]) -> Iterator[None]:
+    """Add the lines of a UserError in this block to ``lines``, and go on: a user hears of all mistakes at once."""
+    try:
+        yield
+    except UserError as wrong:
+        lines.extend(wrong.lines)
 
 
 def first_line(error: BaseException) -> str:
@@ -179,6 +188,10 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     return (f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names)}") + absent()
 
 
+NOT_TRUSTED = "--trust allows it"
+"""How a line ends that refuses to run code that a run's files name."""
+
+
 def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., Any]:
     """Return the callable that ``"package.module:name"`` names.
 
@@ -209,7 +222,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
         return own[path]
     if is_looking() and path not in OWN:
         raise UserError(
-            f"{where}: '{path}': is an import path, which would run code that this run's files name; --trust allows it"
+            f"{where}: '{path}': is an import path, which would run code that this run's files name; {NOT_TRUSTED}"
         )
     try:
         with gated(f"{where}: '{path}': its module cannot be imported"):

@@ -44,7 +44,8 @@ class Wing:
         commands: commands of ``hanse``.
         names: for each kind of part, import paths by the names that they get. In an experiment's file: "models",
             "sources", "source_options", "behaviours". By the core, under the names of settings and questions: "guards"
-            (:mod:`hanse.runs.guards`), "node_guards" (:mod:`hanse.federation.node`), "answers"
+            and "accounts" (:mod:`hanse.runs.guards`), "forbids" (tables of what does not go together,
+            :mod:`hanse.mechanisms.fits`), "node_guards" (:mod:`hanse.federation.node`), "answers"
             (:mod:`hanse.federation.local`), "replays" (:mod:`hanse.runs.replay`); "flower": names of ``hanse.flower``.
     """
 

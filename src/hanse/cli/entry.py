@@ -52,7 +52,7 @@ Track = Annotated[
 RUNS = ("run", "resume", "sweep", "list", "demo")
 # what is looked for among the commands, and is not there
 PAPERS = "it comes with hanse-papers, the folder papers of a clone: pip install -e papers"
-ELSEWHERE = {"value": "it is a function of Python, hanse.value", "reproduce": PAPERS, "theory": PAPERS}
+ELSEWHERE = {"value": "it is a function of Python, hanse.value", "reproduce": PAPERS, "theory": "reproduce pifl theory"}
 # where the commands stand in --help
 START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]

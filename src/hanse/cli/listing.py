@@ -14,8 +14,8 @@ from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError, nearest
 from hanse.data.choices import PARTITIONS, SOURCE_KINDS
+from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
-from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.models import MODELS
 from hanse.mechanisms.fits import forbidden, listed, unmet_needs
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, word_of

@@ -29,7 +29,6 @@ from hanse.core.part import (
     Choice,
     Deployment,
     Group,
-    Kind,
     Part,
     Settlement,
     State,
@@ -185,12 +184,12 @@ class GuardError(Exception):
 
 
 @contextmanager
-def guarded(who: str) -> Iterator[None]:
-    """Turn a GuardError in this block into a PartError whose message begins with ``who``."""
+def guarded(who: str, error: type[Exception] = PartError) -> Iterator[None]:
+    """Turn a GuardError in this block into a PartError, or another error, whose message begins with ``who``."""
     try:
         yield
     except GuardError as wrong:
-        raise PartError(f"{who} {wrong}") from None
+        raise error(f"{who} {wrong}") from None
 
 
 def _check_state(state: Any) -> None:
@@ -229,37 +228,34 @@ def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) 
     Raises:
         GuardError: the array is something else, or names a row that does not exist.
     """
-    rows = _ints(name, array, shape)
+    rows: Ints = _shaped(name, array, shape, "iu")
     if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < size):
         out = rows[(rows < 0) | (rows >= size)][0]
         raise GuardError(f"{name}: there is no row {out}: must be 0 to {size - 1}")
     return rows
 
 
-def check_aggregate(said: Any, group: Group, kind: Kind) -> None:
-    """Raise GuardError unless a weigh part of this kind returned a sound aggregate of a group.
+def check_aggregate(said: Any, group: Group) -> None:
+    """Raise GuardError unless a weigh part returned a sound aggregate of a group.
 
     Args:
         said: what the part returned.
         group: the group that it was asked about.
-        kind: the part's kind, "average", "affine" or "again".
     """
     if not isinstance(said, Aggregate):
         raise GuardError(f"{type(said).__name__}: must be an Aggregate")
-    with _within("an Aggregate"):
+    with guarded("an Aggregate:", GuardError):
         _metrics(said.metrics)
         _floats("old", said.old, ())
         if said.row is not None:
-            _made(said, group, kind)
+            _made(said, group)
             return
         _floats("weights", said.weights, (len(group),))
 
 
-def _made(said: Aggregate, group: Group, kind: Kind) -> None:
-    """Raise GuardError unless the part may return a row, and returned one that fits the table."""
+def _made(said: Aggregate, group: Group) -> None:
+    """Raise GuardError unless the part returned a row that fits the table."""
     size = group.view.context.layout.size
-    if kind != "again":
-        raise GuardError(f"row: the part says kind = '{kind}': a rule that returns a row must say 'again'")
     if said.weights is not None or said.old:
         raise GuardError("row: given together with weights or old: must be one or the other")
     if not (isinstance(said.row, Tensor) and said.row.shape == (size,) and said.row.dtype == torch.float32):
@@ -284,20 +280,11 @@ def _check_decision(method: str, decision: Any, view: View, fills: frozenset[str
     kind, look = LOOKS[method]
     if not isinstance(decision, kind):
         raise GuardError(f"{type(decision).__name__}: must be {kind.__name__} and the next state")
-    with _within(type(decision).__name__):
+    with guarded(f"{type(decision).__name__}:", GuardError):
         _metrics(getattr(decision, "metrics", {}))
         if not isinstance(getattr(decision, "found", ()), tuple):
             raise GuardError("found: must be a tuple")
         look(decision, view, fills)
-
-
-@contextmanager
-def _within(name: str) -> Iterator[None]:
-    """Begin the message of a GuardError in this block with ``name``."""
-    try:
-        yield
-    except GuardError as wrong:
-        raise GuardError(f"{name}: {wrong}") from None
 
 
 def _here(name: str, clients: Ints, view: View) -> None:
@@ -309,7 +296,7 @@ def _here(name: str, clients: Ints, view: View) -> None:
 
 def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
     """Raise GuardError unless all who are chosen are present, their rows exist, and nobody starts twice at one row."""
-    clients = _ints("clients", choice.clients, None)
+    clients = _shaped("clients", choice.clients, None, "iu")
     _here("clients", clients, view)
     start = view.home[clients] if choice.start is None else choice.start
     for name, rows in (("start", start), ("target", start if choice.target is None else choice.target)):
@@ -323,7 +310,7 @@ def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
 def _seats(seats: Seats, view: View, fills: frozenset[str]) -> None:
     """Raise GuardError unless the arrays of the seats fit each other and the table, and pulls have strengths."""
     S, K = len(seats), view.table.size
-    clients = _ints("client", seats.client, (S,))
+    clients = _shaped("client", seats.client, (S,), "iu")
     _here("client", clients, view)
     check_rows("start", seats.start, (S,), K)
     check_rows("target", seats.target, (S,), K)
@@ -362,15 +349,12 @@ def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
 def _values(values: Values, view: View, fills: frozenset[str]) -> None:
     """Raise GuardError unless every array has a row per accepted update. NaN may stand for no value."""
     S = len(view.trained)
-    for name in ("per_seat", "standard_errors", "exact"):
-        array = getattr(values, name)
-        if array is not None:
-            _shaped(name, array, (S,), "f")
+    shapes = dict.fromkeys(("interactions", "interaction_errors"), (S, S))
+    for name in ("per_seat", "standard_errors", "exact", *shapes):
+        if (array := getattr(values, name)) is not None:
+            _shaped(name, array, shapes.get(name, (S,)), "f")
     if values.without_block is not None and (values.without_block.ndim != 2 or len(values.without_block) != S):
         raise GuardError(f"without_block: has shape {values.without_block.shape}: must be [{S}, blocks]")
-    for name in ("interactions", "interaction_errors"):
-        if getattr(values, name) is not None:
-            _shaped(name, getattr(values, name), (S, S), "f")
     for budget, less in values.beside.items():
         _shaped(f"beside: {budget}", less, (2, S), "f")
 
@@ -424,13 +408,6 @@ def _all(name: str, items: Any, kind: type) -> Sequence[Any]:
     return items
 
 
-def _ints(name: str, array: Any, shape: tuple[int, ...] | None) -> Ints:
-    """Return an array of whole numbers of this shape. Raises GuardError."""
-    _shaped(name, array, shape, "iu")
-    found: Ints = array
-    return found
-
-
 def _floats(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
     """Return an array of this shape as float64, all of it finite. Raises GuardError."""
     _shaped(name, np.asarray(array) if shape == () else array, shape, "fiub")
@@ -440,8 +417,8 @@ def _floats(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
     return found
 
 
-def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) -> None:
-    """Raise GuardError unless it is an array of this shape and kind.
+def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) -> Any:
+    """Return an array of this shape and kind. Raises GuardError if it is something else.
 
     Args:
         name: what to call it in the error.
@@ -456,6 +433,7 @@ def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) ->
     fits = array.ndim == 1 if shape is None else array.shape == shape
     if not fits or array.dtype.kind not in kinds:
         raise GuardError(f"{name}: is {array.dtype} of shape {list(array.shape)}: must be {form}, {wanted}")
+    return array
 
 
 def _some(ids: Ints) -> str:

@@ -25,9 +25,7 @@ from hanse.core.calling import States, call, check_aggregate, decide, guarded, m
 from hanse.core.part import (
     Aggregate,
     Aggregated,
-    AggregatePart,
     Group,
-    Kind,
     Mechanism,
     State,
     View,
@@ -138,20 +136,27 @@ def _aggregates(
     if aggregate is None or not groups:
         return [], {}, None, {}
     state = states[mechanism.standing(mechanism.weigh)[0]]
-    kind: Kind = getattr(mechanism.weigh, "kind", AggregatePart.kind)  # a part need not inherit
+    value = mechanism.value
+    accepted = in_slots(getattr(value, "accepts", frozenset()), ["value"])
     found: list[Replace] = []
     made: dict[int, Made] = {}
     aggregates: dict[int, Aggregate] = {}
     for group in groups:
         aggregate_of_group: Aggregate = call("weigh", aggregate, view, group, state)
         with guarded(f"{name_of('weigh', aggregate, view)}: its aggregate returned"):
-            check_aggregate(aggregate_of_group, group, kind)
+            check_aggregate(aggregate_of_group, group)
+        if value is not None and (lost := aggregate_of_group.beyond_weights - accepted):
+            raise PartError(
+                f"{name_of('weigh', aggregate, view)}: {type(value).__name__} in mechanism.value cannot value "
+                f"what its aggregate returned: must accept {set(lost)}"
+            )
         aggregates[group.row] = aggregate_of_group
         if aggregate_of_group.row is not None:
             made[group.row] = Made(aggregate_of_group.row, group.at)
         elif aggregate_of_group.weights is not None:
             found.append(_row(view, group.row, group.at, aggregate_of_group.weights, aggregate_of_group.old))
-    again = {group.row: partial(_again, aggregate, group, state) for group in groups} if kind == "again" else {}
+    reapplied = [group for group in groups if aggregates[group.row].beyond_weights]
+    again = {group.row: partial(_again, aggregate, group, state) for group in reapplied}
     return found, made, Aggregated(aggregates, again), _means(list(aggregates.values()))
 
 

@@ -40,7 +40,7 @@ from hanse.core.book import Book
 from hanse.core.entry import Transaction
 from hanse.core.judge import Judge
 from hanse.core.payload import Payload
-from hanse.core.port import Answered, Request, Result, Roster
+from hanse.core.port import Answer, Answered, Request, Roster
 from hanse.core.recipe import Recipe
 from hanse.core.table import Add, Block, Floats, Ints, Layout, Mix, Replace, Seats, Table, Updates, mix
 from hanse.core.telling import Joining, Telling, Terms
@@ -49,7 +49,6 @@ from hanse.games.jackknife import jackknife_errors
 GROUPS = "the rows of groups"  # filled by a part whose ``weigh`` says itself what becomes of them
 State = Mapping[str, Any]  # tensors, numpy arrays, numbers and strings only: it is checkpointed
 Stage = Literal["open", "train", "close", "end"]
-Kind = Literal["average", "affine", "again"]  # of an aggregate
 Named = frozenset[str] | Mapping[str, frozenset[str]]  # names, or names by the slot that they concern
 T = TypeVar("T")
 
@@ -222,8 +221,11 @@ class Along:
 class Aggregate:
     """A group's new server row: a weighted sum of its updates and the old row, or any other row.
 
-    Give ``weights`` and optionally ``old``. If the rule's kind is "again" (see :class:`AggregatePart`), you can give
-    ``row`` instead of both.
+    Give ``weights`` and optionally ``old``, or ``row`` instead of both.
+
+    Value parts need the models that coalitions of the group's clients would have made. With ``weights``, these are
+    means with the same weights. With ``row`` or ``reapply``, they are what the rule makes of the coalition's updates
+    alone, with the part's state from before the round; then only a value part that ``accepts`` it can value them.
 
     Attributes:
         weights: ``[m]``, the weight of each update.
@@ -234,6 +236,7 @@ class Aggregate:
             not kept.
         along: goes with ``row``: the part of the row's step that follows the updates. The rest of the step, such as
             momentum, belongs to no update. None: nothing of the step does.
+        reapply: goes with ``weights``: whether a coalition's model is what the rule makes of its updates alone.
     """
 
     weights: Floats | None = None
@@ -242,6 +245,14 @@ class Aggregate:
     row: Tensor | None = None
     keeps: Mapping[str, Tensor] = field(default_factory=dict)
     along: Along | None = None
+    reapply: bool = False
+
+    @property
+    def beyond_weights(self) -> frozenset[str]:
+        """What a value part must accept to value this aggregate: nothing, "along" or "reapply"."""
+        if self.row is None and not self.reapply:
+            return frozenset()
+        return frozenset({"reapply" if self.along is None else "along"})
 
 
 @dataclass(frozen=True)
@@ -253,7 +264,7 @@ class Aggregated:
     Attributes:
         said: the aggregate of each whole group.
         again: a function that applies the rule once more, only to some of the group's members, at given
-            positions ``[n]``. Only rules of the kind "again" have it.
+            positions ``[n]``. Rows of plain weights do not have it.
     """
 
     said: Mapping[int, Aggregate]
@@ -469,13 +480,14 @@ class View:
         table: the models before the round, ``[K, P]``.
         home: ``[N]`` int64, the row that each client starts from.
         judge: the server's held-out data, which scores models.
-        answers: the replies so far, by client and name of the question.
+        answers: the answers so far, by client and name of the question.
         authorised: the most that each client agreed to pay this round, in the smallest unit.
         refusals: ``(client, reason)`` for everything refused so far.
         choice: SELECT's decision, once it is made; ``values``, ``settlement`` and ``deployment`` are the later
             decisions.
         seats: TRAIN's decision.
         updates: the accepted updates; read them as :attr:`trained`.
+        uncounted: sound updates that do not count because fewer than ``federation.min_replies`` came. None: all count.
         mix: the proposed next table; read it as :attr:`mixed`.
         found: values that parts passed on, by type. Read them with :meth:`get`.
         book: the balances at this moment.
@@ -525,12 +537,13 @@ class View:
     table: Table
     home: Ints
     judge: Judge
-    answers: Mapping[tuple[int, str], Result] = field(default_factory=dict)
+    answers: Mapping[tuple[int, str], Answer] = field(default_factory=dict)
     authorised: Mapping[int, int] = field(default_factory=dict)
     refusals: tuple[tuple[int, str], ...] = ()
     choice: Choice | None = None
     seats: Seats | None = None
     updates: Updates | None = None
+    uncounted: Updates | None = None
     mix: Mix | None = None
     values: Values | None = None
     settlement: Settlement | None = None
@@ -674,11 +687,12 @@ class Part(Protocol):
             words`` prints (:mod:`hanse.mechanisms.fits`). Some concern training and clients. A part needs "penalty" if
             its seats have pulls or tilts, which a client's own training loop must add to the loss. It needs "sgd" if it
             relies on SGD's number of steps or on ``train.lr``, and "scores" if it asks clients what models are worth.
-        gives: the needs of others that the part meets.
-        accepts: what the part can take beyond the usual: "again" (aggregates that are functions of a group's rows),
-            "parted" (aggregates whose :attr:`Aggregate.along` is known), "late" (updates of earlier rounds), "sums" (a
-            server that sees only sums over groups).
-        reads: the blocks of rows that the part's seats or its mix read.
+            It needs "rows NAME" if it reads rows of a block that the train part must lay out, and "new rows NAME" if a
+            part must fill them anew in each round.
+        gives: the needs of others that the part meets. (A value part gives "values" without saying so.)
+        accepts: what the part can take beyond the usual. Of a value part: "reapply" (rules that are applied again to
+            each coalition) and "along" (rows whose :attr:`Aggregate.along` is known). Of any part: "late" (updates of
+            earlier rounds), "sums" (a server that sees only sums over groups).
         fills: the blocks whose rows the part's ``weigh`` returns.
 
     Examples:
@@ -695,7 +709,6 @@ class Part(Protocol):
     needs: ClassVar[Named] = frozenset()
     gives: ClassVar[Named] = frozenset()
     accepts: ClassVar[Named] = frozenset()
-    reads: ClassVar[Named] = frozenset()
     fills: ClassVar[Named] = frozenset()
 
     def init(self, context: Context) -> State:
@@ -798,20 +811,7 @@ class TrainPart(Part, Protocol):
 
 
 class AggregatePart(Part, Protocol):
-    """Fills the weigh slot: turns the updates of one group into the server row that they train.
-
-    For the kinds "average" and "affine", a coalition's model uses the whole group's weights. A rule of the kind "again"
-    is applied anew to the coalition's updates.
-
-    Attributes:
-        kind: which rows the rule can make. "average": weights of at least 0 that sum to 1, and none for the old row.
-            "affine": any weights on the updates and the old row. "again": a function of the group's rows, the old row
-            and the state before the round, which may return a row.
-        parted: whether each ``row`` that the part returns comes with ``along``.
-    """
-
-    kind: ClassVar[Kind] = "affine"
-    parted: ClassVar[bool] = False
+    """Fills the weigh slot: turns the updates of one group into the server row that they train."""
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights, or a row. Must be a pure function of the group and the state before the round."""
@@ -830,7 +830,7 @@ class WeighPart(Part, Protocol):
 
 
 class ValuePart(Part, Protocol):
-    """Values each update. A part that ``accepts`` "again" can value aggregates of any kind."""
+    """Values each update. A part that ``accepts`` "reapply" and "along" can value any :class:`Aggregate`."""
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return one value per seat, and the next state. Not called in a round without updates."""

@@ -265,7 +265,8 @@ class Mask:
     train: Train | None = None
 
 
-Task = Train | Score | Nearest | Gradient | Confusion | Ask | Test | CommitSize | AuditSize | Mask
+Question = Score | Nearest | Gradient | Confusion | Ask | Test | CommitSize | AuditSize | Mask
+Task = Train | Question
 
 
 @dataclass(frozen=True)
@@ -440,7 +441,8 @@ class Masked:
     words: Annotated[Tensor, Shaped(1, (torch.int64,))]
 
 
-Result = Trained | Scored | Counted | Derived | Confused | Answered | Tested | SizeCommitted | SizeAudited | Masked
+Answer = Scored | Counted | Derived | Confused | Answered | Tested | SizeCommitted | SizeAudited | Masked
+Result = Trained | Answer
 AnyResult = Annotated[
     Annotated[Trained, Tag("Trained")]
     | Annotated[Scored, Tag("Scored")]

@@ -3,15 +3,14 @@
 Most callers need two names. A :class:`DataSpec` says what to load and how to split it (it is the ``[data]`` table of an
 experiment). :func:`build` does both and returns a :class:`FederatedData`. The steps inside can be called on their own:
 :func:`load` reads a named source into a :class:`Dataset`, and :func:`split` turns it into a :class:`Partition`. Data of
-your own become a :class:`Dataset` through :func:`from_frame`, :func:`from_arrays`, :func:`from_torch` or
-:func:`from_hugging_face`.
+your own become a :class:`Dataset` through :func:`as_dataset`.
 """
 
 from hanse.data.build import build, split
 from hanse.data.choices import PARTITIONS
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, Share
-from hanse.data.own import from_arrays, from_frame, from_hugging_face, from_torch
+from hanse.data.own import as_dataset
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
 from hanse.data.sources import SOURCES, load
@@ -26,11 +25,8 @@ __all__ = [
     "Partition",
     "Samples",
     "Share",
+    "as_dataset",
     "build",
-    "from_arrays",
-    "from_frame",
-    "from_hugging_face",
-    "from_torch",
     "load",
     "parse_spec",
     "split",

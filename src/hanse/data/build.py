@@ -41,7 +41,7 @@ from hanse.data.choices import (
     Split,
 )
 from hanse.data.dataset import Dataset
-from hanse.data.federated import FederatedData, SplitData, unfinite
+from hanse.data.federated import FederatedData, SplitData, gaps_of
 from hanse.data.fingerprint import of_samples, of_text
 from hanse.data.kinds import LISTED
 from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
@@ -184,7 +184,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         if len(dataset.input_shape) != 3:
             raise UserError(f"data.augment = '{spec.augment}': source '{chosen.name}' has no images; leave augment out")
         data = replace(data, augment=Augment(spec.augment, dataset.black))
-    if (line := unfinite(data, dataset.test)) is not None:
+    if (line := gaps_of(data, dataset.test)) is not None:
         raise UserError(f"data.source: '{chosen.name}': {line}")
     own = (*_of_own_clients(dataset, spec, partition), *_of_scales(dataset, spec))
     return replace(data, warnings=(*data.warnings, *own))

@@ -161,6 +161,11 @@ def read_emnist(path: Path, split: str) -> Arrays:
     return out | {key: np.ascontiguousarray(out[key].transpose(0, 2, 1)) for key in ("x_train", "x_test")}
 
 
+def _read_emnist_archive(folder: Path, split: str) -> Arrays:
+    """Return the arrays of an EMNIST split from the zip in a folder (:func:`read_emnist`)."""
+    return read_emnist(folder / ARCHIVE, split)
+
+
 def read_idx_files(path: Path, files: Mapping[str, str]) -> Arrays:
     """Return the arrays of gzipped IDX files in a folder or a zip.
 
@@ -265,7 +270,7 @@ REMOTES: Mapping[str, Remote] = {
         f"emnist_{split}": Remote(
             bases=("https://biometrics.nist.gov/cs_links/EMNIST/",),
             files={ARCHIVE: "58c8d27c78d21e728a6bc7b3cc06412e"},
-            read=lambda folder, split=split: read_emnist(folder / ARCHIVE, split),  # type: ignore[misc]
+            read=partial(_read_emnist_archive, split=split),
             folder="emnist",
         )
         for split in ("byclass", "balanced", "letters")

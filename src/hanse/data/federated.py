@@ -22,7 +22,7 @@ from hanse.base.errors import UserError
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.partitions import Partition
-from hanse.data.samples import Inputs, Samples, first_gap
+from hanse.data.samples import Inputs, Samples, unfinite
 from hanse.data.shares import borrowed, client_shares, server_cut, taken
 
 Share = Literal["train", "validation", "test"]
@@ -277,46 +277,21 @@ def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:
     return tuple(name if named.count(name) == 1 else f"{name} {named[:k].count(name)}" for k, name in enumerate(named))
 
 
-def unfinite(data: SplitData, test: Samples) -> str | None:
-    """Return a message if any used sample has a number that is not finite, or None.
+def gaps_of(data: SplitData, test: Samples) -> str | None:
+    """Return a line if any used sample has a number that is not finite, or None.
 
     Args:
         data: the split data. Samples that no client has are ignored.
         test: the source's test samples.
-
-    Returns:
-        A line with the row, the column, the number and the client to which the sample belongs.
     """
-    for what in ("x", "y"):
-        values = getattr(data.train, what)
-        if first_gap(values) is not None:
-            # only what clients hold matters: a partition may leave samples out
-            own = torch.sort(data.order).values
-            gap = first_gap(values.index_select(0, own))
-            if gap is not None:
-                (place, *rest), value = gap
-                row = int(own[place])
-                return _gap("train", row, rest, what, value, data.inputs) + f", held by {_holder(data, row)}"
-        gap = first_gap(getattr(test, what))
-        if gap is not None:
-            return _gap("test", gap[0][0], gap[0][1:], what, gap[1], data.inputs)
-    return None
-
-
-def _gap(share: str, row: int, rest: Sequence[int], what: str, value: str, inputs: Inputs) -> str:
-    """Return the line about a number that is not finite: in which row and column of which share it stands."""
-    column = f", column {rest[0]}" if len(rest) == 1 else f", position {list(rest)}" if rest else ""
-    if inputs and what == "x":
-        column = f", {inputs.place(rest[0])}"
-    kind = "features" if what == "x" else "targets"
-    return f"{kind} must be finite numbers: row {row}{column} of the {share} samples is {value}"
-
-
-def _holder(data: SplitData, row: int) -> str:
-    """Return what to call the client that holds a row of the train set."""
-    place = int(torch.nonzero(data.order == row)[0, 0])
-    client = int(np.searchsorted(data.bounds[:, -1], place, side="right"))
-    return data.called(client)
+    if unfinite(data.train) is not None:
+        owner = np.full(len(data.train), None, object)
+        for client, (first, *_, last) in enumerate(data.bounds.tolist()):
+            owner[data.order[first:last].numpy()] = data.names[client] if data.names else str(client)
+        if line := unfinite(data.train, owner):
+            return f"train: {line}"
+    line = unfinite(test)
+    return None if line is None else f"test: {line}"
 
 
 def _unheld_classes(data: FederatedData) -> list[str]:

@@ -23,6 +23,7 @@ from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.partitions import SizeLaw, client_sizes
 from hanse.data.samples import Samples
+from hanse.data.shares import share_ends
 
 _TURNS = 4
 
@@ -304,9 +305,7 @@ def _counts(
         client_test: the part of a client's samples that is its test share.
         client_validation: the part that is its validation share.
     """
-    test = np.floor(sizes * client_test).astype(np.int64)
-    validation = np.floor(sizes * client_validation).astype(np.int64)
-    counts = np.stack([sizes - test - validation, validation, test], axis=1)
+    counts = np.diff(share_ends(sizes, client_test, client_validation), axis=1, prepend=0)
     shares = np.stack(mixes, axis=1)
     return np.stack(
         [

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
@@ -53,31 +53,7 @@ def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:
     Raises:
         UserError: the file is not found and cannot be fetched, or has no roles.
     """
-    path, text = _read_text(folders, download)
-    roles = parse_roles(text)
-    number = {c: i for i, c in enumerate(sorted(set(text)))}
-    parts: dict[str, list[NDArray[np.int64]]] = {"train": [], "test": []}
-    owners: dict[str, list[NDArray[np.int64]]] = {"train": [], "test": []}
-    names = _lasting(roles, path)
-    for client, name in enumerate(names):
-        pairs = windows(np.array([number[c] for c in roles[name]], dtype=np.int64))
-        first = len(pairs) - int(len(pairs) * TEXT_TEST_SHARE)
-        for share, cut in (("train", pairs[:first]), ("test", pairs[first:])):
-            parts[share].append(cut)
-            owners[share].append(np.full(len(cut), client, dtype=np.int64))
-    train, test = (torch.from_numpy(np.concatenate(parts[share])) for share in ("train", "test"))
-    return Dataset(
-        "shakespeare",
-        Samples(train[:, 0].contiguous(), train[:, 1].contiguous()),
-        Samples(test[:, 0].contiguous(), test[:, 1].contiguous()),
-        len(number),
-        (WINDOW,),
-        note=_text_note(text, path),
-        client_of=np.concatenate(owners["train"]),
-        test_client_of=np.concatenate(owners["test"]),
-        client_names=tuple(names),
-        ordered=True,
-    )
+    return _of_roles("shakespeare", folders, download, lambda codes: tuple(windows(codes).transpose(1, 0, 2)))
 
 
 LEAF_LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -95,32 +71,68 @@ def shakespeare_next(folders: Sequence[Path], download: bool) -> Dataset:
     Raises:
         UserError: as :func:`shakespeare`.
     """
-    path, text = _read_text(folders, download)
-    roles, number = parse_roles(text), {c: i for i, c in enumerate(LEAF_LETTERS)}
-    names = _lasting(roles, path)
-    windows_of: dict[str, list[tuple[Tensor, Tensor, int]]] = {"train": [], "test": []}
-    for client, name in enumerate(names):
-        codes = torch.tensor([number.get(c, number[" "]) for c in roles[name]])
-        x, y = codes[:-1].unfold(0, WINDOW, 1), codes[WINDOW:]
-        first = len(y) - int(len(y) * TEXT_TEST_SHARE)
-        windows_of["train"].append((x[:first], y[:first], client))
-        windows_of["test"].append((x[first:], y[first:], client))
-    train, test = (
-        Samples(torch.cat([x for x, _, _ in p]), torch.cat([y for _, y, _ in p])) for p in windows_of.values()
-    )
-    owners = [np.concatenate([np.full(len(y), c, dtype=np.int64) for _, y, c in p]) for p in windows_of.values()]
-    return Dataset(
+    return _of_roles(
         "shakespeare_next",
-        train,
-        test,
-        len(LEAF_LETTERS),
-        (WINDOW,),
-        note=_text_note(text, path),
-        client_of=owners[0],
-        test_client_of=owners[1],
-        client_names=tuple(names),
-        ordered=True,
+        folders,
+        download,
+        lambda codes: (sliding_window_view(codes[:-1], WINDOW), codes[WINDOW:]),
+        LEAF_LETTERS,
     )
+
+
+def _of_roles(
+    name: str,
+    folders: Sequence[Path],
+    download: bool,
+    cut: Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], ...]],
+    letters: str = "",
+) -> Dataset:
+    """Return the data set of the plays' roles, each a client whose last windows are for testing.
+
+    Args:
+        name: the source's name.
+        folders: the folders to search.
+        download: whether the text may be downloaded.
+        cut: returns windows and targets of a role's characters, in order.
+        letters: the classes; other characters become spaces. Empty: the text's own characters, in order.
+    """
+    path, text = _read_text(folders, download)
+    roles, number = parse_roles(text), {c: i for i, c in enumerate(letters or sorted(set(text)))}
+    names = _lasting(roles, path)
+    parts: dict[str, _Parts] = {"train": [], "test": []}
+    for client, role in enumerate(names):
+        x, y = cut(np.array([number.get(c, number.get(" ", 0)) for c in roles[role]], dtype=np.int64))
+        first = len(y) - int(len(y) * TEXT_TEST_SHARE)
+        parts["train"].append((x[:first], y[:first], client))
+        parts["test"].append((x[first:], y[first:], client))
+    return _of_clients(name, parts, len(number), (WINDOW,), names, note=_text_note(text, path), ordered=True)
+
+
+_Parts = list[tuple[NDArray[Any], NDArray[np.int64], int]]
+
+
+def _of_clients(
+    name: str, parts: Mapping[str, _Parts], classes: int, shape: tuple[int, ...], names: Sequence[str], **more: Any
+) -> Dataset:
+    """Return a data set of clients' samples.
+
+    Args:
+        name: the source's name.
+        parts: inputs, labels and client of each part, under "train" and "test".
+        classes: the number of classes.
+        shape: the shape of an input.
+        names: the clients' names.
+        more: other fields of the data set.
+    """
+    (train, owners), (test, test_owners) = (_joined(parts[share]) for share in ("train", "test"))
+    more |= {"client_of": owners, "test_client_of": test_owners, "client_names": tuple(names)}
+    return Dataset(name, train, test, classes, shape, **more)
+
+
+def _joined(parts: _Parts) -> tuple[Samples, NDArray[np.int64]]:
+    """Return all parts' samples, one after another, and the client of each."""
+    x, y = (torch.from_numpy(np.concatenate([part[k] for part in parts])) for k in (0, 1))
+    return Samples(x, y), np.concatenate([np.full(len(own), client, dtype=np.int64) for _, own, client in parts])
 
 
 def parse_roles(text: str) -> dict[str, str]:
@@ -226,29 +238,16 @@ def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
     """Return the data set of LEAF's files; writers without train samples are left out."""
     users = {share: dict(user for path in found for user in _read_leaf(path)) for share, found in files.items()}
     names = sorted(users["train"])
-    samples: dict[str, Samples] = {}
-    owners: dict[str, NDArray[np.int64]] = {}
+    parts: dict[str, _Parts] = {}
     for share, found in users.items():
-        mine = [(k, *found[name]) for k, name in enumerate(names) if name in found and len(found[name][1])]
-        if not mine:
+        parts[share] = [(*found[name], k) for k, name in enumerate(names) if name in found and len(found[name][1])]
+        if not parts[share]:
             raise UserError(f"source 'femnist': {files[share][0].parent}: no samples of writers with train samples")
-        x = np.concatenate([x for _, x, _ in mine]).reshape(-1, 1, LEAF_SIDE, LEAF_SIDE)
-        samples[share] = Samples(torch.from_numpy(x), torch.from_numpy(np.concatenate([y for _, _, y in mine])))
-        owners[share] = np.concatenate([np.full(len(y), k, dtype=np.int64) for k, _, y in mine])
-    return Dataset(
-        "femnist",
-        samples["train"],
-        samples["test"],
-        LEAF_CLASSES,
-        (1, LEAF_SIDE, LEAF_SIDE),
-        client_of=owners["train"],
-        test_client_of=owners["test"],
-        client_names=tuple(names),
-    )
+    return _of_clients("femnist", parts, LEAF_CLASSES, (1, LEAF_SIDE, LEAF_SIDE), names)
 
 
 def _read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDArray[np.int64]]]]:
-    """Yield ``user, (x float32 [n, 784], y int64 [n])`` of one of LEAF's json files.
+    """Yield ``user, (x float32 [n, 1, 28, 28], y int64 [n])`` of one of LEAF's json files.
 
     Raises:
         UserError: names the file and what is wrong with it.
@@ -263,7 +262,7 @@ def _read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDA
                 raise ValueError(
                     f"user {name}: x {x.shape}, y {y.shape}; {LEAF_SIDE * LEAF_SIDE} pixels and a label are needed"
                 )
-            yield name, (x, y)
+            yield name, (x.reshape(-1, 1, LEAF_SIDE, LEAF_SIDE), y)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is not a file of LEAF's FEMNIST: {error!r}") from error
 

@@ -1,8 +1,7 @@
 """The user's own data, in many forms.
 
-:func:`from_frame` reads a pandas DataFrame, :func:`from_arrays` numpy arrays or tensors, :func:`from_torch` a PyTorch
-data set and :func:`from_hugging_face` a Hugging Face data set. Each returns a :class:`hanse.data.dataset.Dataset`.
-:func:`as_dataset` takes any of these forms, or a dictionary with one of them for each client. ``hanse.run(...,
+:func:`as_dataset` takes a pandas DataFrame, numpy arrays or tensors, a PyTorch data set, a Hugging Face data set, or a
+dictionary with one of them for each client, and returns a :class:`hanse.data.dataset.Dataset`. ``hanse.run(...,
 data=...)`` uses it.
 
 A table has a column to predict. If it holds data of several clients, it also has a column with the client of each row.
@@ -32,9 +31,9 @@ from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.doubts import of_clients, of_inputs, of_names, of_targets
 from hanse.data.frames import Features, Rows, is_frame, names_of, of_frame, target_column
 from hanse.data.hugging_face import is_hugging_face, of_hugging_face
-from hanse.data.kinds import ALIKE, LISTED, Column, alike, rows_of
+from hanse.data.kinds import ALIKE, LISTED, Column, alike
 from hanse.data.preparing import Prepare, Statistics
-from hanse.data.samples import Samples, array_of, as_tensors, first_gap
+from hanse.data.samples import Samples, array_of, as_tensors, unfinite
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y) or (x, y, clients), a torch.utils.data.Dataset, a Hugging "
@@ -43,170 +42,13 @@ FORMS = (
 
 
 @gated("data")
-def from_frame(
-    frame: Any,
-    target: Column,
-    client: Column | None = None,
-    features: Features | None = None,
-    *,
-    test: float | Any = 0.2,
-    min_samples: int = 10,
-    seed: int = 0,
-    name: str = "frame",
-    prepare: Any = None,
-    statistics: Statistics = "own",
-) -> Dataset:
-    """Return the data set of a pandas DataFrame, one sample for each row.
-
-    Args:
-        frame: a pandas DataFrame, one sample per row.
-        target: the column to be predicted. A column of floats is a regression target. Anything else (integers, strings,
-            booleans) holds classes, which are numbered in sorted order.
-        client: the column with the client of each row. Clients are numbered in sorted order. None: ``[data] partition``
-            distributes the rows.
-        features: the columns of features. For a model with several inputs, a list of columns for each input by name.
-            None: all other columns.
-        test: another frame with the same columns, or a number from 0 to below 1: the share of each client's rows that
-            becomes the test set, with the same share of each class.
-        min_samples: the fewest rows that a client may have.
-        seed: the seed that determines which rows are held out for testing.
-        name: what the data are called in messages and records.
-        prepare: how the columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
-            dates. The alternative is a scikit-learn transformer such as a ``ColumnTransformer``, which is fitted
-            without the test set. None: the columns are numbers already.
-        statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
-
-    Raises:
-        UserError: a column does not exist, holds no numbers or has gaps, or a client has too few rows. There is one
-            line for each mistake.
-    """
-    how = _prepare(prepare, statistics)
-    given = of_frame(frame, target, client, features, name, how)
-    tested = test if isinstance(test, int | float) else of_frame(test, target, client, features, f"{name}, test", how)
-    return _dataset(given, tested, min_samples, seed, name)
-
-
-@gated("data")
-def from_arrays(
-    x: Any,
-    y: Any,
-    clients: Any = None,
-    *,
-    test: float | Any = 0.2,
-    min_samples: int = 10,
-    seed: int = 0,
-    name: str = "arrays",
-) -> Dataset:
-    """Return the data set of arrays.
-
-    Args:
-        x: the inputs ``[n, ...]``, numpy or tensors; for a model with several inputs, a dictionary of them by name.
-            Floats are features, integers are tokens (for an embedding).
-        y: the targets ``[n]``, or ``[n, d]`` for regression. Floats are regression targets, and anything else are
-            classes.
-        clients: the client of each sample, ``[n]``, as names or numbers. None: ``[data] partition`` distributes the
-            samples.
-        test: the share of each client's samples that becomes the test set, from 0 to below 1, or ``(x, y)`` or
-            ``(x, y, clients)``.
-        min_samples: the fewest samples that a client may have, if ``clients`` is given.
-        seed: the seed that determines which samples are held out for testing.
-        name: what the data are called in messages and records.
-
-    Raises:
-        UserError: lengths differ, numbers are not finite, or a client has too few samples.
-
-    Examples:
-        >>> import numpy as np
-        >>> from hanse.data import from_arrays
-        >>> x = np.arange(40.0).reshape(20, 2)  # 20 samples of two features
-        >>> y = ["ill", "well"] * 10
-        >>> data = from_arrays(x, y, clients=["Bremen"] * 10 + ["Visby"] * 10)
-        >>> data.client_names, data.num_classes
-        (('Bremen', 'Visby'), 2)
-        >>> len(data.train), len(data.test)  # a fifth of each client's samples is held out
-        (16, 4)
-    """
-    tested = test if isinstance(test, int | float) else _of_arrays(test, f"{name}, test")
-    return _dataset(_of_arrays((x, y, clients), name), tested, min_samples, seed, name)
-
-
-@gated("data")
-def from_torch(
-    dataset: Any,
-    target: Column | None = None,
-    *,
-    test: float | Any = 0.2,
-    min_samples: int = 10,
-    seed: int = 0,
-    name: str = "torch",
-) -> Dataset:
-    """Return the data set of one ``torch.utils.data.Dataset``, or of several, one for each client.
-
-    Each item is a pair ``(x, y)``, where x may be a dictionary of tensors by name, or one dictionary with ``target``
-    among its keys. All items are read at once.
-
-    Args:
-        dataset: the data set, or a dictionary of data sets by the clients' names.
-        target: the key of the targets, for items that are dictionaries.
-        test: the share of each client's samples that becomes the test set, or another such data set.
-        min_samples: the fewest samples that a client may have.
-        seed: the seed that determines which samples are held out for testing.
-        name: what the data are called in messages and records.
-
-    Raises:
-        UserError: malformed items, or the errors of :func:`from_arrays`.
-    """
-    tested = test if isinstance(test, int | float) else _any(test, target, None, None, f"{name}, test")
-    return _dataset(_any(dataset, target, None, None, name), tested, min_samples, seed, name)
-
-
-@gated("data")
-def from_hugging_face(
-    dataset: Any,
-    target: Column,
-    client: Column | None = None,
-    features: Features | None = None,
-    *,
-    test: float | Any = 0.2,
-    min_samples: int = 10,
-    seed: int = 0,
-    name: str = "hugging_face",
-) -> Dataset:
-    """Return the data set of a Hugging Face ``datasets.Dataset``, or of a ``DatasetDict`` with "train" and "test".
-
-    Columns of numbers are features as in :func:`from_frame`. A column of lists or images is an input by itself: images
-    become ``[channels, height, width]`` in 0 to 1. Several such columns become separate inputs with the columns' names.
-
-    Args:
-        dataset: the data set, or its splits. The split "test" is the test set unless ``test`` itself is a data set.
-        target: the column to be predicted.
-        client: the column with the client of each row, or None.
-        features: as in :func:`from_frame`.
-        test: a share of each client's rows, or another data set with the same columns.
-        min_samples: the fewest rows that a client may have.
-        seed: the seed that determines which rows are held out for testing.
-        name: what the data are called in messages and records.
-
-    Raises:
-        UserError: there is no split "train", or an error of :func:`from_frame`.
-    """
-    if isinstance(dataset, Mapping):
-        if "train" not in dataset:
-            raise UserError(f"data: {name}: has the splits {', '.join(dataset)}; 'train' is needed")
-        test = dataset.get("test", test) if isinstance(test, int | float) else test
-        dataset = dataset["train"]
-    tested = test if isinstance(test, int | float) else of_hugging_face(test, target, client, features, f"{name}, test")
-    return _dataset(of_hugging_face(dataset, target, client, features, name), tested, min_samples, seed, name)
-
-
-@gated("data")
 def as_dataset(
     given: Any,
-    *,
     target: Column | None = None,
     client: Column | None = None,
     features: Features | None = None,
-    test: float = 0.2,
+    *,
+    test: float | Any = 0.2,
     min_samples: int = 10,
     seed: int = 0,
     name: str = "",
@@ -215,22 +57,49 @@ def as_dataset(
 ) -> Dataset:
     """Return a data set made from data in any of this module's forms.
 
+    * A pandas DataFrame has one sample per row. A column of floats is a regression target. Anything else (integers,
+      strings, booleans) holds classes, which are numbered in sorted order.
+    * Arrays ``(x, y)`` or ``(x, y, clients)`` are inputs ``[n, ...]``, numpy or tensors (a dictionary of them by name
+      for a model with several inputs), targets ``[n]`` or ``[n, d]``, and the client of each sample, as names or
+      numbers. Inputs that are floats are features; integers are tokens (for an embedding).
+    * Items of a ``torch.utils.data.Dataset`` are pairs ``(x, y)``, where x may be a dictionary of tensors by name, or
+      one dictionary with ``target`` among its keys. All items are read at once.
+    * A Hugging Face ``Dataset``, or a ``DatasetDict`` with "train" and "test". Columns of numbers are features. A
+      column of lists or images is an input by itself: images become ``[channels, height, width]`` in 0 to 1.
+    * A dictionary has one of these for each client, by the clients' names.
+
     Args:
-        given: a :class:`hanse.data.dataset.Dataset`, which is returned unchanged, or data to convert: a pandas
-            DataFrame, arrays ``(x, y)`` or ``(x, y, clients)``, a ``torch.utils.data.Dataset``, a Hugging Face data
-            set, or a dictionary with one of these for each client.
-        target: as in :func:`from_frame`; needed for tables.
-        client: as in :func:`from_frame`, for tables only.
-        features: as in :func:`from_frame`, for tables only.
-        test: the share of each client's samples that becomes the test set.
+        given: a :class:`hanse.data.dataset.Dataset`, which is returned unchanged, or data to convert.
+        target: the column or key to be predicted; needed for tables.
+        client: the column with the client of each row, for tables only. Clients are numbered in sorted order. None:
+            ``[data] partition`` distributes the rows.
+        features: the columns of features, for tables only. For a model with several inputs, a list of columns for each
+            input by name. None: all other columns.
+        test: other data of the same form, or a number from 0 to below 1: the share of each client's samples that
+            becomes the test set, with the same share of each class.
         min_samples: the fewest samples that a client may have.
         seed: the seed that determines which samples are held out for testing.
-        name: the name of the data. Empty: the name of their type.
-        prepare: as in :func:`from_frame`, for pandas tables only.
-        statistics: as in :func:`from_frame`.
+        name: the name of the data in messages and records. Empty: the name of their type.
+        prepare: how the columns of a pandas table become numbers. "auto" fills gaps, scales numbers, and makes columns
+            of words and dates. The alternative is a scikit-learn transformer such as a ``ColumnTransformer``, which is
+            fitted without the test set. None: the columns are numbers already.
+        statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
 
     Raises:
-        UserError: an unknown form, or column names for data that are not a table.
+        UserError: an unknown form, column names for data that are not a table, a column that does not exist, holds no
+            numbers or has gaps, lengths that differ, or a client with too few samples. There is one line for each
+            mistake.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hanse.data import as_dataset
+        >>> x = np.arange(40.0).reshape(20, 2)  # 20 samples of two features
+        >>> y = ["ill", "well"] * 10
+        >>> data = as_dataset((x, y, ["Bremen"] * 10 + ["Visby"] * 10))
+        >>> data.client_names, data.num_classes
+        (('Bremen', 'Visby'), 2)
+        >>> len(data.train), len(data.test)  # a fifth of each client's samples is held out
+        (16, 4)
     """
     called = name or type(given).__name__
     if isinstance(given, Dataset):
@@ -247,11 +116,15 @@ def as_dataset(
             f"data.source.prepare: is for pandas tables; the data are a {type(given).__name__}: give one table with a "
             "column of clients, or a dictionary of tables by the names of their owners"
         )
-    if is_hugging_face(given):
-        more: dict[str, Any] = {"test": test, "min_samples": min_samples, "seed": seed, "name": called}
-        return from_hugging_face(given, _needed(target, called), client, features, **more)
+    if is_hugging_face(given) and isinstance(given, Mapping):
+        if "train" not in given:
+            raise UserError(f"data: {called}: has the splits {', '.join(given)}; 'train' is needed")
+        test = given.get("test", test) if isinstance(test, int | float) else test
+        given = given["train"]
     how = _prepare(prepare, statistics)
-    return _dataset(_any(given, target, client, features, called, how), test, min_samples, seed, called)
+    rows = _any(given, target, client, features, called, how)
+    tested = test if isinstance(test, int | float) else _any(test, target, client, features, f"{called}, test", how)
+    return _dataset(rows, tested, min_samples, seed, called)
 
 
 def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, int | None]:
@@ -661,7 +534,8 @@ def _samples(rows: Rows, where: str, classes: int | None) -> Samples:
     if rows.owner is not None and len(rows.owner) != len(y):
         raise UserError(f"{where}: {len(y)} samples and the clients of {len(rows.owner)}; one for each is needed")
     samples = as_tensors(Samples(x, y), where, classes=classes is not None)
-    _refuse_gaps(samples, rows.owner, where)
+    if line := unfinite(samples, rows.owner):
+        raise UserError(f"{where}: {line}")
     return samples
 
 
@@ -697,20 +571,6 @@ def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: in
     ]
     if few:
         raise UserError(*lines, *[f"{where}: and {len(few) - LISTED} more like that"] * (len(few) > LISTED))
-
-
-def _refuse_gaps(samples: Samples, owner: NDArray[Any] | None, where: str) -> None:
-    """Raise UserError if a feature or target is not finite: in which column, in how many rows, and whose they are."""
-    for values, what in ((samples.x, "features"), (samples.y, "targets")):
-        if first_gap(values) is None:
-            continue
-        wrong = ~torch.isfinite(values).reshape(len(values), -1)
-        rows = torch.nonzero(wrong.any(1))[:, 0].numpy()
-        column = int(torch.nonzero(wrong[rows[0]])[0, 0])
-        place = f" (column {column})" if what == "features" and values.ndim == 2 else ""
-        place = f" ({samples.inputs.place(column)})" if what == "features" and samples.inputs else place
-        remedy = "drop these rows" if what == "targets" else "fill them, or drop these rows"
-        raise UserError(f"{where}: {what}{place}: no finite number in {rows_of(rows, owner)}; {remedy}")
 
 
 def _held_out(

@@ -336,21 +336,24 @@ def niid(
     """
     classes = _num_classes(labels, num_classes)
     _check_room(len(labels), clients, min_samples)
-    parts, best = _spread_classes(labels, classes, clients, alpha, min_samples, stream(seed, "partition", start=3))
-    if parts is None:
-        raise UserError(
-            f"partition = 'niid': in {_NIID_DRAWS} draws with alpha = {alpha:g} over {clients} clients the "
-            "smallest client had "
-            f"{best} samples at best; min_samples = {min_samples} is not met: raise alpha, or lower clients or "
-            "min_samples"
-        )
-    return parts
+    return _spread_classes(
+        labels, classes, clients, alpha, min_samples, stream(seed, "partition", start=3),
+        (f"partition = 'niid': in {_NIID_DRAWS} draws with alpha = {alpha:g} over {clients} clients the smallest "
+         "client", "alpha, or lower clients or min_samples"),
+    )  # fmt: skip
 
 
 def _spread_classes(
-    labels: NDArray[np.int64], classes: int, receivers: int, alpha: float, min_samples: int, draw: np.random.Generator
-) -> tuple[list[NDArray[np.int64]] | None, int]:
-    """Spread every class over the receivers in shares ~ Dirichlet(alpha), redrawn until each has ``min_samples``.
+    labels: NDArray[np.int64],
+    classes: int,
+    receivers: int,
+    alpha: float,
+    min_samples: int,
+    draw: np.random.Generator,
+    told: tuple[str, str],
+    least: int | None = None,
+) -> list[NDArray[np.int64]]:
+    """Spread every class over the receivers in shares ~ Dirichlet(alpha), redrawn until each has enough samples.
 
     The receivers are clients, or clusters of them.
 
@@ -358,12 +361,16 @@ def _spread_classes(
         labels: the class of each sample, ``[n]``.
         receivers: how many share the samples.
         alpha: the concentration, above 0.
-        min_samples: the least that each must get.
+        min_samples: the option, for the message.
         draw: all draws come from it, one attempt after another.
+        told: for the message: whose samples were too few, and what to raise.
+        least: the least that each must get. None: ``min_samples``.
 
     Returns:
-        The sorted positions of each receiver, or None if 500 draws were not enough; and the size of the smallest
-        receiver in the best draw, for a message.
+        The sorted positions of each receiver.
+
+    Raises:
+        UserError: 500 draws were not enough.
     """
     by_class = [np.flatnonzero(labels == c) for c in range(classes)]
     best = -1
@@ -371,12 +378,12 @@ def _spread_classes(
         counts = _spread([len(s) for s in by_class], receivers, alpha, draw)
         smallest = int(counts.sum(axis=0).min())
         best = max(best, smallest)
-        if smallest >= min_samples:
+        if smallest >= (min_samples if least is None else least):
             parts = [
                 np.split(draw.permutation(s), np.cumsum(row)[:-1]) for s, row in zip(by_class, counts, strict=True)
             ]
-            return [np.sort(np.concatenate([p[k] for p in parts])) for k in range(receivers)], best
-    return None, best
+            return [np.sort(np.concatenate([p[k] for p in parts])) for k in range(receivers)]
+    raise UserError(f"{told[0]} had {best} samples at best; min_samples = {min_samples} is not met: raise {told[1]}")
 
 
 def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Generator) -> NDArray[np.int64]:
@@ -605,10 +612,9 @@ def natural(
         )
     owners = natural_owners(ids, clients, seed=seed, choose=choose, per_owner=per_owner)
     # stable, so an owner's samples keep their order
-    order = np.argsort(ids, kind="stable")
-    starts = np.searchsorted(ids[order], owners, side="left")
-    ends = np.searchsorted(ids[order], owners, side="right")
-    spans = [order[a:b] for a, b in zip(starts, ends, strict=True)]
+    by_owner = np.argsort(ids, kind="stable")
+    starts, ends = (np.searchsorted(ids[by_owner], owners, side=side) for side in ("left", "right"))
+    spans = [by_owner[a:b] for a, b in zip(starts, ends, strict=True)]
     if per_owner == 1:
         return spans
     parts: Indices = []
@@ -618,18 +624,16 @@ def natural(
         if per_owner_alpha is not None:
             draw = stream(seed, "per-owner", client=owner)
             classes = _num_classes(labels.astype(np.int64), num_classes)
-            own, best = _spread_classes(
-                labels[span].astype(np.int64), classes, per_owner, per_owner_alpha, min_samples, draw
+            told = (
+                f"per_owner_alpha = {per_owner_alpha:g}: the smallest part of natural client {owner}",
+                "per_owner_alpha",
             )
-            if own is None:
-                raise UserError(
-                    f"per_owner_alpha = {per_owner_alpha:g}: the smallest part of natural client {owner} had {best} "
-                    f"samples at best; min_samples = {min_samples} is not met: raise per_owner_alpha"
-                )
-            parts.extend(span[part] for part in own)
+            own = labels[span].astype(np.int64)
+            dealt = _spread_classes(own, classes, per_owner, per_owner_alpha, min_samples, draw, told)
+            parts.extend(span[part] for part in dealt)
             continue
-        dealt = span if ordered else stream(seed, "per-owner", client=owner).permutation(span)
-        parts.extend(np.sort(part) for part in np.array_split(dealt, per_owner))
+        order = span if ordered else stream(seed, "per-owner", client=owner).permutation(span)
+        parts.extend(np.sort(part) for part in np.array_split(order, per_owner))
     return parts
 
 
@@ -721,30 +725,15 @@ def cluster(
     members = np.bincount(groups)
     parts: Indices = []
     draw = stream(seed, "partition", start=8)
-    outer, best = _spread_classes(labels, classes, clusters, alpha_between, min_samples * int(members.max()), draw)
-    if outer is None:
-        raise _short(f"alpha_between = {alpha_between:g}: the smallest of {clusters} clusters", best, min_samples)
-    for g, own in enumerate(outer):
-        inner, best = _spread_classes(
-            labels[own],
-            classes,
-            int(members[g]),
-            alpha_within,
-            min_samples,
-            stream(seed, "partition", start=9, client=g),
-        )
-        if inner is None:
-            raise _short(f"alpha_within = {alpha_within:g}: the smallest client of cluster {g}", best, min_samples)
+    raised = "the alphas, or lower clients, clusters or min_samples"
+    told = f"partition = 'cluster' with alpha_between = {alpha_between:g}: the smallest of {clusters} clusters", raised
+    least = min_samples * int(members.max())
+    for g, own in enumerate(_spread_classes(labels, classes, clusters, alpha_between, min_samples, draw, told, least)):
+        draw = stream(seed, "partition", start=9, client=g)
+        told = f"partition = 'cluster' with alpha_within = {alpha_within:g}: the smallest client of cluster {g}", raised
+        inner = _spread_classes(labels[own], classes, int(members[g]), alpha_within, min_samples, draw, told)
         parts.extend(own[part] for part in inner)
     return parts, groups
-
-
-def _short(what: str, best: int, min_samples: int) -> UserError:
-    """Return the error for draws that left somebody with too few samples."""
-    return UserError(
-        f"partition = 'cluster' with {what} had {best} samples at best; min_samples = {min_samples} is not met: raise "
-        "the alphas, or lower clients, clusters or min_samples"
-    )
 
 
 def skew(

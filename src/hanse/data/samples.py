@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError
@@ -301,20 +302,25 @@ def _plain(given: Tensor, what: str) -> Tensor:
     return given.detach() if given.requires_grad else given
 
 
-def first_gap(values: Tensor) -> tuple[tuple[int, ...], str] | None:
-    """Return the position and value of the first number that is not finite.
+def unfinite(samples: Samples, owner: NDArray[Any] | None = None) -> str | None:
+    """Return in which rows a feature or a target is no finite number, as part of a message; None if there is none.
 
     Args:
-        values: any tensor ``[n, ...]``; whole numbers are always finite.
-
-    Returns:
-        The position (one index per axis) and the number as text, such as ``((3, 0), "nan")``, or None if all are
-        finite.
+        samples: the samples.
+        owner: ``[n]``, the name of each row's client. Rows whose client is None do not count.
     """
-    if not values.is_floating_point() or bool(torch.isfinite(values.sum())):
+    for values, what in ((samples.x, "features"), (samples.y, "targets")):
         # a sum keeps NaN and infinity, and taking it is ten times cheaper than looking at every number
-        return None
-    places = torch.nonzero(~torch.isfinite(values))
-    # the sum may overflow although every term is finite, so there may be nothing to report
-    at = tuple(places[0].tolist()) if len(places) else None
-    return None if at is None else (at, str(float(values[at])))
+        if not values.is_floating_point() or bool(torch.isfinite(values.sum())):
+            continue
+        wrong = ~torch.isfinite(values).reshape(len(values), -1)
+        rows = torch.nonzero(wrong.any(1))[:, 0].numpy()
+        rows = rows if owner is None else rows[[owner[row] is not None for row in rows]]
+        if not len(rows):
+            continue
+        column = int(torch.nonzero(wrong[rows[0]])[0, 0])
+        place = f" (column {column})" if what == "features" and values.ndim == 2 else ""
+        place = f" ({samples.inputs.place(column)})" if what == "features" and samples.inputs else place
+        remedy = "drop these rows" if what == "targets" else "fill them, or drop these rows"
+        return f"{what}{place}: no finite number in {rows_of(rows, owner)}; {remedy}"
+    return None

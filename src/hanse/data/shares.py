@@ -103,6 +103,13 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
     return samples.take(torch.from_numpy(index)) if len(index) else None
 
 
+def _classes(tests: Samples, dataset: Dataset, way: str) -> int:
+    """Return how many classes there are. Raises UserError, naming ``client_test_from``, if samples have none."""
+    if dataset.num_classes is None or tests.y.ndim > 1:
+        raise UserError(f"data.client_test_from = '{way}': source '{dataset.name}' has no classes; allowed: 'own'")
+    return dataset.num_classes
+
+
 def class_weights(
     tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], index: Sequence[Tensor]
 ) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...]]:
@@ -125,9 +132,7 @@ def class_weights(
     Raises:
         UserError: the source has no classes, or none of a client's classes is in the tests.
     """
-    classes = dataset.num_classes
-    if classes is None or tests.y.ndim > 1:
-        raise UserError(f"data.client_test_from = 'classes': source '{dataset.name}' has no classes; allowed: 'own'")
+    classes = _classes(tests, dataset, "classes")
     labels, asked = dataset.train.y.numpy(), tests.y.numpy()
     kept, weights = [], []
     for client, (own, places) in enumerate(zip(train, index, strict=True)):
@@ -167,9 +172,7 @@ def _lend_tests(
     Raises:
         UserError: the source has no classes, or a client would get no test sample.
     """
-    classes = dataset.num_classes
-    if classes is None or tests.y.ndim > 1:
-        raise UserError(f"data.client_test_from = 'server': source '{dataset.name}' has no classes; allowed: 'own'")
+    classes = _classes(tests, dataset, "server")
     by_class = [np.flatnonzero(tests.y.numpy() == c) for c in range(classes)]
     stock = np.array([len(index) for index in by_class], dtype=np.int64)
     labels = dataset.train.y.numpy()
@@ -238,10 +241,8 @@ def _equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tu
     Raises:
         UserError: samples have no class, or no class has a sample for each client.
     """
-    if dataset.num_classes is None or test.y.ndim > 1:
-        raise UserError("data.client_test_from = 'equal': needs samples with a class each; allowed: own, server")
     labels, draw = test.y.numpy(), stream(seed, "dealt-tests")
-    order = [draw.permutation(np.flatnonzero(labels == c)) for c in range(dataset.num_classes)]
+    order = [draw.permutation(np.flatnonzero(labels == c)) for c in range(_classes(test, dataset, "equal"))]
     each = [own[: len(own) // clients * clients].reshape(clients, -1) for own in order]
     dealt = np.sort(np.concatenate(each, axis=1), axis=1)
     if dealt.shape[1] == 0:

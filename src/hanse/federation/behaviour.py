@@ -2,7 +2,7 @@
 
 They are for experiments: stragglers, noise, silence, clients that join or leave, free riders, liars and attackers. A
 table ``[behaviour.NAME]`` of an experiment adds one, with its options. NAME is a key of
-:data:`hanse.federation.registry.BEHAVIOURS`, or the import path of your own class. Behaviours act at the port, so they
+:data:`BEHAVIOURS`, or the import path of your own class. Behaviours act at the port, so they
 are the same in every engine. Each behaviour is a frozen dataclass that draws from keyed streams. Who is affected
 therefore does not depend on the order of work.
 """
@@ -10,7 +10,7 @@ therefore does not depend on the order of work.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.streams import places, stream
+from hanse.base.wings import Names
 from hanse.core.port import Answered, Reply, Request, Result, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.telling import Conduct
@@ -200,6 +201,17 @@ def with_updates(
     return replace(reply, results=tuple(changed))
 
 
+def updates(request: Request, reply: Reply) -> Iterator[tuple[Train, Trained]]:
+    """Yield each update of a reply, but those of private rows, with the task that it answers."""
+    tasks = {t.seat: t for t in request.tasks if isinstance(t, Train) and not t.private}
+    yield from ((tasks[r.seat], r) for r in reply.results if isinstance(r, Trained) and r.seat in tasks)
+
+
+def with_training(request: Request, change: Callable[[Train], Train]) -> Request:
+    """Return the request with each training task replaced by ``change(task)``."""
+    return replace(request, tasks=tuple(change(t) if isinstance(t, Train) else t for t in request.tasks))
+
+
 @dataclass(frozen=True)
 class OfSome(Behaviour):
     """The base of behaviours that affect some clients, named by their ids.
@@ -240,8 +252,7 @@ class Straggler(Behaviour):
         most = me.recipe.steps if me.recipe.steps is not None else me.recipe.epochs
         key = round if self.redraw == "round" else -1
         work = int(stream(me.seed, "straggler", round=key, client=me.id).integers(1, most + 1))
-        tasks = tuple(replace(t, work=work) if isinstance(t, Train) else t for t in request.tasks)
-        return replace(request, tasks=tasks)
+        return with_training(request, lambda task: replace(task, work=work))
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return which clients do less than they are asked to."""
@@ -564,11 +575,12 @@ class Attacker(OfSome):
 def from_centres(request: Request) -> Request:
     """Return the request with each training task started from the centre to which it is pulled, if there is one."""
 
-    def moved(task: Any) -> Any:
-        pulled = isinstance(task, Train) and task.centre is not None and task.mu != 0 and not task.private
-        return replace(task, start=task.centre) if pulled else task
+    def moved(task: Train) -> Train:
+        if task.centre is None or task.mu == 0 or task.private:
+            return task
+        return replace(task, start=task.centre)
 
-    return replace(request, tasks=tuple(moved(task) for task in request.tasks))
+    return with_training(request, moved)
 
 
 @dataclass(frozen=True)
@@ -651,3 +663,21 @@ class Liar(OfSome):
         for name, value in self.says.items():
             found[name] = value
         return found
+
+
+BEHAVIOURS: Mapping[str, type[Behaviour]] = Names(
+    {
+        "straggler": Straggler,
+        "noisy": Noisy,
+        "dropout": DropOut,
+        "speed": Speed,
+        "free_rider": FreeRider,
+        "attacker": Attacker,
+        "liar": Liar,
+        "joiner": Joiner,
+        "leaver": Leaver,
+        "drift": Drift,
+    },
+    "behaviours",
+)
+"""All behaviours by their names in ``[behaviour.NAME]`` of an experiment."""

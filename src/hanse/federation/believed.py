@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from hanse.core import port
 from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
+from hanse.federation.wrapped import Wrapped
 
 MOST_EPSILON = 1e6
 EPSILON, BUDGET, DELTA, NOISE, WITHIN = "epsilon", "budget", "delta", "noise", "within"
@@ -24,7 +25,7 @@ TOO_LONG = "its update is longer than its clip and the noise that it says allow"
 
 
 @dataclass(frozen=True)
-class Believed:
+class Believed(Wrapped):
     """Updates as the server believes them: with at least the noise that the run demands, and not longer than it allows.
 
     A client may declare less noise than it adds, or choose a clip so small that it adds next to none. Rules that weigh
@@ -36,7 +37,6 @@ class Believed:
     What a client claims about its account is kept if such an account is possible. Other numbers are left out.
 
     Attributes:
-        inner: the federation that is asked.
         rule: the run's terms, such as :class:`hanse.wings.private.privacy.Privacy`, of which ``of``, ``level`` and
             ``longest`` are called. None: the run has none, and only participants' own accounts add noise.
         recipe: how clients train.
@@ -45,26 +45,19 @@ class Believed:
         weighed: whether the weights of updates fall with their noise.
     """
 
-    inner: port.Federation
     rule: Any
     recipe: Recipe
     size: int
     half: bool = False
     weighed: bool = False
 
-    def present(self, round: int) -> port.Roster:
-        """Return the clients that are present."""
-        return self.inner.present(round)
-
-    def exchange(
-        self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
+    def heard(
+        self, round: int, asked: Mapping[int, port.Request], replies: Sequence[port.Reply], deadline_s: float | None
     ) -> Sequence[port.Reply]:
         """Return the replies. An update that is too long for the noise that it declares is refused."""
-        asked = {request.client: request for request in requests}
-        replies = self.inner.exchange(round, requests, deadline_s, closing)
-        return [self._heard(round, asked[r.client], r) if r.client in asked else r for r in replies]
+        return [self._believed(round, asked[r.client], r) if r.client in asked else r for r in replies]
 
-    def _heard(self, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
+    def _believed(self, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
         """Return one reply as it is believed."""
         if reply.refused is not None or refusal(request, reply, self.size) is not None:
             return reply  # the exchange's own check refuses it

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,18 +38,7 @@ LINE = 200
 HEADER = 1 << 18
 
 _REPLY = Declared[port.Reply](port.Reply)
-Question = (
-    port.Score
-    | port.Nearest
-    | port.Gradient
-    | port.Confusion
-    | port.Ask
-    | port.Test
-    | port.CommitSize
-    | port.AuditSize
-    | port.Mask
-)
-_KIND: Mapping[type[Question], type[port.Result]] = {
+_KIND: Mapping[type[port.Question], type[port.Answer]] = {
     port.Score: port.Scored,
     port.Nearest: port.Counted,
     port.Gradient: port.Derived,
@@ -63,22 +51,9 @@ _KIND: Mapping[type[Question], type[port.Result]] = {
 }
 
 
-@dataclass(frozen=True)
-class Heard:
-    """The outcome of an exchange.
-
-    Attributes:
-        replies: the sound replies by client, ascending.
-        refusals: (client, reason) of refused replies, and of clients that were asked and did not reply.
-    """
-
-    replies: Mapping[int, port.Reply]
-    refusals: Sequence[tuple[int, str]]
-
-
 def heard(
     round: int, requests: Sequence[port.Request], replies: Sequence[port.Reply], size: int, roster: port.Roster
-) -> Heard:
+) -> tuple[dict[int, port.Reply], list[tuple[int, str]]]:
     """Return the sound replies of an exchange, and why the others are refused.
 
     Refusals are logged with the client's name and key.
@@ -89,6 +64,10 @@ def heard(
         replies: what came back; if a client replies twice, the first sound reply counts.
         size: P, the columns of a model.
         roster: the present clients, for their names.
+
+    Returns:
+        Two results: the sound replies by client, ascending; and ``(client, reason)`` of refused replies, and of clients
+        that were asked and did not reply.
     """
     asked = {r.client: r for r in requests}
     sound: dict[int, port.Reply] = {}
@@ -112,7 +91,7 @@ def heard(
     for client, reason in refusals:
         who = f"{one_line(info[client].name)}, key {info[client].key}" if client in info else "not in the round"
         log.info("round %d: client %d (%s): %s%s", round, client, who, "" if client in waited else "refused: ", reason)
-    return Heard(sound, refusals)
+    return sound, refusals
 
 
 def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
@@ -208,7 +187,7 @@ def _asked(task: port.Train) -> Mapping[str, Like]:
     return {} if task.payload is None else declaration(task.payload).extras
 
 
-def _answer(task: Question, result: port.Result) -> str | None:
+def _answer(task: port.Question, result: port.Result) -> str | None:
     """Return what is wrong with the answer to a question: its kind, its name, its shapes; None if it is sound."""
     if isinstance(result, port.Trained) or not isinstance(result, _KIND[type(task)]) or result.name != task.name:
         return f"no answer to '{task.name}'"

@@ -31,9 +31,6 @@ from hanse.federation.policy import Loyal, answer
 from hanse.learning.client_payloads import half_of, unsound
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows, batch_plan, smallest_batch
 
-_Key = tuple[int, int | str]  # a client, and the number of a seat or the name of a question
-
-
 # what wings answer: by the name of a task's class, answer(federation, client, task), which may raise NoAnswerError
 ANSWERS: Mapping[str, Any] = Names({}, "answers")
 
@@ -102,8 +99,10 @@ class LocalFederation:
         heard = [(self._wrap_request(me, round, r), me) for r, me in taken]
         answering = [(r, me) for r, me in heard if r is not None]
         asked = [r for r, _ in answering]
-        ready = {**self._train(round, asked), **self._score(round, asked)}
-        truly = [self._reply(round, request, ready) for request in asked]
+        # in the order of the requests: each takes its own
+        updates = iter(self.train(round, [(r.client, t) for r in asked for t in r.tasks if isinstance(t, port.Train)]))
+        scores = iter(self._score(round, [(r.client, one) for r in asked for t in r.tasks if (one := _scores_of(t))]))
+        truly = [self._reply(round, request, updates, scores) for request in asked]
         told = {r.client: (r, reply) for r, reply in zip(asked, truly, strict=True)} if self.behaviours else {}
         for behaviour in self.behaviours:
             _call(behaviour, "overhears", NoneType, round, told)
@@ -141,15 +140,35 @@ class LocalFederation:
             raise ValueError(f"client {me.id} takes {seconds} seconds: must be a number from 0 on")
         return replace(reply, arrival=port.Arrival(seconds=seconds))
 
-    def _reply(self, round: int, request: port.Request, ready: Mapping[_Key, port.Result | str]) -> port.Reply:
-        """Return a client's reply to its request, or its refusal if it cannot answer all of it."""
+    def _reply(
+        self,
+        round: int,
+        request: port.Request,
+        updates: Iterator[port.Trained | str],
+        scores: Iterator[port.Scored],
+    ) -> port.Reply:
+        """Return a client's reply to its request, or its refusal if it cannot answer all of it.
+
+        The next updates and scores are those of this request.
+        """
         down = self._traffic.down(round, request)
+        trained = [next(updates) for task in request.tasks if isinstance(task, port.Train)]
+        scored = iter([next(scores) for task in request.tasks if _scores_of(task)])
+        for why in trained:
+            if isinstance(why, str):
+                return port.Reply(request.client, refused=why, bytes_down=down)
+        sound, results = (one for one in trained if isinstance(one, port.Trained)), list[port.Result]()
         try:
-            results = tuple(self._result(round, request.client, t, ready) for t in request.tasks)
+            for task in request.tasks:
+                if isinstance(task, port.Train):
+                    results.append(next(sound))
+                else:
+                    known = next(scored) if _scores_of(task) else None
+                    results.append(self._answer(round, request.client, task, known))
         except NoAnswerError as reason:
             return port.Reply(request.client, refused=str(reason), bytes_down=down)
         most = self._authorise(round, request)
-        return port.Reply(request.client, results, None, most, down, self._traffic.up(request, results))
+        return port.Reply(request.client, tuple(results), None, most, down, self._traffic.up(request, results))
 
     def _authorise(self, round: int, request: port.Request) -> int | None:
         """Return the most that a client agrees to pay, in units, in a round in which it trains; None for no limit."""
@@ -173,14 +192,18 @@ class LocalFederation:
                 taken = _call(behaviour, "on_request", port.Request | None, me, round, taken)
         return taken
 
-    def _train(self, round: int, requests: Sequence[port.Request]) -> dict[_Key, port.Result | str]:
-        """Train every requested seat, and return its update, or why there is none."""
-        asked = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, port.Train)]
-        asked.sort(key=lambda one: one[1].seat)  # so that the engine's rows are the round's table without a copy
-        unable = self._unable(asked)
-        seats = [(client, task) for client, task in asked if (client, task.seat) not in unable]
+    def train(self, round: int, tasks: Sequence[tuple[int, port.Train]]) -> list[port.Trained | str]:
+        """Train seats, each with its client, and return their updates in this order, or why there is none."""
+        unable = self._unable(tasks)
+        able = [k for k, why in enumerate(unable) if why is None]
+        able.sort(key=lambda k: tasks[k][1].seat)  # so that the engine's rows are the round's table without a copy
+        done = dict(zip(able, self._fitted(round, [tasks[k] for k in able]), strict=True))
+        return [done[k] if why is None else why for k, why in enumerate(unable)]
+
+    def _fitted(self, round: int, seats: Sequence[tuple[int, port.Train]]) -> list[port.Trained | str]:
+        """Return the update of each seat, all of which can be trained, or why a user's own loop made none."""
         if not seats:
-            return unable
+            return []
         pool, index = self.data.pool([client for client, _ in seats])
         for behaviour in self.behaviours:
             index = [
@@ -191,7 +214,7 @@ class LocalFederation:
         if self.recipe.order == "by_class":
             index = [i[torch.argsort(pool.y[i.to(pool.y.device)], stable=True).to(i.device)] for i in index]
         jobs = [self._job(round, c, t, i) for (c, t), i in zip(seats, index, strict=True)]
-        trained = unable
+        trained: list[port.Trained | str] = [""] * len(seats)
         lots = self._lots(round, pool, jobs)
         # what each seat holds: the engine may be given changed copies of it, which do not count as its samples
         own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
@@ -199,9 +222,8 @@ class LocalFederation:
             for lr, equal in self._rates(round, {s: seats[s][1] for s in some}).items():
                 done = self._trained(round, samples, [some[s] for s in equal], lr)
                 for k, s in enumerate(equal):
-                    (client, task), (held, job) = seats[s], own[s]
                     count = float(len(jobs[s].index))
-                    trained[client, task.seat] = self._update(task.seat, done, k, count, held, job)
+                    trained[s] = self._update(seats[s][1].seat, done, k, count, *own[s])
         return trained
 
     def _trained(self, round: int, samples: Samples, jobs: Sequence[SeatJob], lr: float) -> TrainedRows:
@@ -318,45 +340,34 @@ class LocalFederation:
         plan = batch_plan(len(job.index), self.recipe, job.key, job.work, least, job.before)
         return half_of(job.payload.name).reports(job.payload, pool.y[job.index], plan)
 
-    def _unable(self, asked: Sequence[tuple[int, port.Train]]) -> dict[_Key, port.Result | str]:
-        """Return why clients cannot train a seat; a payload that many seats share is checked once."""
+    def _unable(self, asked: Sequence[tuple[int, port.Train]]) -> list[str | None]:
+        """Return why each seat cannot be trained, or None; a payload that many seats share is checked once."""
         payloads = {id(t.payload): t.payload for _, t in asked if t.payload is not None}
         wrong = {key: unsound(payload, self.problem.layout) for key, payload in payloads.items()}
-        # one reason for each (client, seat) that cannot be trained
-        reasons: dict[_Key, port.Result | str] = {}
-        least = smallest_batch(self.problem)
-        for client, task in asked:
-            if (size := int(self.data.sizes[client])) < least:
-                reasons[client, task.seat] = f"has {size} samples to train on; {least} are needed"
-            elif (reason := wrong.get(id(task.payload))) is not None:
-                reasons[client, task.seat] = reason
-        return reasons
+        least, sizes = smallest_batch(self.problem), self.data.sizes
+        return [
+            wrong.get(id(task.payload))
+            if sizes[client] >= least
+            else f"has {int(sizes[client])} samples to train on; {least} are needed"
+            for client, task in asked
+        ]
 
-    def _score(self, round: int, requests: Sequence[port.Request]) -> dict[_Key, port.Result | str]:
-        """Score all models that are asked for, for questions and for policies."""
-        tasks = [(r.client, t) for r in requests for t in r.tasks if isinstance(t, port.Score | port.Ask)]
-        # a policy's question with models is scored like any other; its answer is given below
-        asked = [(c, port.Score(t.name, t.models, t.share, t.limit)) for c, t in tasks if t.models is not None]
+    def _score(self, round: int, asked: Sequence[tuple[int, port.Score]]) -> list[port.Scored]:
+        """Score all models that are asked for, in this order."""
         found = zip(asked, score_shares(asked, self.data, self.engine, self.seed, round), strict=True)
-        return {
-            (client, t.name): port.Scored(
-                t.name, torch.from_numpy(s.loss), torch.from_numpy(s.accuracy), int(s.count.max(initial=0))
-            )
-            for (client, t), s in found
-        }
+        return [
+            port.Scored(t.name, torch.from_numpy(s.loss), torch.from_numpy(s.accuracy), int(s.count.max(initial=0)))
+            for (_, t), s in found
+        ]
 
-    def _result(self, round: int, client: int, task: port.Task, ready: Mapping[_Key, port.Result | str]) -> port.Result:
-        """Return the result of one task; training and scores are already ``ready``."""
-        if isinstance(task, port.Score | port.Train):
-            result = ready[client, task.seat if isinstance(task, port.Train) else task.name]
-            if isinstance(result, str):
-                raise NoAnswerError(result)
-            return result
+    def _answer(self, round: int, client: int, task: port.Question, scored: port.Scored | None) -> port.Answer:
+        """Return the answer to one question; ``scored`` are the scores that it asks for, or that the policy sees."""
+        if isinstance(task, port.Score):
+            assert scored is not None
+            return scored
         if isinstance(task, port.Ask):
             told = dict(task.values)
-            if task.models is not None:
-                scored = ready[client, task.name]
-                assert isinstance(scored, port.Scored)
+            if scored is not None:
                 told["scores"] = {
                     "loss": scored.loss.tolist(),
                     "accuracy": scored.accuracy.tolist(),
@@ -371,7 +382,7 @@ class LocalFederation:
         if isinstance(task, port.CommitSize | port.AuditSize):
             if (name := type(task).__name__) not in ANSWERS:
                 raise NoAnswerError(f"no wing here answers {name}")
-            found: port.Result = ANSWERS[name](self, client, task)
+            found: port.Answer = ANSWERS[name](self, client, task)
             return found
         assert not isinstance(task, port.Test)  # answered apart
         pool, [index] = self.data.pool([client], task.share)
@@ -408,6 +419,13 @@ def server_sets(data: FederatedData) -> dict[str, Samples]:
     """Return the server's samples that a behaviour may let clients train on (``Behaviour.studies``), by name."""
     sets = {"judge": data.server_validation, "public": data.server_test}
     return {name: samples for name, samples in sets.items() if samples is not None and len(samples)}
+
+
+def _scores_of(task: port.Task) -> port.Score | None:
+    """Return the scores that a task asks for, for the server or for a policy. None: it asks for none."""
+    if not isinstance(task, port.Score | port.Ask) or task.models is None:
+        return None
+    return port.Score(task.name, task.models, task.share, task.limit)
 
 
 def _is_test(request: port.Request) -> bool:

@@ -48,7 +48,7 @@ from hanse.core.port import (
 from hanse.core.recipe import Recipe
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
-from hanse.data.samples import Samples, first_gap
+from hanse.data.samples import Samples, unfinite
 from hanse.federation.answers import mixed
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
@@ -129,11 +129,8 @@ class ClientData:
             if samples.inputs != self.train.inputs:
                 other = f"{list(samples.inputs.shapes)}, those of the train samples {list(self.train.inputs.shapes)}"
                 raise UserError(f"load_data: {share}: samples have the inputs {other}")
-            for values, what in ((samples.x, "features"), (samples.y, "targets")):
-                if (gap := first_gap(values)) is not None:
-                    (row, *rest), value = gap
-                    column = f", {samples.inputs.place(rest[0])}" if len(rest) == 1 and what == "features" else ""
-                    raise UserError(f"load_data: {share}: {what} must be finite numbers: row {row}{column} is {value}")
+            if line := unfinite(samples):
+                raise UserError(f"load_data: {share}: {line}")
         if len(self.train) == 0:
             raise UserError("load_data: train: no samples to train on")
         if wrong := profile_faults(self.profile):

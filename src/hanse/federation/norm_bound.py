@@ -17,8 +17,9 @@ from pydantic import Field
 
 from hanse.base.errors import named
 from hanse.base.factories import call
-from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
+from hanse.core.port import Reply, Request, Train, Trained
 from hanse.federation.check import refusal
+from hanse.federation.wrapped import Wrapped
 
 
 @dataclass(frozen=True)
@@ -70,33 +71,25 @@ def build_refusal(given: str | Mapping[str, Any] | None) -> Any:
 
 
 @dataclass(frozen=True)
-class Bounded:
+class Bounded(Wrapped):
     """A federation without the updates that a rule refuses.
 
     The server does not see private rows, so they are not bounded.
 
     Attributes:
-        inner: the federation that is asked.
         bound: the rule, such as :class:`NormBound`, or any object with such a method ``refusals``.
         size: P, the columns of a model.
         width: how many columns are parameters. Norms are taken over these, relative to the row that was sent.
     """
 
-    inner: Federation
     bound: Any
     size: int
     width: int
 
-    def present(self, round: int) -> Roster:
-        """Return the clients that are present."""
-        return self.inner.present(round)
-
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    def heard(
+        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
     ) -> Sequence[Reply]:
         """Return the replies. Those over the bound are replaced by the reason."""
-        replies = self.inner.exchange(round, requests, deadline_s, closing)
-        asked = {r.client: r for r in requests}
         sound = [r for r in replies if r.client in asked and refusal(asked[r.client], r, self.size) is None]
         norms = {r.client: self._norms(asked[r.client], r) for r in sound}
         over = self.bound.refusals({client: mine for client, mine in norms.items() if mine})

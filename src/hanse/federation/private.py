@@ -19,8 +19,9 @@ from torch import Tensor
 
 from hanse.base.files import whole_file
 from hanse.core.history import NEVER
-from hanse.core.port import Closing, Federation, Reply, Request, Roster
+from hanse.core.port import Federation, Request
 from hanse.core.table import Ints
+from hanse.federation.wrapped import Wrapped
 
 
 def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -116,15 +117,13 @@ class PrivateRow:
 
 
 @dataclass(frozen=True)
-class TellsOwners:
+class TellsOwners(Wrapped):
     """A federation whose requests also say which updates of the client's private rows were accepted last.
 
     Attributes:
-        inner: the federation that is asked.
         told: ``(row, round)`` by client, for rows with an accepted update.
     """
 
-    inner: Federation
     told: Mapping[int, tuple[tuple[int, int], ...]]
 
     @staticmethod
@@ -141,13 +140,6 @@ class TellsOwners:
             told[int(owner[row])] = (*told.get(int(owner[row]), ()), (row, int(moved[row])))
         return TellsOwners(inner, told)
 
-    def present(self, round: int) -> Roster:
-        """Return the clients that are present."""
-        return self.inner.present(round)
-
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
-        """Send the requests with the state of the clients' private rows, and return the replies."""
-        told = [replace(r, accepted=self.told.get(r.client, ())) for r in requests]
-        return self.inner.exchange(round, told, deadline_s, closing)
+    def asked(self, requests: Sequence[Request]) -> list[Request]:
+        """Return the requests with the state of the clients' private rows."""
+        return [replace(r, accepted=self.told.get(r.client, ())) for r in requests]

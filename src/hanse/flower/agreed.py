@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,7 +26,6 @@ from hanse.federation.codec import WireError
 from hanse.federation.node import AGREEMENTS, EVIDENCE
 from hanse.flower.agreement import Agreement, Asked, Tally, counted
 from hanse.ledger.note import cosign, fingerprint, load_key, public_of
-from hanse.ledger.record import Head
 from hanse.ledger.witness import KEY, Witness
 from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
@@ -53,7 +52,7 @@ def take(home: Path, note: str, operator: bytes, now: float) -> Agreement:
         raise UserError(f"--agree: is not an agreement: {wrong}") from None
     if found.operator != operator.hex() or not found.signed(lines):
         raise UserError(f"--agree: is not signed by the operator's key that is pinned here, {fingerprint(operator)}")
-    if _day(now) > found.expires:
+    if day_of(now) > found.expires:
         raise UserError(f"--agree: the agreement ended on {found.expires}; ask the operator for another")
     if code_hash() not in found.releases.values():
         accepted = ", ".join(f"{name} ({digest[:16]})" for name, digest in found.releases.items())
@@ -78,7 +77,7 @@ def agree(experiment: Experiment, key: Ed25519PrivateKey, run: str, network: str
         homes: the nodes' folders.
     """
     public, now = public_of(key), time.time()
-    made = Agreement.of(experiment, run=run, network=network, operator=public, day=_day(now))
+    made = Agreement.of(experiment, run=run, network=network, operator=public, day=day_of(now))
     for home in homes:
         take(home, made.note(key), public, now)
     return made
@@ -124,8 +123,12 @@ class Binding:
         return Binding(home, found, lines[-1])
 
     def check(self, asked: Asked) -> None:
-        """Compare a request with the agreement before anything is done for it. Raises WireError if it goes beyond."""
-        self._compared(asked, self._tally())
+        """Raise WireError and keep a request as evidence if it goes beyond the agreement. Nothing is counted."""
+        why = self.agreement.allows(asked, self._tally())
+        if why is None:
+            return
+        keep(self.home, why, self.agreement.hash, self.signature, self.statement)
+        raise WireError(f"beyond the agreement {self.agreement.hash[:16]}: {why}")
 
     def count(self, asked: Asked, tasks: Sequence[Task] = ()) -> None:
         """Compare a request and its questions with the agreement, and write down what it asks.
@@ -137,10 +140,9 @@ class Binding:
         path = self._path()
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            tally = self._tally()
-            self._compared(full, tally)
+            self.check(full)
             lock.seek(0)  # in one write, and never empty: what is left of a longer one stands behind the first line
-            lock.write(tally.after(full, self.agreement).to_json() + "\n")
+            lock.write(json.dumps(asdict(self._tally().after(full, self.agreement))) + "\n")
 
     def _path(self) -> Path:
         return self.home / AGREEMENTS / f"{self.agreement.run}.json"
@@ -154,14 +156,6 @@ class Binding:
         except UnsoundError as wrong:
             raise WireError(f"{path}: is damaged ({wrong}): restore it from a copy") from None
 
-    def _compared(self, asked: Asked, tally: Tally) -> None:
-        """Raise WireError and keep the request as evidence if it goes beyond the agreement."""
-        why = self.agreement.allows(asked, tally)
-        if why is None:
-            return
-        keep(self.home, why, self.agreement.hash, self.signature, self.statement)
-        raise WireError(f"beyond the agreement {self.agreement.hash[:16]}: {why}")
-
 
 def keep(home: Path, why: str, agreement: str, signature: str, statement: str) -> None:
     """Keep a request as evidence: why it was refused, the agreement's hash, and what the operator has signed."""
@@ -171,24 +165,14 @@ def keep(home: Path, why: str, agreement: str, signature: str, statement: str) -
             file.write(json.dumps(said) + "\n")
 
 
-def asked_of(round: int, job: str, head: str, now: float, *, letter: bool) -> Asked:
-    """Return what a request asks, before its questions are read.
-
-    Args:
-        round: the round that it names.
-        job: what it says of the run, as JSON.
-        head: the head of the books that it shows; "" for none.
-        now: seconds since 1970.
-        letter: whether it only brings receipts.
+def agreements(home: Path) -> list[Agreement]:
+    """Return the agreements in a participant's folder, the one signed last at the end. Raises ValueError for a damaged
+    one.
     """
-    return Asked(round, _day(now), json.loads(job), head=Head.read(head) if head else None, letter=letter)
+    files = sorted((home / AGREEMENTS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
+    return [Agreement.read(read_text(path))[0] for path in files]
 
 
-def kept(home: Path) -> Sequence[Path]:
-    """Return the files of the agreements in a participant's folder, the one signed last at the end."""
-    return sorted((home / AGREEMENTS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
-
-
-def _day(now: float) -> str:
+def day_of(now: float) -> str:
     """Return the day (UTC) of a time."""
     return time.strftime("%Y-%m-%d", time.gmtime(now))

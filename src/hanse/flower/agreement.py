@@ -23,7 +23,7 @@ from datetime import date, timedelta
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AfterValidator, Field
@@ -133,10 +133,6 @@ class Tally:
             _added(self.in_all, asked.questions),
         )
 
-    def to_json(self) -> str:
-        """Return the tally as JSON."""
-        return json.dumps(dataclasses.asdict(self))
-
     @staticmethod
     def read(text: str) -> Tally:
         """Return the tally in a text. Raises UnsoundError if there is none in it."""
@@ -153,6 +149,8 @@ class Agreement:
         network: what the operator calls the network.
         operator: the operator's public key, 64 hexadecimal digits.
         expires: the last day (UTC) on which a node answers, as in "2026-11-28".
+        app: SHA-256 of the Flower app that the node may run, with the files of the operator's project. "": none, as in
+            a simulation.
         releases: the accepted releases of hanse: the SHA-256 of their code, by version.
         imported: SHA-256 of the file of everything that the experiment names by import path.
         books: whether the run keeps books, whose heads must then be shown.
@@ -179,6 +177,7 @@ class Agreement:
     network: Word
     operator: Digest
     expires: Annotated[str, AfterValidator(lambda day: date.fromisoformat(day).isoformat())]
+    app: Digest | Literal[""]
     releases: Mapping[Word, Digest]
     imported: Mapping[Name, Digest]
     books: bool
@@ -189,7 +188,7 @@ class Agreement:
     questions: Mapping[Word, Limit]
 
     @staticmethod
-    def of(experiment: Experiment, *, run: str, network: str, operator: bytes, day: str) -> Agreement:
+    def of(experiment: Experiment, *, run: str, network: str, operator: bytes, day: str, app: str = "") -> Agreement:
         """Return the agreement for an experiment: what its parts say that they ask, and a few replays.
 
         Args:
@@ -198,6 +197,7 @@ class Agreement:
             network: what the operator calls the network.
             operator: the operator's public key, 32 bytes.
             day: today (UTC), as in "2026-11-28".
+            app: SHA-256 of the Flower app.
 
         Raises:
             UserError: a part asks questions and does not say how many, or something that is named by import path is not
@@ -211,6 +211,7 @@ class Agreement:
             network,
             operator.hex(),
             (date.fromisoformat(day) + timedelta(DAYS)).isoformat(),
+            app,
             {version("hanse"): code_hash()},
             sources(said),
             experiment.mechanism.built.settle is not None or experiment.sizes.proved or settings.recomputable,
@@ -234,7 +235,7 @@ class Agreement:
 
     def fits(self, other: Agreement) -> bool:
         """Return whether this and another agreement are about the same run, with other numbers or another end."""
-        same = ("experiment", "run", "network", "operator", "imported", "books", "rounds", "checkpoint")
+        same = ("experiment", "run", "network", "operator", "app", "imported", "books", "rounds", "checkpoint")
         alike = all(getattr(self, name) == getattr(other, name) for name in same)
         return alike and set(other.releases.values()) <= set(self.releases.values())
 
@@ -463,6 +464,6 @@ def introduced(agreement: Agreement) -> str:
     return (
         f"agreement {agreement.hash}\n"
         f"network {agreement.network}, run {agreement.run}, until {agreement.expires}, "
-        f"operator {fingerprint(bytes.fromhex(agreement.operator))}\n"
+        f"operator {fingerprint(bytes.fromhex(agreement.operator))}, app {agreement.app}\n"
         f"{agreement.rounds} rounds, {agreement.replays} replays; {asked}"
     )

@@ -3,7 +3,7 @@
 A project's ``client_app.py`` calls :func:`client_app` with a function that loads the participant's data (as
 ``hanse.flower.client_app``).
 
-A node runs whatever app the SuperLink sends it, with the rights of the node's own user. The app acts only on requests
+A node runs the app that the SuperLink sends, with the rights of the node's own user. The app acts only on requests
 that the operator has signed (:mod:`hanse.flower.signing`). It trains, scores and tests through
 :class:`hanse.federation.node.Node`. A client therefore answers on a network as it does in a simulation.
 """
@@ -28,9 +28,9 @@ from hanse.base.errors import UserError, import_path, path_of
 from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
-from hanse.federation.node import Assignment, ClientData, Node, hello, own_terms
-from hanse.flower.agreed import Binding, asked_of, keep, kept
-from hanse.flower.agreement import counted, digest_of
+from hanse.federation.node import AGREEMENTS, Assignment, ClientData, Node, hello, own_terms
+from hanse.flower.agreed import Binding, day_of, keep
+from hanse.flower.agreement import Asked, counted, digest_of
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
 from hanse.flower.node_log import NodeLog, left
@@ -44,6 +44,7 @@ from hanse.ledger.witness import SplitViewError, UnprovenError, Witness, cosigne
 from hanse.runs.config import Experiment
 
 LoadData = Callable[[Context], ClientData]
+Said = dict[str, Any]
 WITNESSES = "HANSE_WITNESSES"  # the environment variable that names the file with the members' witness keys
 
 
@@ -124,7 +125,7 @@ def client_app(
                 raise WireError(why)
             else:
                 bound = replace(bound, statement=signed, signature=values["signature"])
-                reply = respond(request, values, context, bound, pinned, beside, done)
+                reply = respond(request, values, context, bound, beside, done)
         except UnprovenError as lacking:
             # the server has not heard what this node has seen; it asks again with the proof
             beside["saw"] = lacking.count
@@ -146,13 +147,7 @@ def client_app(
         return FlowerMessage(to_records(reply, **beside), reply_to=message)
 
     def respond(
-        request: Message,
-        values: Mapping[str, Any],
-        context: Context,
-        bound: Binding,
-        pinned: bytes,
-        beside: dict[str, Any],
-        done: dict[str, Any],
+        request: Message, values: Mapping[str, Any], context: Context, bound: Binding, beside: Said, done: Said
     ) -> Message:
         """Return the answer to a request or a letter under an agreement. Add the plain values to ``beside``, and what
         was asked to ``done``.
@@ -160,10 +155,11 @@ def client_app(
         if type(values.get("round")) is not int:
             raise WireError("its round is not a whole number")
         round, letter, job = values["round"], values["kind"] == "letter", Assignment.from_json(str(values["job"]))
-        beside["round"] = round
+        beside["round"], pinned = round, bytes.fromhex(bound.agreement.operator)
         beside |= _of_the_books(values, pinned, home, witnesses)
         head = str(values.get("head", ""))
-        asked = asked_of(round, job.to_json(), head, time.time(), letter=letter)
+        shown = Head.read(head) if head else None
+        asked = Asked(round, day_of(time.time()), json.loads(job.to_json()), head=shown, letter=letter)
         bound.check(asked)
         agreed = bound.agreement.imported
         if wrong := [path for path in things if path in agreed and agreed[path] != digest_of(things[path])]:
@@ -180,7 +176,9 @@ def client_app(
         with intra_op(1):
             node = Node(data_of(context), job, home, policy, behaviours, loop, things, trusted, rule)
             if values.get("letter"):
-                node.keep_receipts(str(values["letter"]), pinned, [path.stem for path in kept(home)])
+                node.keep_receipts(
+                    str(values["letter"]), pinned, [path.stem for path in (home / AGREEMENTS).glob("*.txt")]
+                )
             if letter:
                 bound.count(asked)
             return Message("null") if letter else node.answer(round, request, permit)
@@ -225,24 +223,6 @@ def _once(load_data: LoadData) -> LoadData:
     return data_of
 
 
-def _witnessed(head: str, since: int, proof: str, operator: bytes, home: Path) -> str:
-    """Return the cosignature under a head of the books.
-
-    Raises:
-        UnprovenError: it comes without a proof, and one is needed.
-        WireError: it contradicts what this node has seen, or is not the operator's. The log has it, too.
-    """
-    try:
-        return Witness(home).see(head, since, proof, operator, int(time.time()))
-    except UnprovenError:
-        raise
-    except SplitViewError as wrong:
-        logging.getLogger(__name__).error("ALARM: %s", wrong)
-        raise WireError(f"ALARM: {wrong}") from None
-    except ValueError as wrong:
-        raise WireError(f"the head of the books: {wrong}") from None
-
-
 def _of_the_books(
     values: Mapping[str, Any], operator: bytes, home: Path, witnesses: str | Path | None
 ) -> dict[str, Any]:
@@ -250,11 +230,21 @@ def _of_the_books(
     cosigned it, if it waits for more than half of them.
 
     Raises:
-        UnprovenError, WireError: as :func:`_witnessed`.
+        UnprovenError: it comes without a proof, and one is needed.
+        WireError: it contradicts what this node has seen, or is not the operator's. The log has it, too.
     """
     said, head, file = dict[str, Any](), str(values.get("head", "")), witnesses or os.environ.get(WITNESSES)
-    if head:
-        said["cosigned"] = _witnessed(head, int(values["since"]), str(values["proof"]), operator, home)
+    try:
+        if head:
+            proof = int(values["since"]), str(values["proof"])
+            said["cosigned"] = Witness(home).see(head, *proof, operator, int(time.time()))
+    except UnprovenError:
+        raise
+    except SplitViewError as wrong:
+        logging.getLogger(__name__).error("ALARM: %s", wrong)
+        raise WireError(f"ALARM: {wrong}") from None
+    except ValueError as wrong:
+        raise WireError(f"the head of the books: {wrong}") from None
     if not file or not head or values["kind"] != "request":  # whether a head is due, the agreement says
         return said
     keys = read_witnesses(Path(file))

@@ -30,7 +30,7 @@ from hanse.federation.node import KEPT, Assignment
 from hanse.flower.members import Check, Member, Members, Orders, kind, majority
 from hanse.flower.message import LARGEST, Beside, from_records, said_beside, to_records
 from hanse.flower.newcomers import LOG, Newcomers
-from hanse.flower.nodes import key_of, named, pause, pulled, sent, since
+from hanse.flower.nodes import key_of, named, pause, pulled, sent
 from hanse.flower.receipts import Letters
 from hanse.flower.replies import content_of, guarded
 from hanse.flower.witnesses import Shown
@@ -248,7 +248,7 @@ class FlowerFederation:
         room = self.capacity or len(self.members.by_key)
         here = [m for m in fitting if m.key in self.online and m.id < room]
         self._nodes = {m.id: int(self.online[m.key].node_id) for m in here}
-        self._since = {m.id: since(self.online[m.key]) for m in here}
+        self._since = {m.id: str(getattr(self.online[m.key], "last_activated_at", "")) for m in here}
         return here
 
     # ---- the exchange

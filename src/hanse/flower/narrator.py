@@ -1,7 +1,7 @@
 """What the operator reads during a run on a network.
 
-:class:`Narrator` observes the run and logs each round. :func:`speak` makes these log lines begin with ``hanse:`` in the
-server app's output. ``hanse network run`` follows that output and shows only these lines.
+:class:`Narrator` observes the run and logs each round. :func:`speaking` makes these log lines begin with ``hanse:`` in
+the server app's output. ``hanse network run`` follows that output and shows only these lines.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ MARK = "hanse: "  # the beginning of lines that the server app prints for the op
 MOST = 20  # the most clients that an error names
 
 
-def speak() -> None:
+@contextmanager
+def speaking() -> Iterator[None]:
     """Print hanse's log lines, including those on refused replies, to the current standard output.
+
+    A mistake or a failure of the machine that ends the run is logged, a line each ("mistake:", "error:"), and passes.
+    Flower, which logs what a server app raises, says that without a traceback: the lines have told all of it.
 
     Flower replaces the standard output of a server app to catch its log, so this must be called inside the app.
     """
@@ -44,6 +48,20 @@ def speak() -> None:
             log.removeHandler(old)
         log.addHandler(handler)
         log.setLevel(logging.INFO)
+    logging.getLogger("flwr").addFilter(_brief)
+    try:
+        yield
+    except (UserError, MachineError) as wrong:
+        for line in wrong.lines:
+            LOG.error("%s: %s", "mistake" if isinstance(wrong, UserError) else "error", line)
+        raise
+
+
+def _brief(record: logging.LogRecord) -> bool:
+    """Take the traceback out of a log record about something that :func:`speaking` has told. Return True: it stays."""
+    if record.exc_info and isinstance(record.exc_info[1], UserError | MachineError):
+        record.exc_info = None
+    return True
 
 
 @dataclass
@@ -133,17 +151,14 @@ class Narrator:
     def watching(self) -> Iterator[None]:
         """Log an exception that ends the run, with the round and the clients that were asked last, and let it pass.
 
-        The lines begin with "mistake:" if some input is wrong, and with "error:" otherwise.
+        A mistake in the input, and a failure of the machine, say all in their own lines.
         """
         try:
             yield
-        except (UserError, MachineError) as wrong:
-            for line in wrong.lines:
-                LOG.error("%s: %s", "mistake" if isinstance(wrong, UserError) else "error", line)
+        except (UserError, MachineError):
             raise
         except OSError as wrong:
             line = f"{wrong.filename or self.run}: {wrong.strerror}; mend that, then '{going_on(self.run)}'"
-            LOG.error("error: %s", line)
             raise MachineError(line) from wrong
         except Exception as wrong:
             where = "" if self.round is None else f"round {self.round}: "

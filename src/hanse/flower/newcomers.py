@@ -181,6 +181,8 @@ class Newcomers:
                 self._again(one, self.clock())
             elif NOT_OURS in failed:
                 self.refuse(key, "its client app is not hanse's (hanse.flower.client_app makes one): " + failed)
+            elif reply.error.code == ErrorCode.INVALID_FAB:
+                self.refuse(key, "its owner has not agreed to this app ('hanse network join --agree FILE')")
             else:
                 self.refuse(key, f"its node failed: {failed}")
             return

@@ -36,11 +36,6 @@ def key_of(node: Any) -> str:
     return hashlib.sha256(public).hexdigest() if public else f"node-{node.node_id}"
 
 
-def since(node: Any) -> str:
-    """Return when a node last came online, as Flower notes it. It is another time after each restart of the node."""
-    return str(getattr(node, "last_activated_at", "") or "")
-
-
 def named(key: str, node: Any) -> str:
     """Return a node in words: its id, its key, and the name by which the operator registered it, if there is one.
 

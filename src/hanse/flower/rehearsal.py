@@ -36,8 +36,9 @@ from hanse.flower.server import assignments
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
 from hanse.runs.rehearsal import small_experiment
-from hanse.runs.round import LoopState, Played, Setup, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.round import LoopState, Played, first_state, play_round
+from hanse.runs.session import Session
+from hanse.runs.setup import build, policy_of
 
 App = Callable[[Message, Context], Message]
 Meddle = Callable[[int, Message, Message], Message | None]
@@ -149,7 +150,7 @@ class NetworkRehearsal:
     experiment: Experiment
     grid: InProcessGrid
     federation: FlowerFederation
-    setup: Setup
+    setup: Session
     start: LoopState
 
     def played(self) -> Played:
@@ -188,15 +189,14 @@ def rehearse_network(
     """
     experiment = small_experiment(mechanism, **sections)
     experiment = completed(experiment)
-    blueprint = build(experiment)
-    here = blueprint.data
+    here = build(experiment).data
     key = Ed25519PrivateKey.generate()
-    pinned, own = key.public_key().public_bytes_raw(), paths_of(experiment)
+    pinned, own, policy = key.public_key().public_bytes_raw(), paths_of(experiment), policy_of(experiment)
     homes = [Path(folder) / f"node{i}" for i in range(here.num_clients)]
     agreement = agree(experiment, key, "rehearsal", "rehearsal", homes)
     grid = InProcessGrid(
         {
-            100 + i: client_app(partial(_own, here, i), policy=blueprint.policy, folder=home, own=own, operator=pinned)
+            100 + i: client_app(partial(_own, here, i), policy=policy, folder=home, own=own, operator=pinned)
             for i, home in enumerate(homes)
         }
     )
@@ -208,9 +208,8 @@ def rehearse_network(
     sizes = [member.num_samples for member in federation.members.fitting()]
     sets = (here.server_validation, here.server_test)
     known = RemoteData.of(sizes, here.input_shape, here.num_classes, *sets)
-    ready = settle_engine(build(experiment, known), federation=federation)
-    experiment, setup = ready.experiment, ready.setup
-    return NetworkRehearsal(experiment, grid, federation, setup, first_state(setup))
+    setup = build(experiment, known, federation=federation)
+    return NetworkRehearsal(setup.experiment, grid, federation, setup, first_state(setup))
 
 
 def _own(data: FederatedData, client: int, context: Context) -> ClientData:

@@ -34,7 +34,7 @@ from hanse.flower.agreement import Agreement, canonical, sources
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
 from hanse.flower.message import LARGEST
-from hanse.flower.narrator import Narrator, speak
+from hanse.flower.narrator import Narrator, speaking
 from hanse.flower.newcomers import LOG
 from hanse.flower.operator_key import signing_key
 from hanse.flower.parent_process import end_with_parent
@@ -96,15 +96,14 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         """Play the experiment; Flower calls this once a run. Raises RunFailedError if no update was mixed."""
-        speak()
-        loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
-        played = play(
-            grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s, largest=largest,
-            other_data=other_data, agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
-        )  # fmt: skip
-        if played.nothing is not None:  # so Flower, too, says that the run failed
-            LOG.error("error: %s", played.nothing)
-            raise RunFailedError(played.nothing)
+        with speaking():
+            loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
+            played = play(
+                grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s, largest=largest,
+                other_data=other_data, agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
+            )  # fmt: skip
+            if played.nothing is not None:  # so Flower, too, says that the run failed
+                raise RunFailedError(played.nothing)
 
     return app
 
@@ -228,20 +227,12 @@ def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
     Its samples must be like the server's ``own``, and its own training loop, if it has one, must do what the mechanism
     asks of it.
     """
-    alike = _alike(own)
-
-    def check(said: Hello | Member) -> str | None:
-        around = {} if said.loop is None else {"train.loop": LOOP, f"train.loop/{said.loop}": LOOP}
-        return next(iter(clashes(mechanism, around)), None) or alike(said)
-
-    return check
-
-
-def _alike(own: Sequence[Samples]) -> Check:
-    """Return a check that says how a participant's samples differ from the server's own, or None."""
     labels = [None if s.y.is_floating_point() else int(s.y.max()) for s in own if len(s)]
 
     def check(said: Hello | Member) -> str | None:
+        around = {} if said.loop is None else {"train.loop": LOOP, f"train.loop/{said.loop}": LOOP}
+        for clash in clashes(mechanism, around):
+            return clash
         for samples in own:
             if said.text != is_text(samples):
                 return f"its samples are {kind(said)}; the server's own are {'' if is_text(samples) else 'no '}texts"
@@ -295,6 +286,7 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
         if now > end:
             why = [*refused.values(), *([f"{newcomers.pending} have not answered yet"] if newcomers.pending else [])]
             raise UserError(f"members: {here} of {members} nodes came within {patience_s:g} s", *why)
+        here = federation.here() + len(newcomers.said)  # some of those who have come may have been kept out just now
         if here != told:
             LOG.info("%d of %d members are here", here, members)
             told = here

@@ -36,7 +36,8 @@ from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run
 from hanse.runs.refusals import refuse_on_a_network
 from hanse.runs.rundir import PARTICIPANTS, claim, clear
-from hanse.runs.setup import build as build_blueprint
+from hanse.runs.setup import build as build_session
+from hanse.runs.setup import policy_of
 
 PATIENCE_S = 300.0  # seconds that Ray has to bring up the virtual nodes
 
@@ -85,9 +86,9 @@ def _simulated(
     experiment: Experiment, hold: Hold, observers: Sequence[Observer], overwrite: bool, other_data: bool
 ) -> Run:
     """Play the experiment into the run directory that ``hold`` locks."""
-    blueprint = build_blueprint(experiment)
-    sets = (blueprint.data.server_validation, blueprint.data.server_test)
-    clients, finished, failed = blueprint.data.num_clients, list[Run](), list[BaseException]()
+    here = build_session(experiment).data  # refuses what does not fit
+    sets = (here.server_validation, here.server_test)
+    clients, finished, failed = here.num_clients, list[Run](), list[BaseException]()
     server, path = ServerApp(), hold.folder
     key = Ed25519PrivateKey.generate()  # thrown away with the run, as its virtual nodes are
     if overwrite and path.exists():
@@ -147,7 +148,7 @@ def _app(experiment: Experiment, folder: Path, operator: bytes) -> ClientApp:
         mine = ClientData.of(held, i)
         return replace(mine, profile=found[i]) if found else mine
 
-    policy, own, loop = build_blueprint(experiment).policy, paths_of(experiment), experiment.train.loop
+    policy, own, loop = policy_of(experiment), paths_of(experiment), experiment.train.loop
     apps, app = dict[int, ClientApp](), ClientApp()
 
     @app.query("hanse")

@@ -27,9 +27,9 @@ from hanse.data.samples import Samples
 from hanse.learning.coalitions import Coalitions
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.forward import read_convolutions
-from hanse.learning.generators import untouched
 from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
 from hanse.learning.local import Precision, gradients_of, in_channels_last, loss_of
+from hanse.learning.process import untouched
 from hanse.learning.scoring import outcomes_of
 
 

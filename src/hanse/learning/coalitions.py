@@ -26,7 +26,7 @@ from hanse.learning.blocks import sample_blocks
 from hanse.learning.job import Problem
 from hanse.learning.metrics import METRICS, Judged, Metric, build_metric
 from hanse.learning.native.outputs import outputs_of_images
-from hanse.learning.scoring import Chunk, ModelRows, Scorer
+from hanse.learning.scoring import Chunk, KeptOutputs, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
 
 WEIGHED = ("loss", "accuracy", "balanced")
@@ -231,7 +231,7 @@ class Coalitions:
         worth = torch.zeros(len(models), dtype=torch.float64, device=self.device)
         without = torch.zeros(len(models), self.block_weights.shape[1], dtype=torch.float64, device=self.device)
         kept = alone or {}
-        judged = _Outputs(len(models)) if self.metric is not None else None
+        judged = KeptOutputs(len(models)) if self.metric is not None else None
 
         def weighed(chunk: Chunk) -> tuple[Tensor, Tensor]:
             for c in kept.keys() & set(chunk.which):
@@ -295,7 +295,7 @@ class Coalitions:
         if chunk.begin == 0 or end * chunk.outputs.shape[1] * (self.players + 1) <= _OUTPUTS:
             self._outputs.setdefault(row, {})[chunk.begin] = chunk.outputs[place].clone()
 
-    def _measured(self, metric: Metric, kept: _Outputs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _measured(self, metric: Metric, kept: KeptOutputs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the models' utilities by a metric, ``[C]``, and those with a block left out, ``[C, B]``."""
         sign, problem = -1.0 if metric.reading.less_is_better else 1.0, self.problem
         judged = [
@@ -372,24 +372,6 @@ def _block_weights(y: Tensor, utility: str) -> Tensor:
     counts = of_class @ kept  # samples of each class that are left, [classes, B]
     weights = np.divide(kept, counts[labels], out=np.zeros_like(kept), where=kept > 0) / (counts > 0).sum(axis=0)
     return torch.from_numpy(weights).to(y.device)
-
-
-class _Outputs:
-    """What some models put out on samples that come in chunks, and the samples' losses."""
-
-    def __init__(self, models: int) -> None:
-        self.parts: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in range(models)]
-
-    def keep(self, chunk: Chunk) -> None:
-        """Keep what a chunk has of its models."""
-        assert chunk.outputs is not None  # texts, which have none, are refused when the metric is built
-        for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
-            self.parts[c][chunk.begin] = output.cpu(), loss.cpu()
-
-    def of(self, model: int) -> tuple[Tensor, Tensor]:
-        """Return a model's outputs ``[k, n]`` and losses ``[n]``."""
-        outputs, losses = zip(*(part for _, part in sorted(self.parts[model].items())), strict=True)
-        return torch.cat(outputs, 1), torch.cat(losses)
 
 
 def metric_of(problem: Problem, samples: Samples, utility: str) -> Metric | None:

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.cards import same_bits
 from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.native.engine import NativeEngine
@@ -245,6 +244,17 @@ def _kind(
         small = problem.layout.num_parameters <= CACHED or train == "native"
         return "dense" if no_native is None and small else "layers", unable
     return "batched" if tried and "vmapped" not in unable else plain, unable
+
+
+def same_bits(device: torch.device) -> None:
+    """Make convolutions on a CUDA device compute in float32 and in a fixed order. On other devices, do nothing.
+
+    By default PyTorch rounds the inputs of convolutions to 10 bits (TF32), so that rows differ from the CPU's by 1e-3.
+    It may also vary the order of sums. The setting is cuDNN's, for the whole process.
+    """
+    if device.type == "cuda":
+        cudnn = torch.backends.cudnn
+        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = False, True, False
 
 
 def make_engine(

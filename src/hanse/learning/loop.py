@@ -38,8 +38,8 @@ from hanse.base.streams import torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.generators import drawn_so_far, seed_all, untouched
 from hanse.learning.job import Problem, Said, SeatJob, TrainedRows, smallest_batch
+from hanse.learning.process import drawn_so_far, seed_all, untouched
 from hanse.learning.scoring import ScoringEngine
 from hanse.learning.sequential import SequentialEngine, work_of
 from hanse.learning.threads import intra_op

@@ -136,70 +136,47 @@ def main_of(given: object) -> Reading:
 # ---- what the names stand for: y [n] are classes and p [n, k] probabilities, or both are numbers [n, d]
 
 
-def _accuracy(y: NDArray[Any], p: Floats) -> float:
-    from sklearn.metrics import accuracy_score  # late, here and below: few runs need it, and it takes long to import
+def _scored(name: str, y: NDArray[Any], p: Floats, **options: Any) -> float:
+    """Return what the function ``name`` of ``sklearn.metrics`` says of targets ``y`` and predictions ``p``."""
+    from sklearn import metrics  # late: few runs need it, and it takes long to import
 
-    return float(accuracy_score(y, p.argmax(axis=1)))
+    return float(getattr(metrics, name)(y, p, **options))
+
+
+def _of_best(name: str, y: NDArray[Any], p: Floats, **options: Any) -> float:
+    """Return a score of the most probable classes."""
+    return _scored(name, y, p.argmax(axis=1), **options)
 
 
 def _balanced_accuracy(y: NDArray[Any], p: Floats) -> float:
-    from sklearn.metrics import recall_score
-
     # what balanced_accuracy_score computes, which would warn of classes that are predicted but do not occur
-    return float(recall_score(y, p.argmax(axis=1), labels=np.unique(y), average="macro", zero_division=0.0))
-
-
-def _auc(y: NDArray[Any], p: Floats) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    return _by_class(roc_auc_score, y, p)
-
-
-def _average_precision(y: NDArray[Any], p: Floats) -> float:
-    from sklearn.metrics import average_precision_score
-
-    return _by_class(average_precision_score, y, p)
-
-
-def _by_class(score: Callable[..., float], y: NDArray[Any], p: Floats) -> float:
-    """Return a score of class 1 of two classes, or its mean over the classes that occur, each against the rest."""
-    classes = [1] if p.shape[1] == 2 else np.unique(y).tolist()
-    return float(np.mean([score(y == c, p[:, c]) for c in classes]))
+    return _of_best("recall_score", y, p, labels=np.unique(y), average="macro", zero_division=0.0)
 
 
 def _f1(y: NDArray[Any], p: Floats) -> float:
-    from sklearn.metrics import f1_score
-
-    average = "binary" if p.shape[1] == 2 else "macro"
-    return float(f1_score(y, p.argmax(axis=1), average=average, zero_division=0.0))
+    return _of_best("f1_score", y, p, average="binary" if p.shape[1] == 2 else "macro", zero_division=0.0)
 
 
-def _log_loss(y: NDArray[Any], p: Floats) -> float:
-    from sklearn.metrics import log_loss
-
-    return float(log_loss(y, p, labels=range(p.shape[1])))
-
-
-def _of_numbers(name: str, y: Floats, p: Floats) -> float:
-    """Return what the function ``name`` of ``sklearn.metrics`` says of numbers ``y [n, d]`` and predictions ``p``."""
-    from sklearn import metrics
-
-    return float(getattr(metrics, name)(y, p))
+def _by_class(name: str, y: NDArray[Any], p: Floats) -> float:
+    """Return a score of class 1 of two classes, or its mean over the classes that occur, each against the rest."""
+    classes = [1] if p.shape[1] == 2 else np.unique(y).tolist()
+    return float(np.mean([_scored(name, y == c, p[:, c]) for c in classes]))
 
 
+_accuracy, _auc = partial(_of_best, "accuracy_score"), partial(_by_class, "roc_auc_score")
 _OF_CLASSES: Mapping[str, Callable[..., float]] = {
     "accuracy": _accuracy,
     "balanced_accuracy": _balanced_accuracy,
     "auc": _auc,
-    "average_precision": _average_precision,
+    "average_precision": partial(_by_class, "average_precision_score"),
     "f1": _f1,
-    "log_loss": _log_loss,
+    "log_loss": lambda y, p: _scored("log_loss", y, p, labels=range(p.shape[1])),
 }
 _OF_NUMBERS: Mapping[str, Callable[..., float]] = {
-    "r2": partial(_of_numbers, "r2_score"),
-    "mae": partial(_of_numbers, "mean_absolute_error"),
-    "rmse": partial(_of_numbers, "root_mean_squared_error"),
-    "mse": partial(_of_numbers, "mean_squared_error"),
+    "r2": partial(_scored, "r2_score"),
+    "mae": partial(_scored, "mean_absolute_error"),
+    "rmse": partial(_scored, "root_mean_squared_error"),
+    "mse": partial(_scored, "mean_squared_error"),
 }
 TWO_CLASSES = ("balanced_accuracy", "auc", "average_precision", "f1")
 """The metrics that have no value where all samples are of one class."""

@@ -19,6 +19,7 @@ from math import prod
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError, gated, import_path, nearest
@@ -29,7 +30,6 @@ from hanse.data.samples import Inputs
 from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.losses import Objective
-from hanse.learning.resnet import image_size, resnet20
 from hanse.learning.sequences import lstm
 
 Shape = tuple[int, ...]
@@ -37,6 +37,18 @@ Factory = Callable[..., nn.Module]
 """Called as ``factory(input_shape, num_classes, **options)``."""
 Send = Literal["all", "trainable"]
 """Which of a model's parameters are in its row."""
+
+
+def image_size(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the channels, height and width of the input images of model ``name``.
+
+    Raises:
+        UserError: samples of this shape are not images.
+    """
+    if len(input_shape) != 3:
+        raise UserError(f"model.name: {name!r}: takes images [channels, height, width]; samples have {input_shape}")
+    channels, height, width = input_shape
+    return channels, height, width
 
 
 def logistic(input_shape: Shape, num_classes: int | None) -> nn.Module:
@@ -91,18 +103,40 @@ def _convolutional(
     kernel: int,
     pooled: Sequence[bool],
     dense: Sequence[int],
-    padding: int = 0,
+    padding: int | Sequence[int] = 0,
+    *,
+    stride: int = 1,
+    norm: bool = False,
+    activated: bool = True,
+    dropout: bool = False,
 ) -> nn.Module:
-    """Stack convolutions and linear layers with ReLU between; widths follow from the image's size.
+    """Stack convolutions with ReLU, and linear layers; widths follow from the image's size.
 
-    ``channels`` and ``pooled`` say for each convolution how many channels it has and whether it is pooled by 2;
-    ``dense`` are the widths of the linear layers before the last one.
+    Args:
+        name: the model's name.
+        input_shape: ``(channels, height, width)``.
+        num_classes: the number of outputs. None: one.
+        channels: how many channels each convolution has.
+        kernel: the width of a convolution.
+        pooled: for each convolution, whether it is pooled by 2.
+        dense: the widths of the linear layers before the last one.
+        padding: the padding of all convolutions, or of each.
+        stride: the stride of all convolutions.
+        norm: whether a batch norm follows each convolution.
+        activated: whether ReLU follows each linear layer but the last one.
+        dropout: whether there is dropout of 1/4 before each of these, and of 1/2 after it.
+
+    Raises:
+        UserError: samples are not images or are too small.
     """
     depth, height, width = image_size(name, input_shape)
     layers: list[nn.Module] = []
-    for out, pool in zip(channels, pooled, strict=True):
-        layers.append(nn.Conv2d(depth, out, kernel, padding=padding))
-        depth, height, width = out, height + 2 * padding - kernel + 1, width + 2 * padding - kernel + 1
+    padded = [padding] * len(channels) if isinstance(padding, int) else padding
+    for out, pool, pad in zip(channels, pooled, padded, strict=True):
+        layers.append(nn.Conv2d(depth, out, kernel, stride, pad))
+        depth, height, width = out, *((side + 2 * pad - kernel) // stride + 1 for side in (height, width))
+        if norm:
+            layers.append(nn.BatchNorm2d(out))
         if pool:
             layers.append(nn.MaxPool2d(2))
             height, width = height // 2, width // 2
@@ -112,7 +146,8 @@ def _convolutional(
     inputs = depth * height * width
     layers.append(nn.Flatten())
     for features in dense:
-        layers += [nn.Linear(inputs, features), nn.ReLU()]
+        layers += [nn.Dropout(0.25)] * dropout
+        layers += [nn.Linear(inputs, features), *[nn.ReLU()] * activated, *[nn.Dropout(0.5)] * dropout]
         inputs = features
     return nn.Sequential(*layers, nn.Linear(inputs, num_classes or 1))
 
@@ -142,26 +177,14 @@ def cnn_pifl(
     Raises:
         UserError: samples are not images or are too small, or options are out of range.
     """
-    depth, height, width = image_size("cnn_pifl", input_shape)
     if convolutions not in (3, 4):
         raise UserError(f"model.convolutions: {convolutions!r}: must be 3 (the paper's text) or 4 (its authors' code)")
     if padded not in (0, 1, 2):
         raise UserError(f"model.padded: {padded!r}: must be how many of the first two convolutions are padded, 0 to 2")
-    layers: list[nn.Module] = []
-    for place, out in enumerate((32, 64, 64, 64)[:convolutions]):
-        whole = place >= 2 or place < padded
-        layers.append(nn.Conv2d(depth, out, 3, padding=1 if whole else 0))
-        depth, height, width = out, height - (0 if whole else 2), width - (0 if whole else 2)
-        if place in (1, convolutions - 1):
-            layers.append(nn.MaxPool2d(2))
-            height, width = height // 2, width // 2
-        layers.append(nn.ReLU())
-    if min(height, width) < 1:
-        raise UserError(f"model.name: 'cnn_pifl': needs larger images than {input_shape[1]} x {input_shape[2]}")
-    layers.append(nn.Flatten())
-    before, after = ([nn.Dropout(0.25)], [nn.Dropout(0.5)]) if dropout else ([], [])
-    layers += [*before, nn.Linear(depth * height * width, 128), nn.ReLU(), *after]
-    return nn.Sequential(*layers, nn.Linear(128, num_classes or 1))
+    places = range(convolutions)
+    pooled, padding = [k in (1, convolutions - 1) for k in places], [int(k >= 2 or k < padded) for k in places]
+    channels = (32, 64, 64, 64)[:convolutions]
+    return _convolutional("cnn_pifl", input_shape, num_classes, channels, 3, pooled, (128,), padding, dropout=dropout)
 
 
 def cnn_greedyfed(input_shape: Shape, num_classes: int | None, padding: int = 0) -> nn.Module:
@@ -192,12 +215,8 @@ def cnn_fedgen(input_shape: Shape, num_classes: int | None) -> nn.Module:
     It has 3x3 convolutions of 6 and 16 channels with stride 2 and batch norm. Two linear layers follow, the first with
     32 outputs and the second with one for each class, without an activation between them (784-32-10 on 28x28 images).
     """
-    depth, height, width = image_size("cnn_fedgen", input_shape)
-    layers: list[nn.Module] = []
-    for out in (6, 16):
-        layers += [nn.Conv2d(depth, out, 3, stride=2, padding=1), nn.BatchNorm2d(out), nn.ReLU()]
-        depth, height, width = out, (height + 1) // 2, (width + 1) // 2
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(depth * height * width, 32), nn.Linear(32, num_classes or 1))
+    shape = (6, 16), 3, (False, False), (32,), 1
+    return _convolutional("cnn_fedgen", input_shape, num_classes, *shape, stride=2, norm=True, activated=False)
 
 
 def lenet(input_shape: Shape, num_classes: int | None) -> nn.Module:
@@ -227,19 +246,63 @@ def cnn_gtflat(input_shape: Shape, num_classes: int | None) -> nn.Module:
     It has pooled 5x5 convolutions of 32 and 64 channels with batch norm. Two linear layers follow, the first with 512
     outputs and the second with one for each class, without an activation between them (1600-512-10 on 32x32 images).
     """
-    if len(input_shape) != 3 or min(input_shape[1:]) < 16:
-        raise UserError(
-            f"model.name: 'cnn_gtflat': takes images [channels, height, width] of 16 x 16 or more; samples have "
-            f"{input_shape}"
-        )
-    depth, height, width = input_shape
-    layers: list[nn.Module] = []
-    for out in (32, 64):
-        layers += [nn.Conv2d(depth, out, 5), nn.BatchNorm2d(out), nn.MaxPool2d(2), nn.ReLU()]
-        depth, height, width = out, (height - 4) // 2, (width - 4) // 2
-    return nn.Sequential(
-        *layers, nn.Flatten(), nn.Linear(depth * height * width, 512), nn.Linear(512, num_classes or 1)
+    shape = (32, 64), 5, (True, True), (512,)
+    return _convolutional("cnn_gtflat", input_shape, num_classes, *shape, norm=True, activated=False)
+
+
+class Residual(nn.Module):
+    """A block of :func:`resnet20`: two 3x3 convolutions with batch norm, added to their input.
+
+    Some blocks halve the image and add channels. There, the shortcut takes every second pixel and pads channels with
+    zeros on both sides (option A of the paper, without parameters).
+    """
+
+    def __init__(self, inputs: int, channels: int) -> None:
+        super().__init__()
+        self.stride, self.added = (1 if inputs == channels else 2), channels - inputs
+        self.conv1 = nn.Conv2d(inputs, channels, 3, self.stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take images ``[n, inputs, h, w]`` to ``[n, channels, h / stride, w / stride]``."""
+        out = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
+        if self.added:
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.added // 2, self.added // 2))
+        return torch.relu(out + x)
+
+
+def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
+    """Return the residual network of 20 layers (He et al. 2016, section 4.2), which iPFL's public code trains on PACS.
+
+    It has a 3x3 convolution of 16 channels, three stages of three blocks with 16, 32 and 64 channels, the mean over the
+    image, and one linear layer. Weights are Kaiming-normal. For ten classes of RGB images these are 269,722 parameters.
+
+    Args:
+        input_shape: ``(channels, height, width)``.
+        num_classes: the number of outputs. None: one.
+
+    Raises:
+        UserError: samples of this shape are not images.
+    """
+    depth, _, _ = image_size("resnet20", input_shape)
+    stages = [Residual(i, o) for i, o in ((16, 16), (16, 16), (16, 16), (16, 32), (32, 32), (32, 32), (32, 64))]
+    module = nn.Sequential(
+        nn.Conv2d(depth, 16, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        *stages,
+        Residual(64, 64),
+        Residual(64, 64),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, num_classes or 1),
     )
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight)
+    return module
 
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = Names(

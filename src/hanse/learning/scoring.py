@@ -33,7 +33,6 @@ from torch import Tensor
 
 from hanse.base.errors import gated
 from hanse.data.samples import Samples
-from hanse.learning.cards import Resident
 from hanse.learning.forward import forward, read_convolutions, through
 from hanse.learning.job import ModelOutputs, Problem, Scores
 from hanse.learning.local import Precision, Trainer
@@ -55,6 +54,7 @@ _WIDE = 24  # the most mixtures that become the channels of one wide convolution
 _KEEP = 1 << 27  # numbers: up to this the first layer's outputs of mixed rows are kept, else computed for every chunk
 _BLOCK = 1 << 19  # numbers: the first layer's mixed outputs of a chunk of models on a block of samples
 _TOGETHER = 16  # models of a chunk: mixtures, or rows that become the channels of one wide convolution
+_KEPT = 2  # sets of samples on a card: those that are trained on, and those of the test
 _NONE = torch.zeros((), dtype=torch.bool)
 
 
@@ -119,6 +119,25 @@ class Compiled(Protocol):
         ...
 
 
+class KeptOutputs:
+    """What some models put out on samples that come in chunks, and the samples' losses."""
+
+    def __init__(self, models: int) -> None:
+        self.parts: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in range(models)]
+
+    def keep(self, chunk: Chunk) -> None:
+        """Keep what a chunk has of its models."""
+        if chunk.outputs is None:
+            raise ValueError("outputs: texts and judged samples have no single output each")
+        for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
+            self.parts[c][chunk.begin] = output.cpu(), loss.cpu()
+
+    def of(self, model: int) -> tuple[Tensor, Tensor]:
+        """Return a model's outputs ``[k, n]`` and losses ``[n]``."""
+        outputs, losses = zip(*(part for _, part in sorted(self.parts[model].items())), strict=True)
+        return torch.cat(outputs, 1), torch.cat(losses)
+
+
 Reduce = Callable[[Chunk], tuple[Tensor, Tensor]]
 
 
@@ -147,6 +166,32 @@ def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -
     # max(1).indices is much faster than argmax(1)
     best = (output[:, 0] > 0).long() if problem.one_output else output.max(1).indices
     return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
+
+
+class Resident:
+    """Caches the most recent sets of samples on a device, so they are not copied every round.
+
+    Args:
+        device: where to keep them. On the CPU, samples are returned unchanged.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._kept: list[tuple[Samples, Samples]] = []
+
+    def of(self, pool: Samples) -> Samples:
+        """Return the samples on the device."""
+        for given, there in self._kept:
+            if given is pool:
+                return there
+        there = pool.to(self.device)
+        if there is not pool:
+            self._kept = [*self._kept[1 - _KEPT :], (pool, there)]
+        return there
+
+    def clear(self) -> None:
+        """Forget the samples, so their memory can be freed."""
+        self._kept = []
 
 
 class ScoringEngine:
@@ -294,19 +339,15 @@ class Scorer:
         Raises:
             ValueError: texts or judged samples, which have no single output each.
         """
-        pieces: list[dict[int, ModelOutputs]] = [{} for _ in rows]
+        kept = KeptOutputs(len(rows))
 
         def keep(chunk: Chunk) -> tuple[Tensor, Tensor]:
-            if chunk.outputs is None:
-                raise ValueError("outputs: texts and judged samples have no single output each")
-            for c, output, loss in zip(chunk.which, chunk.outputs, chunk.loss, strict=True):
-                pieces[c][chunk.begin] = ModelOutputs(output.cpu(), loss.cpu())
+            kept.keep(chunk)
             return chunk.loss, chunk.right
 
         for _ in self.outcomes(rows, pool, index, keep):
             pass
-        parts = [[part for _, part in sorted(each.items())] for each in pieces]
-        return [ModelOutputs(torch.cat([p.outputs for p in own], 1), torch.cat([p.loss for p in own])) for own in parts]
+        return [ModelOutputs(*kept.of(model)) for model in range(len(rows))]
 
     def outcomes(
         self,

@@ -15,10 +15,9 @@ import torch
 
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.cards import Resident
 from hanse.learning.job import Problem, SeatJob, TrainedRows
 from hanse.learning.local import Precision, Trainer
-from hanse.learning.scoring import Scorer, ScoringEngine
+from hanse.learning.scoring import Resident, Scorer, ScoringEngine
 from hanse.learning.threads import Crew, intra_op
 
 

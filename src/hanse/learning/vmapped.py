@@ -21,9 +21,8 @@ from hanse.base.errors import RAISED, first_line
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
-from hanse.learning.cards import Resident
 from hanse.learning.job import Problem, SeatJob, TrainedRows, has_buffers, refuse_unfit
-from hanse.learning.scoring import Scorer, ScoringEngine
+from hanse.learning.scoring import Resident, Scorer, ScoringEngine
 from hanse.learning.sequences import IGNORED, is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import intra_op

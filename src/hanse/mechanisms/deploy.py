@@ -25,7 +25,7 @@ class ServerModel(DeployPart):
 class OwnModel(DeployPart):
     """Each client holds its row "own", even if it starts the next round from another row."""
 
-    reads = frozenset({"own"})
+    needs = frozenset({"rows own"})
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return each client's row "own", ``[N]``."""

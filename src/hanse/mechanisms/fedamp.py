@@ -85,8 +85,7 @@ class TowardsCentres(TrainPart):
             would hold the clients back. iPFL's comparison has ``pull_from = 1``.
     """
 
-    needs = frozenset({"clients", "penalty"})
-    reads = frozenset({"centre"})
+    needs = frozenset({"clients", "penalty", "new rows centre"})
     mu: Weight = 0.01
     pull_from: Count = 0
 
@@ -120,8 +119,7 @@ class FedAMP(WeighPart):
         1
     """
 
-    needs = frozenset({"clients"})
-    reads = frozenset({"centre"})
+    needs = frozenset({"clients", "rows centre"})
     fills = frozenset({"centre"})
     step: Rate | None = None
     sigma: Rate | None = None
@@ -148,8 +146,7 @@ class HeurFedAMP(WeighPart):
         sharpness: the factor of the cosines in the softmax over the other models.
     """
 
-    needs = frozenset({"clients"})
-    reads = frozenset({"centre"})
+    needs = frozenset({"clients", "rows centre"})
     fills = frozenset({"centre"})
     self_weight: Share = 0.3
     sharpness: Weight = 10.0

@@ -103,8 +103,7 @@ class FedFomo(TrainPart, WeighPart):
         4
     """
 
-    needs = by_slot(train={"clients", "scores"}, weigh={"clients", "client_validation", "scores"})
-    reads = by_slot(weigh={"model"})
+    needs = by_slot(train={"clients", "scores"}, weigh={"clients", "client_validation", "scores", "rows model"})
     fills = by_slot(weigh={"model"})
     models: Positive = 6
     exploration: Share = 0.3
@@ -117,7 +116,9 @@ class FedFomo(TrainPart, WeighPart):
     def __post_init__(self) -> None:
         """Drop the need for validation shares if losses are measured on the training data."""
         if self.share == "train":
-            object.__setattr__(self, "needs", by_slot(train={"clients", "scores"}, weigh={"clients", "scores"}))
+            object.__setattr__(
+                self, "needs", by_slot(train={"clients", "scores"}, weigh={"clients", "scores", "rows model"})
+            )
 
     def init(self, context: Context) -> State:
         """Return affinities of 0: ``affinity [N, N]`` sums up what each client gained from each other client."""

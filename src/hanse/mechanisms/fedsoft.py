@@ -76,8 +76,10 @@ class FedSoft(TrainPart, WeighPart):
         (4, 6)
     """
 
-    needs = by_slot(train={"clients", "penalty", "samples"}, weigh={"clients", "samples"})
-    reads = by_slot(train=CENTRES, weigh=CENTRES | {"model"})
+    needs = by_slot(
+        train={"clients", "penalty", "samples", "new rows cluster"},
+        weigh={"clients", "samples", "rows cluster", "rows model"},
+    )
     fills = by_slot(weigh=CENTRES)
     clusters: Clusters = 2
     lam: Weight = 0.1

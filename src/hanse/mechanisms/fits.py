@@ -6,25 +6,33 @@ other parts. What a part does (it pays, it makes rows from this round's updates)
 without another word (``REQUIRES``, ``IDLE``). Everything is looked at before round 0, by set differences:
 :func:`unmet_needs`, :func:`clashes`, :func:`without`. ``hanse list words`` prints the list.
 
-To refuse one more combination, add a word or a row here; rows of another table of the same form are looked at by
-``clashes(mechanism, around, table)``. What depends on numbers (seats, sizes) is refused by a part's ``unfit``, or in
-:mod:`hanse.runs.refusals`.
+To refuse one more combination, add a word or a row here, or a row to a wing's table (``docs/decisions/wings.md`` has
+an example). Which rules go with which values, a rule shows by what it makes of a tiny model (:func:`tried`). What
+depends on numbers (seats, sizes) is refused by a part's ``unfit``, or in :mod:`hanse.runs.refusals`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
-from hanse.base.errors import UserError, nearest
+import numpy as np
+import torch
+from torch import Tensor
+
+from hanse.base.errors import RAISED, UserError, nearest
+from hanse.base.wings import Names
 from hanse.core.calling import method_of
+from hanse.core.judge import Judge
 from hanse.core.mixing import writers
-from hanse.core.part import GROUPS, Mechanism, Part, SettlePart, Size, in_slots
-from hanse.core.recipe import REMEMBERING
-from hanse.core.table import PER_CLIENT
+from hanse.core.part import GROUPS, Aggregate, Context, Mechanism, Part, SettlePart, Size, View, in_slots
+from hanse.core.port import ClientInfo, Roster
+from hanse.core.recipe import REMEMBERING, Recipe
+from hanse.core.table import PER_CLIENT, Layout, Seats, Table, Updates
 from hanse.mechanisms.registry import PARTS, is_rule, word_of
+from hanse.mechanisms.select import Probabilities
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,7 @@ WORDS: Mapping[str, Word] = {
     "bids": Word("an auction that clients bid at", "mechanism.settle = 'tokens' or 'server_tokens'", "settle"),
     "trade": Word("a market of models", "mechanism.weigh = 'ipfl'", "weigh"),
     "average": Word(
-        "a weighted average of the updates (unless it accepts 'again'); the rule in mechanism.weigh is applied again "
-        "to the updates of each coalition, and its row is no such mean",
+        "a weighted average of the updates, or a rule that it accepts",
         "'exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf' of game 'average' go with it",
         "weigh",
     ),
@@ -99,83 +106,41 @@ WORDS: Mapping[str, Word] = {
     "makes": Word("makes rows from this round's updates, and does not accept late ones", by="doing"),
     "draws": Word("weighs by the probabilities of this round's draw, and does not accept late ones", by="doing"),
 }  # fmt: skip
+DOING = frozenset(name for name, word in WORDS.items() if word.by == "doing")  # nobody gives these
 CLIENTS_GIVE = frozenset(name for name, word in WORDS.items() if word.by == "clients") - {"losses"}
 # what an app's own evaluate function answers once it speaks (:func:`hanse.flower.speaks`)
 SPOKEN = ("scores", "answers")
 
-_LOCAL = ", or use federation.engine = 'local'"
-_EARLIER = [f"train.{name}" for name in REMEMBERING]  # settings that depend on a client's last training
+LOCAL = ", or use federation.engine = 'local'"
+EARLIER = [f"train.{name}" for name in REMEMBERING]  # settings that depend on a client's last training
 # By the setting that a line names first: what it does not go with, and why. That is another setting, or a word that
 # some part needs or does. "federation.late/network" is the setting on a network, "train.loss/weights/balanced" a value
-# in a setting's table.
+# in a setting's table. A wing has a table of its own (Wing.names, "forbids").
 FORBIDS: Mapping[str, Mapping[str, str]] = {
-    "federation.engine": {"federation.secure": "virtual nodes hide nothing; use 'local'"},
-    "federation.refuse": {"federation.secure": "it looks at single updates"},
-    "federation.enough": {"federation.secure": "a group is summed once all have answered"},
-    "federation.replay": {
-        "federation.secure": "the order of single updates is not known",
-        "network": f"the order of arrival cannot be repeated; leave it out{_LOCAL}",
-    },
-    "federation.half_precision": {"federation.secure": "members sign the model that was sent; leave it out"},
+    "federation.replay": {"network": f"the order of arrival cannot be repeated; leave it out{LOCAL}"},
     "federation.late": {
         **dict.fromkeys(("pays", "makes", "draws"), "must be 'drop'"),
-        **dict.fromkeys(_EARLIER, "it depends on each client's last training, which may be late: must be 'drop'"),
-        "federation.secure": "a late update has no group to be summed with",
+        **dict.fromkeys(EARLIER, "it depends on each client's last training, which may be late: must be 'drop'"),
     },
     "federation.late/network": {
-        "federation.refuse": f"it sees no late updates on a network; allowed: 'drop'{_LOCAL}",
-        "kept_rows": f"such rows move in the round in which they were trained; allowed: 'drop'{_LOCAL}",
+        "federation.refuse": f"it sees no late updates on a network; allowed: 'drop'{LOCAL}",
+        "kept_rows": f"such rows move in the round in which they were trained; allowed: 'drop'{LOCAL}",
     },
-    "federation.secure": {"single": "allowed: {accepting}"},
-    "federation.secure/regroup/False": {"secure": "in groups that change; leave regroup out"},
-    "federation.private": {
-        **dict.fromkeys(
-            ("scores", "answers", "labels", "samples", "bills"), "made of samples, and no update that could be noised"
-        ),
-        "buffers": "the model has batch norm or other buffers, which are made of samples and would leave a client "
-        "without noise; take group norm or layer norm",
-        "behaviour.noisy": "updates have their noise already; leave it out",
-        "sizes.proved": "commitments and audits are made of samples; must be false",
-        "federation.engine": "its virtual nodes share a folder, in which accounts are kept; must be 'local', or a "
-        "network",
-        "train.loss/weights/balanced": "they are counts of clients' samples; give numbers",
-        **dict.fromkeys(_EARLIER, "what a client did before would show; leave it out"),
-    },
-    "federation.private/by client": {"frozen": "frozen parameters would get noise; must be model.send = 'trainable'"},
-    "federation.private/quantile": {"federation.secure": "what a client says of the clip is in no sum; leave it out"},
-    "federation.private/unit/sample": {
-        **dict.fromkeys(("penalty", "batch_loss"), "that is no sample's gradient, as DP-SGD takes it"),
-        "train.loop": "training is DP-SGD; leave it out",
-        "train.optimizer": "DP-SGD steps as SGD; must be 'sgd'",
-        "data.augment": "one sample would count several times; leave it out",
-    },
-    "moving samples": {"federation.private/unit/sample": "each step draws a share of the first samples"},
-    "sizes.proved": {"federation.secure": "its sums are weighted by claimed sizes"},
-    "sizes.auditors/none": {"network": f"an auditor must inspect the samples: give a public key{_LOCAL}"},
     "run.recomputable": {
         "federation.enough": "late updates are not kept; leave it out",
         "federation.late": "late updates are not kept; leave it out",
-        "federation.secure": "secure sums hide single updates; leave it out",
         "data.root": "an auditor does not have the root set; leave it out",
-        "sizes.proved": "audits of sizes cannot be replayed; leave it out",
     },
     "train.loop": {"batch_loss": "your loop does not add it; use hanse's own training"},
     "train.loop/plain": {"penalty": "your loop takes no penalty; must be fit(model, data, round, penalty)"},
     "train.order/by_class": {"train.loop": "your training loop has its own order"},
     "data.augment": {
         "train.loop": "your training loop changes images itself",
-        "network": f"samples are trained on as they are; leave it out{_LOCAL}",
+        "network": f"samples are trained on as they are; leave it out{LOCAL}",
     },
-    "data.client_test_from/classes": {"network": f"all test samples count equally; allowed: 'own', 'server'{_LOCAL}"},
-    "eval.model": {"network": f"clients test what they hold; allowed: 'deployed'{_LOCAL}"},
-    **{
-        name: {
-            "federation.secure": "it depends on each client's last training",
-            "federation.engine": "it is for clients of this process",
-            "network": "it is for clients of this process",
-        }
-        for name in _EARLIER
-    },
+    "data.client_test_from/classes": {"network": f"all test samples count equally; allowed: 'own', 'server'{LOCAL}"},
+    "eval.model": {"network": f"clients test what they hold; allowed: 'deployed'{LOCAL}"},
+    **dict.fromkeys(EARLIER, dict.fromkeys(("federation.engine", "network"), "it is for clients of this process")),
 }
 # The same, of which a run only warns.
 WARNS: Mapping[str, Mapping[str, str]] = {
@@ -232,31 +197,64 @@ class Unmet:
 def words_of(mechanism: Mechanism) -> Iterator[tuple[str, Part, frozenset[str]]]:
     """Yield each part's slot, the part, and the words of what it needs and does there.
 
-    Rows have words, too: "rows NAME" must be laid out by the train part, "new rows NAME" filled by some part.
+    Of rows, it needs "rows NAME", which the train part must lay out, or "new rows NAME", which some part must fill.
     """
-    laid = {block.name for block in mechanism.train.blocks()}
+    laid = mechanism.train.blocks()
     for slot, part in mechanism.slots().items():
-        needs, reads = said(part, "needs", slot), said(part, "reads", slot)
+        needs, own = said(part, "needs", slot), said(part, "fills", slot) - {GROUPS}
         accepts, fills = (said(part, name, *mechanism.standing(part)) for name in ("accepts", "fills"))
-        own = said(part, "fills", slot) - {GROUPS}
         does = {
             "single": "sums" not in accepts,
             "pays": (slot == "settle" or SettlePart in type(part).__mro__) and "late" not in accepts,
             "makes": slot == "train" and bool(fills) and "late" not in accepts,
             "draws": slot == "weigh" and "probabilities" in needs and "late" not in accepts,
-            "average": slot == "value" and "again" not in accepts,
+            "average": slot == "value",
             "batch_loss": slot == "train" and method_of(part, "sends") is not None,
-            "kept_rows": slot == "train" and any(block.private for block in mechanism.train.blocks()),
+            "kept_rows": slot == "train" and any(block.private for block in laid),
+            f"rows {min(own, default='')}": bool(own) and own.isdisjoint(block.name for block in laid),
         }
-        rows = {f"rows {name}" for name in reads} | {f"new rows {name}" for name in reads & laid if slot == "train"}
-        if own - reads and not own & laid:
-            rows.add(f"rows {min(own - reads)}")
-        yield slot, part, needs | rows | {word for word, is_so in does.items() if is_so}
+        yield slot, part, needs | {word for word, is_so in does.items() if is_so}
 
 
 def said(part: Any, name: str, *slots: str) -> frozenset[str]:
-    """Return what a part declares under ``name`` ("needs", "gives", "accepts", "reads", "fills") for some slots."""
+    """Return what a part declares under ``name`` ("needs", "gives", "accepts", "fills") for some slots."""
     return in_slots(getattr(part, name, frozenset()), slots)
+
+
+class _TinyJudge:
+    """Answers what rules that make aggregates ask a judge, so that they can be tried."""
+
+    def trained(self, row: Tensor, round: int, number: int) -> Tensor:
+        return row + 1.0
+
+    def score(self, rows: Tensor) -> Any:
+        return SimpleNamespace(loss=np.ones(len(rows)), accuracy=np.ones(len(rows)))
+
+    def coalitions(self, *given: Any, **more: Any) -> Any:
+        return SimpleNamespace(many=lambda sets: [0.0] * len(sets))
+
+
+def tried(rule: Any) -> Aggregate | None:
+    """Return what a rule makes of three updates of a model with two parameters: it shows what a value part must accept.
+
+    None: the rule makes no aggregates, or none of such updates. What it makes in a run is looked at again
+    (:mod:`hanse.core.mixing`).
+    """
+    if method_of(rule, "aggregate") is None:
+        return None
+    seats, judge = Seats.at(np.arange(3), np.zeros(3, np.int64)), cast(Judge, _TinyJudge())
+    models, ones = torch.tensor([[1.0, 2.0], [2.0, 1.0], [5.0, 6.0]]), np.ones(3)
+    roster = Roster(ClientInfo(client, "", key="", num_samples=1) for client in range(3))
+    context = Context(3, 1, 0, Recipe(), Layout.of(torch.nn.Linear(1, 1)), lambda number: torch.zeros(2))
+    view = View(
+        context, 0, "close", roster, Table.of(torch.zeros(1, 2)), np.zeros(3, np.int64), judge, seats=seats,
+        updates=Updates(seats, models, ones, ones, ones.astype(np.int64)), found={Probabilities: Probabilities(ones)},
+    )  # fmt: skip
+    try:
+        made = rule.aggregate(view.groups()[0], rule.init(context) if hasattr(rule, "init") else {})
+    except RAISED:
+        return None
+    return made if isinstance(made, Aggregate) else None
 
 
 def unmet_needs(
@@ -270,20 +268,21 @@ def unmet_needs(
             added, but for each client's training loss.
         withheld: words that are withheld, and why: text to go on with.
     """
-    slots = mechanism.slots()
-    there = {*given, *CLIENTS_GIVE, *(f"rows {block.name}" for block in mechanism.train.blocks())} - withheld.keys()
+    slots, blocks, withheld = mechanism.slots(), mechanism.train.blocks(), dict(withheld)
+    made = None if mechanism.value is None else tried(mechanism.weigh)
+    if made is not None and made.beyond_weights - said(mechanism.value, "accepts", "value"):
+        rule = word_of(mechanism.weigh, "weigh")
+        withheld["average"] = f", and {rule} in mechanism.weigh is applied again to the updates of each coalition"
+    there = {*given, *CLIENTS_GIVE, "average", *(f"rows {block.name}" for block in blocks)} - withheld.keys()
+    there |= {"values"} if "value" in slots else set()
     there = there.union(*(said(part, "gives", slot) for slot, part in slots.items()))
     for writer in writers(mechanism).values():
         there |= {f"new rows {name}" for name in said(writer, "fills", *mechanism.standing(writer))}
-    again = getattr(mechanism.weigh, "kind", "") == "again" and method_of(mechanism.weigh, "aggregate") is not None
-    parted = getattr(mechanism.weigh, "parted", False) and "parted" in said(slots.get("value"), "accepts", "value")
-    there |= set() if again and not parted else {"average"}
-    shared = [b for b in mechanism.train.blocks() if b.initial != "zero" and b.count != PER_CLIENT and not b.private]
-    there |= {"schedule"} if [block.count for block in shared] == [1] else set()  # one model: no bids to go by
-    there |= {name for name, word in WORDS.items() if word.by == "doing"}
+    shared = [block.count for block in blocks if block.initial != "zero" and not block.private]
+    there |= {"schedule"} if [count for count in shared if count != PER_CLIENT] == [1] else set()  # no bids to go by
     found: dict[tuple[str, str], Unmet] = {}
     for slot, part, words in words_of(mechanism):
-        for word in sorted(words - there):
+        for word in sorted(words - there - DOING):
             lack = Unmet(slot, word_of(part, slot), _reason(word, slots) + withheld.get(word, ""))
             found.setdefault((lack.part, lack.reason), lack)
     return list(found.values())
@@ -301,7 +300,7 @@ def _reason(word: str, slots: Mapping[str, Part]) -> str:
     by = WORDS[word].by
     if word != "average" and by in slots and not type(slots[by]).__module__.startswith("hanse."):
         return f"'{word}', and {type(slots[by]).__name__} in mechanism.{by} does not say that it gives it"
-    return str(WORDS[word]).replace("the rule in", f"{word_of(slots['weigh'], 'weigh')} in", word == "average")
+    return str(WORDS[word])
 
 
 def _parts_with(slot: str, name: str) -> str:
@@ -312,29 +311,32 @@ def _parts_with(slot: str, name: str) -> str:
     return f"mechanism.{slot} = {' or '.join(found)}" if found else f"no part of mechanism.{slot} has them"
 
 
-def clashes(
-    mechanism: Mechanism, around: Mapping[str, str], table: Mapping[str, Mapping[str, str]] = FORBIDS
-) -> list[str]:
+def _rows(tables: Iterable[Mapping[str, Mapping[str, str]]] = ()) -> list[tuple[str, str, str]]:
+    """Return each row of some tables (those of the core and of the wings): a setting, what it forbids, and why."""
+    tables = tables or Names({"": FORBIDS}, "forbids").values()
+    return [(setting, word, why) for table in tables for setting, what in table.items() for word, why in what.items()]
+
+
+def clashes(mechanism: Mechanism, around: Mapping[str, str], *tables: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Return a line for each two settings that do not go together, and for each setting that forbids what a part does.
 
     Args:
         mechanism: the mechanism.
         around: the words of what surrounds it, each with what a line about it begins with.
-        table: what forbids what, ``FORBIDS`` or ``WARNS``.
+        tables: what forbids what, such as ``WARNS``. None: ``FORBIDS`` and the tables of wings.
     """
     found: dict[tuple[str, str, str], str] = {}
-    for setting in (setting for setting in table if setting in around):
-        for word, why in table[setting].items():
-            if word in around and word not in WORDS:
-                told = "on a network: " if word == "network" else f"not with {_shown(word)}: " if "." in word else ""
-                found[setting, word, ""] = f"{around[setting]}: {told}{why}"
-            for slot, part, words in words_of(mechanism):
-                if word in words:
-                    does = str(WORDS[word]) if WORDS[word].by == "doing" else f"needs {WORDS[word]}"
-                    fitting = sorted(n for n, make in PARTS[slot].items() if "sums" in said(make, "accepts", slot))
-                    because, part_name = why.format(accepting=", ".join(fitting)), word_of(part, slot)
-                    line = f"{around[setting]}: mechanism.{slot}: {part_name} {does}: {because}"
-                    found.setdefault((setting, word, part_name), line)
+    for setting, word, why in _rows(tables):
+        if setting in around and word in around and word not in WORDS:
+            told = "on a network: " if word == "network" else f"not with {_shown(word)}: " if "." in word else ""
+            found[setting, word, ""] = f"{around[setting]}: {told}{why}"
+        for slot, part, words in words_of(mechanism) if setting in around else ():
+            if word in words:
+                does = str(WORDS[word]) if word in DOING else f"needs {WORDS[word]}"
+                fitting = sorted(n for n, make in PARTS[slot].items() if "sums" in said(make, "accepts", slot))
+                because, part_name = why.format(accepting=", ".join(fitting)), word_of(part, slot)
+                line = f"{around[setting]}: mechanism.{slot}: {part_name} {does}: {because}"
+                found.setdefault((setting, word, part_name), line)
     return list(found.values())
 
 
@@ -356,14 +358,14 @@ def listed() -> list[tuple[str, str, str, str]]:
     """
     found = []
     for name, word in WORDS.items():
-        forbidding = dict.fromkeys(_shown(setting) for setting, what in FORBIDS.items() if name in what)
+        forbidding = dict.fromkeys(_shown(setting) for setting, what, _ in _rows() if what == name)
         found.append((name, word.by, str(word), ", ".join(forbidding)))
     return found
 
 
 def forbidden() -> list[tuple[str, str, str]]:
     """Return each two settings that do not go together, and why."""
-    return [(_shown(a), _shown(b), why) for a, what in FORBIDS.items() for b, why in what.items() if b not in WORDS]
+    return [(_shown(setting), _shown(word), why) for setting, word, why in _rows() if word not in WORDS]
 
 
 def questions_of(mechanism: Mechanism) -> list[str]:

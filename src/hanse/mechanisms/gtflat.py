@@ -54,7 +54,6 @@ class GTFLAT(AggregatePart):
             published code has 1e-6. Only with ``payoff = "distance"``.
     """
 
-    kind = "average"
     needs = GROUPED
     strength: Weight = 0.8
     generations: Count = 50
@@ -113,7 +112,6 @@ class ValidationGTFLAT(AggregatePart):
         scale: "paper" takes payoffs as they are, "mean" divides them by their mean size.
     """
 
-    kind = "average"
     needs = GROUPED | {"validation"}
     strength: Weight = 0.8
     generations: Count = 50

@@ -43,9 +43,8 @@ class IFCA(TrainPart, DeployPart):
         (4,)
     """
 
-    needs = frozenset({"clients", "scores"})
+    needs = by_slot(train={"clients", "scores"}, deploy={"clients", "scores", "rows cluster"})
     gives = by_slot(train={"groups"})
-    reads = by_slot(deploy={"cluster"})
     clusters: Clusters = 2
     score_samples: Positive | None = None
 

@@ -274,12 +274,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
     needs = by_slot(
         select={"clients", "trade", "bills"},
-        train={"clients", "penalty", "bills"},
-        weigh={"clients", "bills"},
-        settle={"trade", "bills"},
+        train={"clients", "penalty", "bills", "new rows centre"},
+        weigh={"clients", "bills", "rows model", "rows centre", "rows initial"},
+        settle={"trade", "bills", "rows centre"},
     )
     gives = by_slot(weigh={"trade"})
-    reads = by_slot(train={"centre"}, weigh={"model", "centre", "initial"}, settle={"centre"})
     fills = by_slot(weigh={"centre", "best"})
     lam: Weight = 2.0
     eta: Rate = 5.0

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hanse.base import toml
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, collected
 from hanse.base.factories import defaults
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
@@ -51,10 +51,8 @@ def table_of(mechanism: Mechanism) -> dict[str, Any]:
     for slot in SLOTS:
         if _same(base.get(slot), slots.get(slot)):
             continue
-        try:
+        with collected(lines):
             table[slot] = "none" if slot not in slots else part_table(slot, slots[slot])
-        except UserError as wrong:
-            lines += wrong.lines
     if not lines:
         lines += _differences(table, mechanism)
     if lines:

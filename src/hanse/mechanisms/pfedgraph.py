@@ -85,8 +85,7 @@ class FromCentres(TrainPart):
         4
     """
 
-    needs = frozenset({"clients", "penalty"})
-    reads = frozenset({"centre"})
+    needs = frozenset({"clients", "penalty", "new rows centre"})
     cosine: Weight = 0.01
     sign: Sign = "attract"
     term_from: Count = 0
@@ -125,8 +124,7 @@ class PFedGraph(WeighPart):
         snap: cosines above this count as 1 (0.9 in the authors' code). None: cosines are used as they are.
     """
 
-    needs = frozenset({"clients"})
-    reads = frozenset({"centre"})
+    needs = frozenset({"clients", "rows centre"})
     fills = frozenset({"centre"})
     alpha: Rate = 0.8
     snap: Annotated[float, Field(gt=0, le=1)] | None = None

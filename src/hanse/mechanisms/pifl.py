@@ -47,7 +47,7 @@ from hanse.core.part import (
     TrainPart,
     View,
 )
-from hanse.core.port import Ask, Request, Score, Scored, Trained
+from hanse.core.port import Ask, Request, Score, Scored
 from hanse.core.table import Block, Floats, Ints, Seats, Table
 from hanse.core.telling import Joining, Kind, Plot, Telling, Terms
 from hanse.federation.policy import fit, fits
@@ -763,11 +763,13 @@ def _kept_bids(view: View, bids: NDArray[np.bool_]) -> NDArray[np.bool_]:
     A seat that failed for the server's reasons does not count as won: the update was sound, but too few others were
     (papers.md P9).
     """
-    seats, mixed = view.seats, view.trained.seats
+    seats, mixed, lost = view.seats, view.trained.seats, view.uncounted
     assert seats is not None
     taken = np.zeros_like(bids)
-    for s, (c, k) in enumerate(zip(seats.client.tolist(), seats.target.tolist(), strict=True)):
-        taken[c, k] = not isinstance(view.answers.get((c, f"seat {s}")), Trained)
+    taken[seats.client, seats.target] = True
+    if lost is not None:
+        fresh = lost.seats.take(np.flatnonzero(lost.staleness == 0))
+        taken[fresh.client, fresh.target] = False
     taken[mixed.client, mixed.target] = True
     return taken
 
@@ -839,8 +841,7 @@ class OneShot(DeployPart):
         normalised: whether the weights are scaled to sum to 1. If not, they are as printed (papers.md P4).
     """
 
-    needs = frozenset({"scores"})
-    reads = frozenset({"tier"})
+    needs = frozenset({"scores", "rows tier"})
     share: Literal["validation", "train", "test"] = "validation"
     normalised: bool = True
 

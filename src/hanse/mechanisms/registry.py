@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any
 
-from hanse.base.errors import UserError, import_path, named, nearest
+from hanse.base.errors import UserError, collected, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.base.files import table as table_in
 from hanse.core.calling import method_of
-from hanse.core.part import AggregatePart, Kind, Mechanism, Part, in_slots
+from hanse.core.part import Mechanism, Part, in_slots
 from hanse.mechanisms import baselines, deploy, robust, select, server_steps, train, value, weigh
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.cfl import CFL, cfl
@@ -144,22 +144,6 @@ def word_of(part: object, slot: str) -> str:
     return type(part).__name__
 
 
-def carried(make: Callable[..., Any], options: Mapping[str, Any], part: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options that a replaced part takes over from its mechanism.
-
-    These are the options of the same name that the user gave to the mechanism, and the mechanism's default of
-    ``clients_per_round``. No other default carries over, because the same name need not mean the same thing.
-
-    Args:
-        make: the function or class that makes the mechanism.
-        options: the options that were given to the mechanism.
-        part: the class that makes the part.
-    """
-    standard = {k: v for k, v in defaults(make).items() if k == "clients_per_round" and v is not None}
-    known = standard | dict(options)
-    return {k: known[k] for k in defaults(part) if k in known}
-
-
 @dataclass
 class _NamedPart:
     """A part that a ``[mechanism]`` table names, while the table is read.
@@ -212,25 +196,17 @@ def build_mechanism(table: Mapping[str, Any]) -> Mechanism:
     options = {k: v for k, v in table.items() if k != "name" and k not in SLOTS}
     lines = list[str]()
     mechanism: Mechanism | None = None
-    try:
+    with collected(lines):
         mechanism = call(make, options, "mechanism", ("name", *SLOTS))
-    except UserError as wrong:
-        lines += wrong.lines
-    # Go on after a wrong key, so the user hears of all of them at once.
     wanted: dict[Any, _NamedPart | None] = {}
-    for slot in SLOTS:
-        if slot in table:
-            try:
-                _want(wanted, slot, table, mechanism, make, options)
-            except UserError as wrong:
-                lines += wrong.lines
+    for slot in (slot for slot in SLOTS if slot in table):
+        with collected(lines):
+            _want(wanted, slot, table, mechanism, make, options)
     replaced: dict[str, Any] = {}
     for slot, one in wanted.items():
-        try:
+        with collected(lines):
             part = None if one is None else _made(one.make, one.options, f"mechanism.{one.slots[0]}", one.slots[0])
             replaced |= dict.fromkeys([slot] if one is None else one.slots, part)
-        except UserError as wrong:
-            lines += wrong.lines
     if not lines and mechanism is not None:
         mechanism = replace(mechanism, **replaced)
         lines += _no_part(mechanism)
@@ -286,8 +262,12 @@ def _want(
         start = {name: getattr(own, name) for name in defaults(factory)}
         also = mechanism.standing(own)
     else:
-        # nothing carries over to a part of the user's own, whose options may mean anything
-        start = carried(make, options, factory) if factory in PARTS[slot].values() else {}
+        # The mechanism's options carry over, and its default of clients_per_round: no other default may mean the same.
+        # Nothing does to a part of the user's own, whose options may mean anything.
+        known = {key: n for key, n in defaults(make).items() if key == "clients_per_round" and n is not None} | dict(
+            options
+        )
+        start = {key: known[key] for key in defaults(factory) if key in known and factory in PARTS[slot].values()}
     one = wanted.setdefault(factory, _NamedPart(factory, start))
     assert one is not None
     for key, option in changes.items():
@@ -310,16 +290,11 @@ def _made(make: Callable[..., Any], options: Mapping[str, Any], where: str, slot
         return call(make, options, where)
     of, lines = options["of"], list[str]()
     part: Any = None
-    try:
+    with collected(lines):
         part = call(make, {key: option for key, option in options.items() if key != "of"}, where)
-    except UserError as wrong:
-        lines += wrong.lines
     if not is_rule(of):
-        try:
-            factory, changes = named(of, f"{where}.of", PARTS[slot])
-            of = _made(factory, changes, f"{where}.of", slot)
-        except UserError as wrong:
-            lines += wrong.lines
+        with collected(lines):
+            of = _made(*named(of, f"{where}.of", PARTS[slot]), f"{where}.of", slot)
     if lines:
         raise UserError(*lines)
     try:
@@ -363,7 +338,7 @@ def _no_part(mechanism: Mechanism) -> list[str]:
 
 def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     """Yield what is wrong with a part's declarations: wrong types, unknown slots, misspelt methods."""
-    for name in ("needs", "gives", "accepts", "reads", "fills"):
+    for name in ("needs", "gives", "accepts", "fills"):
         said: Any = getattr(part, name, frozenset())
         by_slot = said if isinstance(said, Mapping) else {slot: said}
         for where, names in by_slot.items():
@@ -371,16 +346,13 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
                 yield f"{name}: there is no slot '{where}'{nearest(str(where), SLOTS)}"
             if not isinstance(names, frozenset | set) or not all(isinstance(one, str) for one in names):
                 yield f"{name}: {names!r}: must be a set of names, as in frozenset({{'values'}}), or one for each slot"
-    if accepted := in_slots(getattr(part, "gives", frozenset()), [slot]) & {"again", "parted", "late", "sums"}:
-        yield f"gives: {sorted(accepted)}: is something that a part accepts: accepts = {set(accepted)}"
     if in_slots(getattr(part, "fills", frozenset()), [slot]) and method_of(part, "weigh") is None:
         yield "fills: needs a method 'weigh' that makes these rows"
     wrong = misspelt(type(part), [*(name for names in METHODS.values() for name in names), *OTHER_METHODS])
     if wrong is not None:
         yield wrong
-    kind = getattr(part, "kind", AggregatePart.kind)
-    if slot == "weigh" and method_of(part, "aggregate") is not None and kind not in get_args(Kind):
-        yield f"kind: {kind!r}: must be 'average', 'affine' or 'again'"
+    if getattr(part, "kind", None) == "again" or hasattr(part, "reads"):
+        yield "kind, reads: are no more: Aggregate(..., reapply=True), and needs = {'rows NAME'}, say the same"
     if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
             tuple(blocks())

@@ -3,10 +3,10 @@
 To use one, name it in the slot weigh (``weigh = "median"``), or replace the part in Python:
 ``dataclasses.replace(fedavg(), weigh=Krum(f=2))``. :class:`Clipped` shortens updates before another rule averages them.
 
-All rules are of the kind "again": to estimate the value of a coalition, the rule is applied again to the coalition's
-updates. Their docstrings therefore say what a rule does with few updates. All updates count equally, because numbers of
-samples are only reported (:class:`GeometricMedian` may use them). Distances use only the parameters. Rules that work
-column by column also change buffers.
+To estimate the value of a coalition, all of these rules are applied again to the coalition's updates. Their docstrings
+therefore say what a rule does with few updates. All updates count equally, because numbers of samples are only reported
+(:class:`GeometricMedian` may use them). Distances use only the parameters. Rules that work column by column also change
+buffers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive, Rate
-from hanse.core.part import Aggregate, AggregatePart, Group, Most, Size, State, View
+from hanse.core.part import Aggregate, AggregatePart, Group, Most, Size, State, View, in_slots
 from hanse.core.port import Request
 from hanse.core.table import Floats
 from hanse.games.gram import distances
@@ -77,7 +77,6 @@ class Median(AggregatePart):
     With an even number of updates, this is the mean of the middle two; a single update is returned as it is.
     """
 
-    kind = "again"
     needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -97,7 +96,6 @@ class TrimmedMean(AggregatePart):
             below 0.5.
     """
 
-    kind = "again"
     needs = GROUPED
     share: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
@@ -122,7 +120,6 @@ class GeometricMedian(AggregatePart):
         steps: the most steps to take.
     """
 
-    kind = "again"
     needs = GROUPED
     by: Literal["uniform", "samples"] = "uniform"
     steps: Positive = 100
@@ -140,7 +137,7 @@ class GeometricMedian(AggregatePart):
             before, weights = weights, trust / trust.sum()
             if np.abs(weights - before).max() < 1e-12:
                 break
-        return Aggregate(weights, metrics={"weigh/effective_seats": 1 / float(weights @ weights)})
+        return Aggregate(weights, metrics={"weigh/effective_seats": 1 / float(weights @ weights)}, reapply=True)
 
 
 def krum_scores(squared: Floats, attackers: int) -> Floats:
@@ -185,7 +182,6 @@ class Krum(AggregatePart):
         f: how many bad updates to withstand. None: as many as the number of members allows.
     """
 
-    kind = "again"
     needs = GROUPED
     f: Count | None = None
 
@@ -243,27 +239,44 @@ def _nearest(group: Group, attackers: int, keep: int) -> Aggregate:
     else:
         scores = krum_scores(np.square(distances(group.parameters)), attackers)
         weights[np.argsort(scores, kind="stable")[:keep]] = 1.0
-    return Aggregate(weights / weights.sum(), metrics={"weigh/withstands": float(attackers)})
-
-
-def borrowed(part: AggregatePart, of: AggregatePart) -> None:
-    """Give ``part``, which wraps the rule ``of``, the needs of that rule in addition to its own.
-
-    Raises:
-        UserError: ``of`` does not make an aggregate, or it has state or rows of its own, which nothing would keep.
-    """
-    name = type(of).__name__
-    if not callable(getattr(of, "aggregate", None)):
-        raise UserError(f"of: {name} makes no aggregate of a group: must be a rule such as 'samples' or 'gtflat'")
-    # a rule without memory or rows has these methods as every part inherits them, or not at all
-    if any(hasattr(of, f) and getattr(type(of), f) is not getattr(AggregatePart, f, None) for f in _MEMORY):
-        raise UserError(f"of: {name} has a memory or rows of its own: must be a rule such as 'samples' or 'gtflat'")
-    needs = of.needs if isinstance(of.needs, frozenset) else of.needs.get("weigh", frozenset())
-    object.__setattr__(part, "needs", GROUPED | needs)
+    return Aggregate(weights / weights.sum(), metrics={"weigh/withstands": float(attackers)}, reapply=True)
 
 
 @dataclass(frozen=True)
-class Clipped(AggregatePart):
+class OfRule(AggregatePart):
+    """The base of rules that are made of another one, whose needs and questions they have.
+
+    Attributes:
+        of: the other rule. It must have no state and no rows of its own.
+    """
+
+    of: AggregatePart = BY_SAMPLES
+
+    def __post_init__(self) -> None:
+        """Take over the other rule's needs.
+
+        Raises:
+            UserError: ``of`` does not make an aggregate, or it has state or rows of its own, which nothing would keep.
+        """
+        of, name = self.of, type(self.of).__name__
+        if not callable(getattr(of, "aggregate", None)):
+            raise UserError(f"of: {name} makes no aggregate of a group: must be a rule such as 'samples' or 'gtflat'")
+        # a rule without memory or rows has these methods as every part inherits them, or not at all
+        if any(hasattr(of, f) and getattr(type(of), f) is not getattr(AggregatePart, f, None) for f in _MEMORY):
+            raise UserError(f"of: {name} has a memory or rows of its own: must be a rule such as 'samples' or 'gtflat'")
+        object.__setattr__(self, "needs", GROUPED | in_slots(of.needs, ["weigh"]))
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return what :meth:`asks` asks at most."""
+        return self.of.questions(clients, rows)
+
+    def asks(self, view: View, state: State) -> Sequence[Request]:
+        """Ask what the other rule wants to know."""
+        return self.of.asks(view, {})
+
+
+@dataclass(frozen=True)
+class Clipped(OfRule):
     """Applies another rule to clipped updates: changes longer than ``norm`` are shortened to it (Sun et al. 2019).
 
     Lengths are measured over the parameters. Clipping shortens the change in all columns, buffers included.
@@ -273,22 +286,7 @@ class Clipped(AggregatePart):
         norm: the longest allowed change. None: the median length in the group, computed anew for each coalition.
     """
 
-    kind = "again"
-    needs = GROUPED
-    of: AggregatePart = BY_SAMPLES
     norm: Rate | None = None
-
-    def __post_init__(self) -> None:
-        """Take over the other rule's needs."""
-        borrowed(self, self.of)
-
-    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
-        """Return what :meth:`asks` asks at most."""
-        return self.of.questions(clients, rows)
-
-    def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask what the other rule wants to know."""
-        return self.of.asks(view, {})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the other rule's decision on the clipped updates.
@@ -305,7 +303,7 @@ class Clipped(AggregatePart):
         if said.weights is None:
             return Aggregate(row=said.row, metrics=found)
         weights = said.weights * share
-        return Aggregate(weights, said.old + float((said.weights - weights).sum()), found)
+        return Aggregate(weights, said.old + float((said.weights - weights).sum()), found, reapply=True)
 
 
 def lengths(group: Group, along: Tensor | None = None) -> Floats:
@@ -337,7 +335,6 @@ class FLTrust(AggregatePart):
     the server's change.
     """
 
-    kind = "again"
     needs = GROUPED | {"root"}
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -352,6 +349,6 @@ class FLTrust(AggregatePart):
         trust = np.maximum(cosine, 0.0)
         metrics = {"weigh/trust": float(trust.mean()), "weigh/norm": norm}
         if not trust.sum() > 0:
-            return Aggregate(np.zeros(len(group)), 1.0, metrics)
+            return Aggregate(np.zeros(len(group)), 1.0, metrics, reapply=True)
         weights = trust / trust.sum() * norm / np.maximum(length, 1e-300)
-        return Aggregate(weights, 1.0 - float(weights.sum()), metrics)
+        return Aggregate(weights, 1.0 - float(weights.sum()), metrics, reapply=True)

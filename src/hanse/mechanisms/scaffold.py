@@ -58,7 +58,6 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
 
     needs = by_slot(train={"clients", "penalty", "sgd"}, weigh={"clients", "groups"})
     gives = by_slot(train={"groups"})
-    reads = by_slot(train=VARIATES)
     fills = by_slot(train=VARIATES)
     global_lr: Rate = 1.0
 

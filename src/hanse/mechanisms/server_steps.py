@@ -1,9 +1,9 @@
 """WEIGH, server optimisers: the server takes its own step from the old row towards the result of the clients.
 
 :class:`FedNova` and :class:`QFedAvg` are affine: weights on the updates, with the rest on the old row. The others are
-subclasses of :class:`ServerStep`. Write a subclass of it for your own server optimiser. All are of the kind "again"
-(:class:`hanse.core.part.AggregatePart`), and keep moments for each server row. Valued coalitions use the moments from
-before the round. ``learn`` keeps new moments once the row is final.
+subclasses of :class:`ServerStep`. Write a subclass of it for your own server optimiser. All keep moments for each
+server row, and are applied again to each coalition (:class:`hanse.core.part.Aggregate`), with the moments from before
+the round. ``learn`` keeps new moments once the row is final.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from hanse.base.factories import Rate, Weight
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Along, Context, Group, Most, State, View
 from hanse.core.port import Request, Score, Scored
-from hanse.mechanisms.robust import BY_SAMPLES, borrowed, lengths
+from hanse.mechanisms.robust import OfRule, lengths
 from hanse.mechanisms.scaffold import step_sum
 from hanse.mechanisms.weigh import GROUPED, sample_shares
 
@@ -29,7 +29,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
-class ServerStep(AggregatePart):
+class ServerStep(OfRule):
     """A server step along the change that another rule makes. Subclasses define the step.
 
     The step changes only the parameters. Buffers come from the other rule. What a subclass remembers about a row, such
@@ -56,17 +56,6 @@ class ServerStep(AggregatePart):
         >>> replace(fedavg(5), name="signs", weigh=SignStep(lr=0.5)).weigh.lr
         0.5
     """
-
-    kind = "again"
-    needs = GROUPED
-    of: AggregatePart = BY_SAMPLES
-
-    def __post_init__(self) -> None:
-        """Take over the other rule's needs, and see whether the step has parts that are the updates'."""
-        borrowed(self, self.of)
-        object.__setattr__(
-            self, "parted", type(self).scale is not ServerStep.scale and getattr(self.of, "kind", "affine") != "again"
-        )
 
     def first(self, size: int) -> Mapping[str, Tensor]:
         """Return the moments ``[size]``, by name, of a row that has not moved yet; {} if there are none."""
@@ -101,19 +90,6 @@ class ServerStep(AggregatePart):
         empty = {name: moment[None][:0] for name, moment in self.first(context.layout.num_parameters).items()}
         return {"rows": np.zeros(0, np.int64), **empty}
 
-    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
-        """Return what :meth:`asks` asks at most."""
-        return self.of.questions(clients, rows)
-
-    def asks(self, view: View, state: State) -> Sequence[Request]:
-        """Ask what the other rule wants to know.
-
-        Args:
-            view: the round. The method reads nothing of it.
-            state: as :meth:`init` makes it.
-        """
-        return self.of.asks(view, {})
-
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the row after the step, and the moments to keep if this row becomes final.
 
@@ -131,7 +107,7 @@ class ServerStep(AggregatePart):
         step, after = self.step(row[:width] - old, moments)
         row[:width] = old + step
         along = None
-        if self.parted and said.weights is not None:
+        if type(self).scale is not ServerStep.scale and said.weights is not None and not said.reapply:
             along = Along(said.weights, torch.as_tensor(self.scale(after)).to(old).expand(width))
         return Aggregate(row=row, metrics=said.metrics, keeps=after, along=along)
 

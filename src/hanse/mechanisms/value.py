@@ -3,8 +3,8 @@
 The seats with the same target row form a group, and each group plays its own cooperative game. The players are the
 seats. A coalition's worth is the server's validation utility of its members' model. That model is the round's mix
 restricted to the members, with their weights scaled up to the sum of all weights; the old row keeps its weight. The
-empty coalition's model is the old row. A weigh rule of the kind "again" is instead applied to the members' updates,
-with its state from before the round.
+empty coalition's model is the old row. A weigh rule that returns a row, or ``reapply``, is instead applied to the
+members' updates, with its state from before the round.
 
 :class:`GameValue` sets up these games. Its subclasses solve them. :class:`GTG`, :class:`Mixture` and
 :class:`MonteCarlo` estimate Shapley values. :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute exact
@@ -25,7 +25,7 @@ import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from hanse.base.errors import PartError, UserError, nearest
+from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Positive, Rate, Weight
 from hanse.core.judge import Coalitions
 from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View, in_slots
@@ -54,7 +54,6 @@ Utility = Annotated[str, AfterValidator(_utility)]
 """What coalitions are judged by: "loss", "accuracy", "balanced", or a metric by name or import path."""
 MOST_CHECKED = 8  # seats of a group for which exact values are computed as a check, which takes 2^n models
 VALIDATION = frozenset({"validation"})
-GIVES = frozenset({"values"})
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,7 @@ class GameValue(ValuePart):
     """
 
     needs = VALIDATION | {"groups"}
-    gives = GIVES
-    accepts = frozenset({"again"})  # coalitions' aggregates are made again
+    accepts = frozenset({"reapply", "along"})
     utility: Utility = field(default="loss", kw_only=True)
     game: mixture.Game = field(default="average", kw_only=True)
 
@@ -686,7 +684,6 @@ class FirstOrder(ValuePart):
     """
 
     needs = VALIDATION | {"slope", "server_gradient"}
-    gives = GIVES
     normalised: bool = True
 
     def tells(self, standing: frozenset[str]) -> Telling:
@@ -742,7 +739,6 @@ class FirstOrderAtClients(ValuePart):
     """
 
     needs = frozenset({"groups", "gradients"})
-    gives = GIVES
     normalised: bool = True
     share: Literal["train", "validation"] = "train"
     samples: Positive | None = 64
@@ -894,8 +890,7 @@ def _scaled(gradients: Tensor, view: View, row: int, group: Ints) -> tuple[Tenso
         return gradients, view.mixed.W[row, group]
     told = view.get(Aggregated)
     along = None if told is None else told.said[row].along
-    if along is None:
-        raise PartError(f"mechanism.weigh: row {row}: says 'parted', but its Aggregate has no 'along'")
+    assert along is not None  # what this part does not accept is refused where rows are made
     # a server's step scales the parameters; buffers are averaged
     scaled, width = gradients.clone(), view.context.layout.num_parameters
     scaled[:, :width] *= along.scale
@@ -932,8 +927,7 @@ class Path(ValuePart):
     """
 
     needs = VALIDATION | {"slope"}
-    gives = GIVES
-    accepts = frozenset({"parted"})
+    accepts = frozenset({"along"})
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
     novel: bool = False
     utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)
@@ -1065,7 +1059,6 @@ class GroupPath(ValuePart):
     """
 
     needs = VALIDATION | {"secure", "slope"}
-    gives = GIVES
     accepts = frozenset({"sums"})
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
     prior: Annotated[float, Field(ge=1e-6, le=1e6)] = group_sums.PRIOR

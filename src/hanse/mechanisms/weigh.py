@@ -55,7 +55,6 @@ def sample_shares(num_samples: Floats) -> Floats:
 class BySamples(AggregatePart):
     """FedAvg's average: weights in proportion to the reported numbers of samples (McMahan et al. 2017)."""
 
-    kind = "average"
     needs = frozenset({"sizes"})
     accepts = frozenset({"sums"})
 
@@ -72,7 +71,6 @@ class SamplesOverProbability(AggregatePart):
     selector that draws at random and hands on its :class:`hanse.mechanisms.select.Probabilities`.
     """
 
-    kind = "average"
     needs = frozenset({"probabilities"})
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -87,7 +85,6 @@ class SamplesOverProbability(AggregatePart):
 class UniformWeights(AggregatePart):
     """The plain mean: every update of a group counts the same."""
 
-    kind = "average"
     needs = GROUPED
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -171,7 +168,6 @@ class InverseDistance(AggregatePart):
             all the weight. The weights do not depend on the scale of the models.
     """
 
-    kind = "average"
     needs = GROUPED
     norm: Literal["l2", "l1"] = "l2"
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-3
@@ -204,7 +200,6 @@ class InverseVariance(AggregatePart):
     privacy account state, as far as the server believes it (:class:`hanse.federation.believed.Believed`).
     """
 
-    kind = "average"
     needs = GROUPED | {"noise"}
 
     def aggregate(self, group: Group, state: State) -> Aggregate:

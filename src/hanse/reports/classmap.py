@@ -72,6 +72,8 @@ def data_facts(groups: Sequence[SeedGroup]) -> list[DataFacts]:
 def _facts(run: RunRecord, groups: tuple[str, ...], *, build: bool) -> DataFacts:
     """Return what can be said of one run's split; unless ``build``, only what the experiment's file says."""
     table = dict(run.config.get("data", {}))
+    if "source" not in table:
+        return DataFacts("the clients' own data", groups, skipped="hanse never saw them")
     name = f"{named_choice(table.get('source'), 'digits')}, {named_choice(table.get('partition'), 'dirichlet')}"
     name += f", split seed {table.get('seed', 0)}"
     if not build:

@@ -391,9 +391,9 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
 
 def _why_untested(run: RunRecord) -> str:
     """Return why a client has no test on its own data."""
-    if run.in_app:
-        return "no evaluation of this client has come, or none with a loss; the app decides who evaluates"
     data = run.config.get("data", {})
+    if "source" not in data:
+        return "no test of this client on its own data has come; its node, or the app, decides whether there is one"
     if data.get("client_test", 0) == 0 and data.get("client_test_from") not in ("equal", "classes"):
         return (
             "clients keep no test data of their own in this run, since [data] client_test is 0; a run with 0.25, for "

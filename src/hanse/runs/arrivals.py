@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.core.port import Closing, Reply, Request, Roster, Train, Trained
-from hanse.core.table import Ints, Seats, Table, Updates, as_one
+from hanse.core.port import Closing, Reply, Request, Roster, Trained
+from hanse.core.table import Seats, Table, Updates, as_one
 from hanse.federation.check import heard, refusal
 
 LOST = "lost with a round that failed"
@@ -221,20 +221,18 @@ class Training:
         # on a network an exchange may hand over answers to requests of earlier rounds
         earlier = {r.client: r for r in replies if r.arrival is not None and r.arrival.round is not None}
         now = [r for r in replies if r.arrival is None or r.arrival.round is None]
-        checked = heard(self.round, self.requests, now, self._size, self.roster)
+        sound, refused = heard(self.round, self.requests, now, self._size, self.roster)
         asked = {r.client for r in self.requests}
         old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
         due = {r.client: self._due(r) for r in now}
-        clock = self._closes(due, checked.replies, old)
-        came = self._came(due, checked.replies, old, clock)
+        clock = self._closes(due, sound, old)
+        came = self._came(due, sound, old, clock)
 
-        reasons = dict(reversed(checked.refusals))  # the first of each client
+        reasons = dict(reversed(refused))  # the first of each client
         # who is not here yet stays under way, from this round or an earlier one
         left = {c: f for c, f in old.items() if c not in came}
-        left |= {
-            r.client: self._flight(r, due, checked.replies, reasons) for r in self.requests if r.client not in came
-        }
-        refusals = [(c, reason) for c, reason in checked.refusals if c in came or c not in asked]
+        left |= {r.client: self._flight(r, due, sound, reasons) for r in self.requests if r.client not in came}
+        refusals = [(c, reason) for c, reason in refused if c in came or c not in asked]
         refusals += [(c, STILL) for c in sorted(asked - came)]
         # on a network who was asked is free: an answer that came is lost with the round that heard it and failed
         lost = [f for c, f in self.before.flights.items() if c in asked and f.request is not None]
@@ -243,7 +241,7 @@ class Training:
         landed = landed if self.waiting.late == "next" else []
         wrong = {f.client: said for f in landed if (said := self._wrong(f)) is not None}
         return Landed(
-            {c: reply for c, reply in checked.replies.items() if c in came},
+            {c: reply for c, reply in sound.items() if c in came},
             (*refusals, *wrong.items()),
             tuple(f for f in landed if f.client not in wrong),
             Underway(clock, dict(sorted(left.items()))),
@@ -320,7 +318,7 @@ class Training:
             return flight
         flight = replace(flight, due=due.get(client, self.before.clock), request=None)
         if client in sound and self.waiting.late == "next":
-            return replace(flight, updates=updates_of(begun, _trained(sound[client], at), flight.start))
+            return replace(flight, updates=updates_of(begun, updates_in(sound[client]), flight.start))
         return replace(flight, refused=reasons.get(client))
 
     def _answered(self, flight: Flight, reply: Reply | None) -> Flight:
@@ -332,8 +330,7 @@ class Training:
         flight = replace(flight, due=self.before.clock, refused=reason)
         if reason is not None:
             return flight
-        at = np.array([task.seat for task in request.tasks if isinstance(task, Train)])
-        return replace(flight, updates=updates_of(flight.seats, _trained(reply, at), flight.start))
+        return replace(flight, updates=updates_of(flight.seats, updates_in(reply), flight.start))
 
     def _wrong(self, flight: Flight) -> str | None:
         """Return why a late update does not count; None: it does."""
@@ -346,10 +343,9 @@ class Training:
         return None
 
 
-def _trained(reply: Reply, at: Ints) -> list[Trained]:
-    """Return a client's updates in the order of its seats ``at [m]``."""
-    by_seat = {result.seat: result for result in reply.results if isinstance(result, Trained)}
-    return [by_seat[s] for s in at.tolist()]
+def updates_in(reply: Reply) -> list[Trained]:
+    """Return the updates in a sound reply, in the order of their seats."""
+    return sorted((one for one in reply.results if isinstance(one, Trained)), key=lambda one: one.seat)
 
 
 def updates_of(seats: Seats, trained: Sequence[Trained], none: Tensor) -> Updates:

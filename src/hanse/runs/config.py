@@ -431,6 +431,24 @@ class RunSection(Section):
     max_megabytes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     recomputable: bool = False
 
+    def over(self, lines: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return why a run ends after the rounds of these lines of ``metrics.jsonl``, whatever ``rounds`` says.
+
+        None: no limit is reached.
+        """
+        after = f"after {len(lines)} round{'s' if len(lines) != 1 else ''}"
+        if (wanted := self.target_accuracy) is not None:
+            best = max((line.get("test/accuracy") or 0.0 for line in lines), default=0.0)
+            if best >= wanted:
+                return f"target accuracy {wanted:g} reached {after} ({best:.4f})"
+        if (most := self.max_seconds) is not None and (spent := sum(line["time/round_s"] for line in lines)) >= most:
+            return f"max_seconds {most:g} used up {after} ({spent:.1f} s)"
+        if (most := self.max_megabytes) is not None:
+            moved = sum((line["bytes/down"] + line["bytes/up"]) / 1e6 for line in lines)
+            if moved >= most:
+                return f"max_megabytes {most:g} used up {after} ({moved:.1f} MB)"
+        return None
+
 
 class Experiment(BaseModel):
     """A whole, validated experiment. Every key but ``mechanism.name`` is optional.

@@ -1,8 +1,9 @@
 """One exchange with the clients: questions are merged, seats become training tasks, replies are checked and ordered.
 
 The round (:mod:`hanse.runs.round`) works with seats and questions, the federation port with one request and one reply
-per client. This module translates. :func:`training` and :func:`merge` make the requests, :class:`Exchange` sends them
-and keeps the valid replies, and :func:`accepted` turns those into updates.
+per client. This module translates. :func:`training` makes tasks of seats; :meth:`Exchange.train` sends them and returns
+the valid updates, :meth:`Exchange.ask` sends questions and returns the valid answers. What a stage trains and asks
+travels together.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from hanse.core.calling import call, name_of
 from hanse.core.history import NEVER, History
 from hanse.core.part import State, TrainPart, View
 from hanse.core.payload import Payload
-from hanse.core.port import Closing, Federation, Reply, Request, Result, Task, Train, Trained
-from hanse.core.table import Seats, Table, Updates, copies, mix
+from hanse.core.port import Closing, Federation, Reply, Request, Task, Train, Trained
+from hanse.core.table import Seats, Table, copies, mix
 from hanse.federation.check import heard
 from hanse.learning.client_payloads import unsound
-from hanse.runs.arrivals import Landed, Training, Underway, Waiting, updates_of
+from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Exchange:
         >>> from hanse.runs.rehearsal import rehearse
         >>> small = rehearse("fedavg")
         >>> exchange = Exchange(small.setup.federation, 0, None)
-        >>> view = exchange.send([Request(1, (Ask("stay", {}),))], small.view)
+        >>> view = exchange.ask([Request(1, (Ask("stay", {}),))], small.view)
         >>> (1, "stay") in view.answers
         True
     """
@@ -63,19 +64,21 @@ class Exchange:
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
 
-    def send(self, requests: Sequence[Request], view: View) -> View:
+    def ask(self, questions: Sequence[Request], view: View) -> View:
         """Ask questions and return the view with the valid answers and the refusals added.
 
-        Without requests nothing is sent, so a mechanism whose parts ask nothing costs no exchange.
+        Without questions nothing is sent, so a mechanism whose parts ask nothing costs no exchange.
         """
-        if not requests:
+        if not questions:
             return view
-        replies = self._replies(requests, None)
-        checked = heard(self.round, requests, replies, view.context.layout.size, view.roster)
-        return _knowing(view, requests, checked.replies, checked.refusals)
+        replies = self._replies(questions, None)
+        sound, refused = heard(self.round, questions, replies, view.context.layout.size, view.roster)
+        return _knowing(view, sound, refused)
 
-    def train(self, requests: Sequence[Request], view: View, before: Underway, waiting: Waiting) -> tuple[View, Landed]:
-        """Send training requests and wait for the answers as the experiment says.
+    def train(
+        self, requests: Sequence[Request], view: View, before: Underway, waiting: Waiting
+    ) -> tuple[View, Underway]:
+        """Send training tasks, and the questions that travel with them, and wait as the experiment says.
 
         Args:
             requests: at most one per client.
@@ -84,16 +87,23 @@ class Exchange:
             waiting: when TRAIN ends, and what becomes of late updates.
 
         Returns:
-            Two results: the view with the valid answers that came in time and the refusals; and what arrived late or is
-            still outstanding.
+            Two results: the view with updates in the order of the seats, then late ones, with answers and refusals (a
+            refused seat leaves no gap); and what is still outstanding.
         """
-        if not requests and not before.flights:
-            return view, Landed({}, (), (), before)
-        assert view.seats is not None
-        replies = self._replies(requests, waiting.closing(self.round))
-        training = Training(self.round, requests, view.seats, view.table, view.roster, before, waiting, self.deadline_s)
-        landed = training.land(replies)
-        return _knowing(view, requests, landed.replies, landed.refusals), landed
+        seats = view.seats
+        assert seats is not None
+        came = self._replies(requests, waiting.closing(self.round)) if requests or before.flights else ()
+        if waiting.active or before.flights or any(reply.arrival is not None for reply in came):
+            training = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
+            landed = training.land(came)
+        else:  # all were waited for, and nobody's time counts
+            sound, refused = heard(self.round, requests, came, view.context.layout.size, view.roster)
+            landed = Landed(sound, tuple(refused), (), before)
+        view = _knowing(view, landed.replies, landed.refusals)
+        found = {one.seat: one for reply in landed.replies.values() for one in updates_in(reply)}
+        at = sorted(found)
+        fresh = updates_of(seats.take(np.array(at, np.int64)), [found[s] for s in at], view.table.rows)
+        return replace(view, updates=joined(fresh, landed.late, view.round, view.table)), landed.underway
 
     def _replies(self, requests: Sequence[Request], closing: Closing | None) -> Sequence[Reply]:
         """Return the replies, with their bytes counted."""
@@ -103,36 +113,27 @@ class Exchange:
         return replies
 
 
-def _knowing(
-    view: View, requests: Sequence[Request], replies: Mapping[int, Reply], refusals: Sequence[tuple[int, str]]
-) -> View:
+def _knowing(view: View, replies: Mapping[int, Reply], refusals: Sequence[tuple[int, str]]) -> View:
     """Return the view with the answers of sound replies, what their clients authorised for payment, and these
     refusals.
     """
     answers, authorised = dict(view.answers), dict(view.authorised)
-    asked = {r.client: r for r in requests}
     for client, reply in replies.items():
         if reply.authorise is not None:
             authorised[client] = reply.authorise
-        for task, result in zip(asked[client].tasks, reply.results, strict=True):
-            answers[client, _question(task)] = result
+        answers |= {(client, one.name): one for one in reply.results if not isinstance(one, Trained)}
     return replace(view, answers=answers, authorised=authorised, refusals=(*view.refusals, *refusals))
-
-
-def _question(task: Task) -> str:
-    """Return the name under which a task's answer is found in ``view.answers``."""
-    return f"seat {task.seat}" if isinstance(task, Train) else task.name
 
 
 def merge(requests: Sequence[Request]) -> list[Request]:
     """Return one request per client, by ascending client. A question that two parts ask under the same name is sent
     once.
     """
-    tasks: dict[int, dict[str, Task]] = {}
+    tasks: dict[int, dict[int | str, Task]] = {}
     for request in requests:
         mine = tasks.setdefault(request.client, {})
         for task in request.tasks:
-            mine.setdefault(_question(task), task)
+            mine.setdefault(task.seat if isinstance(task, Train) else task.name, task)
     return [Request(client, tuple(mine.values())) for client, mine in sorted(tasks.items())]
 
 
@@ -191,17 +192,6 @@ def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:
     if copies(weights).all():
         return [rows[int(k)] for k in weights.argmax(axis=1)]
     return list(mix(weights, rows[:0], rows))
-
-
-def accepted(seats: Seats, view: View) -> Updates:
-    """Return the valid updates in the order of the seats. A refused seat leaves no gap."""
-    trained: list[tuple[int, Trained]] = []
-    for s in range(len(seats)):
-        result: Result | None = view.answers.get((int(seats.client[s]), f"seat {s}"))
-        if isinstance(result, Trained):
-            trained.append((s, result))
-    answered = seats.take(np.array([s for s, _ in trained], dtype=np.int64))
-    return updates_of(answered, [t for _, t in trained], view.table.rows)
 
 
 def sent(part: TrainPart, view: View, state: State) -> Payload | None:

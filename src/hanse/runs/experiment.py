@@ -1,9 +1,9 @@
 """Runs an experiment: builds its objects, plays its rounds, writes the results.
 
 :func:`run` and :func:`resume` are what users call, as ``hanse.run`` and ``hanse.resume``. Both build the experiment
-(:mod:`hanse.runs.setup`), take the lock of the run directory, and play round after round (``_play``) until the last
-one, a limit of ``[run]``, or Ctrl-C. :func:`run_remote` does the same with clients on a network, and :func:`play_setup`
-if you already have a setup.
+(:mod:`hanse.runs.setup`), take the lock of the run directory, and play round after round (:mod:`hanse.runs.loop`)
+until the last one, a limit of ``[run]``, or Ctrl-C. :func:`run_remote` does the same with clients on a network, and
+:func:`play` with a session that you already have.
 
 Engines for clients in other processes register as entry points "hanse.engines", so this module imports none of them.
 """
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hanse.base.errors import MachineError, RunFailedError, UserError, library
+from hanse.base.errors import MachineError, UserError, library
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
-from hanse.base.stopping import Stop, interruptible
 from hanse.core.port import Federation
 from hanse.data.choices import OBJECT
 from hanse.data.committed import CommittedSet
@@ -30,35 +29,24 @@ from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
-from hanse.learning.threads import intra_op
-from hanse.runs.attempt import MOST_FAILED, RecordedRound, attempt, settled, tell_owners, telling
-from hanse.runs.background import LONG_S, BackgroundWriter
-from hanse.runs.budget import Budget
-from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.round import LoopState, Setup, first_state
-from hanse.runs.round_record import METRICS, SEATS, RoundRecord
+from hanse.runs.loop import play_rounds
+from hanse.runs.round import LoopState, first_state
+from hanse.runs.round_record import METRICS
 from hanse.runs.run import Observer, Run
 from hanse.runs.run_record import played_lines
 from hanse.runs.rundir import RunDir, claim
-from hanse.runs.setup import Own, Ready, build, settle_engine
-from hanse.runs.shape import guess_of, model_made_for, same_frozen
+from hanse.runs.session import Session
+from hanse.runs.setup import Own, build
+from hanse.runs.shape import model_made_for, same_frozen
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["Observer", "Run", "play_setup", "resume", "run", "run_remote"]
+__all__ = ["Observer", "Run", "play", "resume", "run", "run_remote"]
 
 NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install '.[ray]' in a clone of hanse"
-
-
-def _tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:
-    """Call the method of this name on each observer that has it."""
-    for observer in observers:
-        method = getattr(observer, moment, None)
-        if method is not None:
-            method(*given)
 
 
 def _check(observers: Sequence[Observer]) -> None:
@@ -137,11 +125,10 @@ def run(
         _refuse_objects(experiment, own)
         return _engine(experiment)(experiment, out=out, observers=observers, overwrite=overwrite)
     if out is None:
-        return play_setup(settle_engine(build(experiment, own=own)), observers)
+        return play(build(experiment, own=own), observers)
     with Hold(Path(out)) as hold:
         claim(hold, overwrite=overwrite)
-        ready = settle_engine(build(experiment, own=own))
-        return play_setup(ready, observers, hold, overwrite)
+        return play(build(experiment, own=own), observers, hold, overwrite)
 
 
 def _read(experiment: Experiment | str | Path) -> Experiment:
@@ -237,10 +224,9 @@ def resume(
     with Hold(path) as hold:
         hold.take()
         _same_objects(path, experiment, own)
-        blueprint = build(experiment, own=own)
-        _same_model(path, experiment, blueprint.experiment)
-        ready = settle_engine(blueprint)
-        return _from_a_checkpoint(ready, observers, hold, other_data)
+        session = build(experiment, own=own)
+        _same_model(path, experiment, session.experiment)
+        return _from_a_checkpoint(session, observers, hold, other_data)
 
 
 def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
@@ -352,24 +338,23 @@ def run_remote(
         UserError: the experiment cannot be run on a network, or does not fit the directory.
         MachineError: the machine or the network failed. It is a RunFailedError after several failed rounds in a row.
     """
-    ready = settle_engine(build(experiment, data), federation=federation)
-    ready = replace(ready, setup=replace(ready.setup, agreement=agreement))
+    session = build(experiment, data, federation=federation, agreement=agreement)
     if (hold.folder / "config.toml").exists():
-        return _from_a_checkpoint(ready, observers, hold, other_data, key)
-    return play_setup(ready, observers, hold, key=key)
+        return _from_a_checkpoint(session, observers, hold, other_data, key)
+    return play(session, observers, hold, key=key)
 
 
-def play_setup(
-    ready: Ready,
+def play(
+    session: Session,
     observers: Sequence[Observer],
     hold: Hold | None = None,
     overwrite: bool = False,
     key: Ed25519PrivateKey | None = None,
 ) -> Run:
-    """Play all rounds of a setup.
+    """Play all rounds of a session.
 
     Args:
-        ready: the setup. Its engine is closed at the end.
+        session: what is played. It is closed at the end.
         observers: objects that see every round.
         hold: the right (a lock) to write into the run directory that will be made. None: nothing is written.
         overwrite: whether an earlier run in that directory may be deleted.
@@ -378,29 +363,25 @@ def play_setup(
     Raises:
         MachineError: the machine failed. The directory stays as it is, to be resumed.
     """
-    experiment, setup = ready.experiment, ready.setup
-    with closing(setup.engine):
-        state = first_state(setup)
+    with closing(session):
+        state = first_state(session)
         if hold is None:
-            if setup.kept:
+            if session.kept:
                 raise UserError("run.recomputable: true: needs a run directory: give out (--out)")
-            return _play(ready, state, None, observers)
-        books, data = setup.books, fingerprint(setup.data)
-        committed = _committed(ready) if setup.kept else None
-        shape = model_made_for(setup.data, setup.problem)
+            return play_rounds(session, state, None, observers)
+        committed = _committed(session) if session.kept else None
         folder = RunDir.create(
-            hold.folder, experiment, hold,
-            data=data, about=setup.about, shape=shape, overwrite=overwrite, books=books, key=key,
-            committed=committed,
+            hold.folder, session.experiment, hold,
+            data=fingerprint(session.data), about=session.about, shape=model_made_for(session.data, session.problem),
+            overwrite=overwrite, books=session.books, key=key, committed=committed,
         )  # fmt: skip
         with closing(folder):
             try:
                 if committed is not None:
                     state = _begun(committed[0], state, folder)
-                    ready = replace(
-                        ready, said=[*ready.said, f"note: {audit_folder(hold.folder)} is for an auditor alone"]
-                    )
-                return _play(ready, state, folder, observers)
+                    note = f"note: {audit_folder(hold.folder)} is for an auditor alone"
+                    session = replace(session, said=[*session.said, note])
+                return play_rounds(session, state, folder, observers)
             except MachineError:
                 raise
             except Exception:
@@ -411,11 +392,11 @@ def play_setup(
                 raise
 
 
-def _committed(ready: Ready) -> tuple[Commitment, CommittedSet | None]:
+def _committed(session: Session) -> tuple[Commitment, CommittedSet | None]:
     """Return what a run commits to before its first round, and its validation set under new salts."""
-    data = ready.setup.data
+    data = session.data
     held = None if data.server_validation is None else CommittedSet.of(data.server_validation)
-    return Commitment.of(ready.experiment, held, data.num_clients), held
+    return Commitment.of(session.experiment, held, data.num_clients), held
 
 
 def _begun(commitment: Commitment, state: LoopState, folder: RunDir) -> LoopState:
@@ -426,35 +407,36 @@ def _begun(commitment: Commitment, state: LoopState, folder: RunDir) -> LoopStat
 
 
 def _from_a_checkpoint(
-    ready: Ready, observers: Sequence[Observer], hold: Hold, other_data: bool, key: Ed25519PrivateKey | None = None
+    session: Session, observers: Sequence[Observer], hold: Hold, other_data: bool, key: Ed25519PrivateKey | None = None
 ) -> Run:
     """Play the rounds that are left of the run in a directory, from its last sound checkpoint (or from the start)."""
-    experiment, setup, said = ready.experiment, ready.setup, ready.said
+    experiment, said = session.experiment, session.said
     hold.take()
-    same_frozen(hold.folder, setup.problem)
-    with closing(setup.engine):
+    same_frozen(hold.folder, session.problem)
+    with closing(session):
         folder, snapshot, lines = RunDir.reopen(
-            hold.folder, experiment, setup.device,
-            data=fingerprint(setup.data), names=setup.data.names, other_data=other_data, key=key,
+            hold.folder, experiment, session.device,
+            data=fingerprint(session.data), names=session.data.names, other_data=other_data, key=key,
         )  # fmt: skip
         with closing(folder):
             # the file changes only once the directory has proved sound
             said = [*said, *_written_longer(hold.folder, experiment)]
-            state = first_state(setup)
+            state = first_state(session)
             if snapshot is not None:
                 _same_parts(hold.folder, state, snapshot.state)
                 state = snapshot.state
-                if setup.accounts is None and state.accounts is not None:
+                if session.of_guards("accounts") is None and state.accounts is not None:
                     raise UserError(
                         "federation.private: is missing: clients began this run with privacy accounts, and keep them"
                     )
-                spent = (guard.resumed(state.accounts, state.round, setup.data.sizes) for guard in setup.guards)
-                said = [*dict.fromkeys([*said, *(line for lines_ in spent for line in lines_)])]
-            elif setup.kept:
+                guards, sizes = session.guards.values(), session.data.sizes
+                spent = [line for guard in guards for line in guard.resumed(state.accounts, state.round, sizes)]
+                said = [*dict.fromkeys([*said, *spent])]
+            elif session.kept:
                 state = _begun(Commitment.read(hold.folder), state, folder)
             told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")
             said += [line if line.startswith(told) else f"warning: {line}" for line in lines]
-            return _play(replace(ready, said=said), state, folder, observers)
+            return play_rounds(replace(session, said=said), state, folder, observers)
 
 
 def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:
@@ -466,108 +448,3 @@ def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:
                 f"{folder}: the state of its {slot} part has no {', '.join(lacking)}: another version of hanse wrote "
                 "it; go on in the version that environment.json names, or play its config.toml again with 'hanse run'"
             )
-
-
-def _next(
-    setup: Setup, experiment: Experiment, state: LoopState, writer: BackgroundWriter, stop: Stop
-) -> RecordedRound | None:
-    """Play a round while the one before it is written to disk, and tell observers of that one then.
-
-    Returns:
-        The round, or None if an observer that heard of the one before ended the run there. Then this one does not
-        count.
-    """
-    try:
-        done = attempt(setup, experiment, state)
-    finally:
-        # what an observer asks for in "settle" is about the round before, what was asked until here about this one
-        asked = stop.asked
-        writer.settle()
-    return None if stop.asked and not asked else done
-
-
-def _ended(setup: Setup, state: LoopState, folder: RunDir | None) -> LoopState:
-    """Settle what the last round left open and tell the owners of private rows; return the state after it."""
-    if setup.pays and not state.finished:
-        state, posted, answers = settled(telling(setup, state), state)
-        if folder is not None:
-            if answers is not None:
-                folder.keep(state.round, answers.packed())
-            folder.owe(state.round, posted)
-            folder.checkpoint(state)
-    if folder is not None:  # also after a restart between these two
-        folder.receipts()
-    tell_owners(setup, state)
-    return state
-
-
-def _play(ready: Ready, state: LoopState, folder: RunDir | None, observers: Sequence[Observer]) -> Run:
-    """Play the rounds that are left, and return the run with everything that it leaves.
-
-    A round is written by a thread while the next one is played, so ``writer.settle`` marks the points at which a round
-    is on the disk and observers hear of it.
-    """
-    experiment, setup, said = ready.experiment, ready.setup, ready.said
-    first = state.table.rows if experiment.train.loop is not None and state.round == 0 else None
-    result = Run(
-        experiment, setup.problem, table=state.table, home=state.home, names=setup.data.names, about=setup.about
-    )
-    result.guess = guess_of(setup.data, setup.problem)
-    if folder is not None:
-        result.path = folder.path
-        result.metrics, result.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
-    notes = [*(f"warning: {line}" for line in setup.data.warnings), *(f"note: {line}" for line in setup.data.notes)]
-    result.said = (*said, *notes)
-    _tell(observers, "on_start", experiment, state.round, list(result.said))
-    limits, budget, failures = experiment.run, Budget(experiment.run), 0
-    budget.spend(result.metrics)  # a resumed run has used up some of its limits already
-    result.over = budget.over()
-
-    def tell(record: RoundRecord) -> None:
-        result.metrics.append(record.metrics)
-        result.clients.extend(record.seats)
-        _tell(observers, "on_round", record.metrics, record.played)
-
-    writing = closing(BackgroundWriter(folder, tell))
-    # engines and games bring their own threads; for what lies between, one is robust next to busy neighbours
-    with intra_op(1), interruptible(ours=not setup.remote) as stop, writing as writer:
-        while state.round < limits.rounds and result.over is None and not stop.asked:
-            done = _next(setup, experiment, state, writer, stop)
-            if done is None:
-                break
-            state, record, metrics = done.state, done.record, done.record.metrics
-            failures = failures + 1 if "failed" in metrics else 0
-            if record.tested.arrays:
-                result.tested = record.tested.arrays
-            if record.tested.arrays and folder is None:  # else it lies there, and long runs keep nothing twice
-                result.tests[metrics["round"]] = record.tested.arrays
-            if folder is None and (worths := record.worths):
-                result.worths[metrics["round"]] = worths
-            budget.spend([metrics])
-            result.over = budget.over()
-            last = state.round == limits.rounds or result.over is not None or stop.asked or failures == MOST_FAILED
-            writer.begin(record, state if state.round % limits.checkpoint_every == 0 or last else None)
-            # on a network the next round tells its members what became of this one
-            if last or folder is None or setup.remote or metrics["time/round_s"] > LONG_S:
-                writer.settle()
-            if failures == MOST_FAILED:
-                raise RunFailedError(
-                    f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
-                )
-            del done, record  # with all updates of the round, of which the next one has as many
-        writer.settle()
-        result.interrupted = state.round < limits.rounds and result.over is None
-        if not result.interrupted:
-            state = _ended(setup, state, folder)
-        elif folder is not None and state.round > folder.kept:  # told, but between checkpoints
-            folder.checkpoint(state)
-    if folder is not None:
-        # before "on_end", so observers find the whole directory
-        folder.close()
-    result.table, result.home, result.held = state.table, state.home, state.held
-    result.personal, result.book = state.personal, state.book
-    result.nothing = nothing_mixed(result.metrics, ((s.get("refused"), s.get("weight")) for s in result.clients))
-    if result.nothing is None and result.metrics and first is not None and first.equal(result.table.rows):
-        result.nothing = UNMOVED
-    _tell(observers, "on_end", result)
-    return result

@@ -72,13 +72,10 @@ class Guard:
         """Go on from the accounts in a checkpoint, and return warnings. Raises UserError if they do not fit."""
         return ()
 
-    @staticmethod
-    def restored(kept: Mapping[str, Any]) -> Any:
-        """Return a client's account from its plain values in a checkpoint. Raises UnsoundError."""
-        raise NotImplementedError
-
 
 GUARDS: Mapping[str, type[Guard]] = Names({}, "guards")
+ACCOUNTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = Names({}, "accounts")
+"""By a guard's key, what makes a client's account from its plain values in a checkpoint; it raises UnsoundError."""
 
 
 def guards_of(experiment: Experiment) -> dict[str, Guard]:
@@ -108,6 +105,6 @@ def completed(experiment: Experiment) -> Experiment:
 
 def restored(kept: Mapping[str, Any]) -> dict[int, Any]:
     """Return the accounts in a checkpoint by client. Raises UserError if there is no wing for them."""
-    if "private" not in GUARDS:
+    if "private" not in ACCOUNTS:
         raise UserError(f"this checkpoint has privacy accounts: needs a wing{absent()}")
-    return {int(client): GUARDS["private"].restored(one) for client, one in kept.items()}
+    return {int(client): ACCOUNTS["private"](one) for client, one in kept.items()}

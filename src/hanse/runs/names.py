@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.files import CLIENTS, MEMBERS, read_json
+from hanse.base.factories import named_choice
+from hanse.base.files import CLIENTS, MEMBERS, read_json, table
 from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import read_about
 
@@ -33,6 +34,23 @@ class Registered(TypedDict):
 
 
 _REGISTER = Declared[list[Registered]](list[Registered])
+
+
+def registered(folder: Path, config: Mapping[str, Any]) -> int | None:
+    """Return how many clients can have an account; None if it is not known.
+
+    Args:
+        folder: the run directory. On a network, the register of members says it.
+        config: the run's ``config.toml``.
+
+    Raises:
+        UserError: the register of members is damaged.
+    """
+    if (folder / MEMBERS).is_file():
+        return 1 + max(read_members(folder / MEMBERS), default=-1)
+    data = table(config, "data")
+    count = 1 if named_choice(data.get("partition"), "dirichlet") == "pooled" else data.get("clients")
+    return count if isinstance(count, int) else None
 
 
 def client_names(path: Path) -> dict[int, str]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hanse.base.errors import UserError, first_line
+from hanse.base.errors import NOT_TRUSTED, UserError, first_line
 from hanse.base.import_trust import is_looking, looking
 from hanse.data.choices import OBJECT
 from hanse.data.samples import Inputs
@@ -24,7 +24,6 @@ from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
-from hanse.runs.budget import Budget
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
@@ -49,12 +48,13 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
         path: the run directory.
         model: the run's model, if it was given as an object or by an untrusted import path. It is a module of the same
             architecture, which is copied, or the function that makes one.
-        trust: whether to import modules that the run's files name, which runs their code. Otherwise import paths of the
-            mechanism are refused at once, and the model's import path when you ask for a model.
+        trust: whether to import modules that the run's files name, which runs their code. Otherwise the run's tables
+            can be read, and what needs such a module (:meth:`Run.model`, :attr:`Run.experiment`) is refused when you
+            ask for it.
 
     Raises:
-        UserError: ``path`` is not a run directory, has no finished round or is damaged; an import path is not trusted;
-            or ``model`` has another architecture.
+        UserError: ``path`` is not a run directory, has no finished round or is damaged; or ``model`` has another
+            architecture.
 
     Examples:
         A run is read again, and the model of client 2 saved for use without hanse.
@@ -76,12 +76,18 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
         True
     """
     record = load_run(path)
+    experiment: Experiment | UserError
+    problem, why = None, ""
     with looking(trust=trust):
         try:
             experiment = Experiment.read(record.path / "config.toml")
             problem, why = _problem(record.path, experiment, model)
         except UserError as wrong:
-            raise UserError(*map(_in_python, wrong.lines)) from None
+            experiment = UserError(*map(_in_python, wrong.lines))
+            # what names code of its own is told when it is asked for: the tables of a run need none
+            if not all(line.endswith(NOT_TRUSTED) for line in wrong.lines):
+                raise experiment from None
+            why = experiment.lines[0]
     metrics, seats = (played_lines(record.path, name) for name in (METRICS, SEATS))
     # what was trained or tested is in the files; the state of the last checkpoint is added below
     run = Run(
@@ -102,17 +108,11 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
         run.personal, run.book = state.personal, state.book
     names = client_names(record.path)
     run.names = tuple(names.get(c, str(c)) for c in range(len(run.home) or len(names))) if names else ()
-    budget = Budget(experiment.run)
-    try:
-        budget.spend(metrics)
-    except (KeyError, TypeError) as wrong:
-        raise UserError(f"{record.path / METRICS}: cannot be read: a round lacks {wrong}") from None
-    run.over = budget.over()
-    run.interrupted = run.over is None and len(metrics) < experiment.run.rounds
+    run.over, run.interrupted = record.ended_early, record.unfinished
     if problem is not None and state is not None and state.table.rows.shape[1] != problem.layout.size:
         raise UserError(
             f"{record.path}: its models have {state.table.rows.shape[1]:,} numbers, and "
-            f"{'the module that was given' if model is not None else repr(experiment.model.name)} has "
+            f"{'the module that was given' if model is not None else repr(run.experiment.model.name)} has "
             f"{problem.layout.size:,}: must be of the same architecture"
         )
     return run
@@ -120,7 +120,7 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
 
 def _in_python(line: str) -> str:
     """Return a line of an error with the command line's option in the words of Python."""
-    return line.replace("--trust allows it", "hanse.load(..., trust=True) allows it")
+    return line.replace(NOT_TRUSTED, "hanse.load(..., trust=True) allows it")
 
 
 def _problem(

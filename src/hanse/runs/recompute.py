@@ -38,7 +38,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file, kinds_of
 from hanse.runs.reading import last_state
 from hanse.runs.replay_tokens import unlike
-from hanse.runs.round import LoopState, Played, Setup, finish, first_state, play_round
+from hanse.runs.round import LoopState, Played, finish, first_state, play_round
 from hanse.runs.round_record import (
     HASH,
     METRICS,
@@ -47,7 +47,8 @@ from hanse.runs.round_record import (
     lost_rounds,
     round_file,
 )
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 from hanse.runs.shape import read_shape
 from hanse.runs.testing import Figures
 
@@ -191,7 +192,7 @@ def _held(folder: Path, commitment: Commitment, validation: Path | None, notes: 
 
 def _setup(
     folder: Path, experiment: Experiment, commitment: Commitment, held: CommittedSet | None
-) -> tuple[Setup, Experiment]:
+) -> tuple[Session, Experiment]:
     """Return what rounds are played with: the server of a network, with this validation set and no clients."""
     shape, classes = read_shape(folder / "shape.json")
     inputs = shape if isinstance(shape, Inputs) else Inputs()
@@ -205,7 +206,7 @@ def _setup(
     assert isinstance(width, tuple)
     data = RemoteData.of(sizes, width, classes, samples, None, samples is not None and is_text(samples), inputs)
     own = experiment.model_copy(update={"behaviour": {}})
-    return settle_engine(build(own, data)).setup, experiment
+    return build(own, data), experiment
 
 
 def _answers(folder: Path, number: int) -> Answers:
@@ -221,7 +222,7 @@ def _answers(folder: Path, number: int) -> Answers:
 class _Replay:
     """The rounds of a run, played again one after the other."""
 
-    def __init__(self, folder: Path, setup: Setup, experiment: Experiment, found: Recomputed) -> None:
+    def __init__(self, folder: Path, setup: Session, experiment: Experiment, found: Recomputed) -> None:
         self.folder, self.setup, self.experiment, self.found = folder, setup, experiment, found
         self.exact = found.floor == 0
 

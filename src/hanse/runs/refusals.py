@@ -2,9 +2,9 @@
 
 What goes with what is in the list of :mod:`hanse.mechanisms.fits`: :func:`surroundings` says which of its words an
 experiment has. Each other function here looks at numbers, or at the data and the model, and returns a line for each
-mistake: the setting, its value and what is allowed. Call a new one in :func:`misfits`, or in :mod:`hanse.runs.setup` if
-it needs other arguments. Mistakes within one section are refused in :mod:`hanse.runs.config` (for data:
-:mod:`hanse.data.spec`).
+mistake: the setting, its value and what is allowed. Call a new one in :func:`misfits`, or in
+:mod:`hanse.runs.setup` if it needs other arguments. Mistakes within one section are refused in
+:mod:`hanse.runs.config` (for data: :mod:`hanse.data.spec`).
 """
 
 from __future__ import annotations
@@ -45,15 +45,11 @@ _ONE = 1e-4  # how far the sum of probabilities may be from 1
 
 def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
     """Return a line for each number that does not fit the data, the mechanism or another number."""
-    seats = mechanism.most_seats(data.num_clients)
     return [
         *no_utility(data, problem, mechanism),
-        *too_few(experiment, seats),
+        *too_many(experiment, data.num_clients, mechanism.most_seats(data.num_clients)),
         *lone_samples(experiment, problem),
-        *too_many_testers(experiment, data.num_clients),
         *by_size(experiment, mechanism, data)[1],
-        *too_large_groups(experiment, seats),
-        *unpayable_bonds(experiment),
     ]
 
 
@@ -196,16 +192,34 @@ def enough_replies(experiment: Experiment, seats: int) -> int | None:
     return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
 
 
-def too_few(experiment: Experiment, seats: int) -> list[str]:
-    """Return a line for each number of replies that a round cannot have, or that would end it below the minimum."""
-    least, given = experiment.federation.min_replies, experiment.federation.enough
-    enough = enough_replies(experiment, seats)
-    lines = [f"federation.min_replies: {least}: more than the {seats} seats of a round"] if least > seats else []
-    if enough is not None and enough > seats:
-        lines.append(f"federation.enough: {given}: more than the {seats} seats of a round")
-    if enough is not None and enough < least:
+def too_many(experiment: Experiment, num_clients: int, seats: int) -> list[str]:
+    """Return a line for each number that is larger than the clients or seats that there are, or than another number.
+
+    A mechanism's default number of clients per round is not refused: it is reduced.
+    """
+    table, federation, of_seats = experiment.mechanism.table, experiment.federation, (seats, "seats of a round")
+    select = table.get("select")
+    counts: dict[str, tuple[Any, tuple[int, str]]] = {
+        "mechanism.clients_per_round": (table.get("clients_per_round"), (num_clients, "clients")),
+        "mechanism.select.clients_per_round": (
+            select.get("clients_per_round") if isinstance(select, dict) else None,
+            (num_clients, "clients"),
+        ),
+        "eval.clients": (experiment.eval.clients, (num_clients, "clients")),
+        "federation.min_replies": (federation.min_replies, of_seats),
+        "federation.enough": (federation.enough, of_seats),
+    }
+    lines = [
+        f"{where}: {count}: more than the {most} {what}"
+        for where, (count, (most, what)) in counts.items()
+        if isinstance(count, int) and count > most
+    ]
+    enough, given = enough_replies(experiment, seats), federation.enough
+    if enough is not None and enough < federation.min_replies:
         share = f" ({enough} of {seats} seats)" if isinstance(given, float) else ""
-        lines.append(f"federation.enough: {given}{share}: must be at least federation.min_replies, {least}")
+        lines.append(
+            f"federation.enough: {given}{share}: must be at least federation.min_replies, {federation.min_replies}"
+        )
     return lines
 
 
@@ -217,39 +231,16 @@ def lone_samples(experiment: Experiment, problem: Problem) -> list[str]:
     return [f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"]
 
 
-def by_groups(mechanism: Mechanism) -> bool:
-    """Say whether members' values are estimated from sums of groups, which must then change from round to round."""
-    return mechanism.value is not None and "secure" in said(mechanism.value, "needs", "value")
-
-
-def warn_of_changing_groups(experiment: Experiment, data: FederatedData, mechanism: Mechanism) -> list[str]:
-    """Return a warning if groups should stay the same and cannot."""
-    if experiment.federation.secure is None or by_groups(mechanism) or experiment.federation.secure.get("regroup"):
-        return []
-    seats = mechanism.most_seats(data.num_clients)
-    if seats >= data.num_clients:
-        return []
-    return [
-        f"warning: federation.secure: {seats} of {data.num_clients} clients train in a round, so groups change, and "
-        "after about ten rounds their sums reveal each client's mean update (docs/threat-model.md): let all train in "
-        "every round"
-    ]
-
-
-def no_such_clients(behaviours: Mapping[str, Behaviour | None], num_clients: int) -> list[str]:
-    """Return a line for each client that a behaviour names and that does not exist."""
-    return [
-        f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {num_clients - 1}"
+def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData) -> list[str]:
+    """Return a line for each client, or set of samples, that a behaviour names and that does not exist."""
+    there = {"own", *server_sets(data)}
+    lines = [
+        f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {data.num_clients - 1}"
         for name, behaviour in behaviours.items()
         for c in getattr(behaviour, "clients", ())
-        if isinstance(c, int) and not 0 <= c < num_clients
+        if isinstance(c, int) and not 0 <= c < data.num_clients
     ]
-
-
-def no_such_samples(behaviours: Mapping[str, Behaviour | None], data: FederatedData) -> list[str]:
-    """Return a line for each behaviour that trains on samples that the server does not have."""
-    there = {"own", *server_sets(data)}
-    return [
+    return lines + [
         f"behaviour.{name}.trains_on: '{chosen}': the server has no such samples; allowed: {', '.join(sorted(there))}"
         for name, behaviour in behaviours.items()
         if (chosen := getattr(behaviour, "trains_on", "own")) not in there
@@ -263,31 +254,6 @@ def by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -
     lines = unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism)))
     warnings = [line for line in lines if line.startswith("warning: ")]
     return warnings, [line for line in lines if line not in warnings]
-
-
-def too_many(table: dict[str, Any], num_clients: int) -> list[str]:
-    """Return a line if a round asks for more clients than there are.
-
-    A mechanism's default number of clients per round is not refused: it is reduced.
-    """
-    select = table.get("select")
-    asked = {
-        "mechanism": table.get("clients_per_round"),
-        "mechanism.select": select.get("clients_per_round") if isinstance(select, dict) else None,
-    }
-    many = {f"{where}.clients_per_round": m for where, m in asked.items()}
-    return [
-        f"{name}: {m}: more than the {num_clients} clients"
-        for name, m in many.items()
-        if isinstance(m, int) and m > num_clients
-    ]
-
-
-def too_many_testers(experiment: Experiment, num_clients: int) -> list[str]:
-    """Return a line if more clients are to test than there are."""
-    wanted = experiment.eval.clients
-    many = wanted != "all" and wanted > num_clients
-    return [f"eval.clients: {wanted}: more than the {num_clients} clients"] if many else []
 
 
 def no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
@@ -383,7 +349,8 @@ def few_samples(data: FederatedData) -> Samples:
 def not_held(mechanism: Mechanism) -> list[str]:
     """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows."""
     made = {block.name for block in mechanism.train.blocks() if block.held}
-    if not made or mechanism.deploy is None or made & in_slots(mechanism.deploy.reads, ["deploy"]):
+    read = {word.removeprefix("rows ") for word in said(mechanism.deploy, "needs", "deploy")}
+    if not made or mechanism.deploy is None or made & read:
         return []
     part, rows = word_of(mechanism.deploy, "deploy"), "', '".join(sorted(made))
     return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
@@ -397,22 +364,6 @@ def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
         return []
     part, train = word_of(mechanism.weigh, "weigh"), word_of(mechanism.train, "train")
     return [f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row"]
-
-
-def too_large_groups(experiment: Experiment, seats: int) -> list[str]:
-    """Return a line if a group of secure sums needs more seats than there are."""
-    group = (experiment.federation.secure or {}).get("group", 3)
-    if experiment.federation.secure is None or not isinstance(group, int) or group <= seats:
-        return []
-    return [f"federation.secure.group: {group}: more than the {seats} seats of a round"]
-
-
-def unpayable_bonds(experiment: Experiment) -> list[str]:
-    """Return a line for a bond that nobody can pay."""
-    bond, grant = experiment.sizes.bond, experiment.clients.grant / experiment.clients.vests - experiment.ledger.floor
-    if not experiment.sizes.proved or bond <= grant:
-        return []
-    return [f"sizes.bond: {bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"]
 
 
 def idle(experiment: Experiment, around: Mapping[str, str] | None = None) -> list[str]:

@@ -4,7 +4,7 @@
 without a directory. The returned :class:`Rehearsal` has one of everything that parts, observers and reports receive.
 :meth:`Rehearsal.before` returns what the part in a slot received, and the rest are attributes.
 
-Use it to try your own part, or to call a function that needs a ``View``, ``Group``, ``Context``, ``Setup``,
+Use it to try your own part, or to call a function that needs a ``View``, ``Group``, ``Context``, ``Session``,
 ``LoopState`` or ``Played``. For a small :class:`hanse.runs.run.Run` or run directory, use
 ``hanse.run(rehearse().experiment)``, and ``out=`` for a directory.
 """
@@ -22,8 +22,9 @@ from hanse.core.part import Context, Group, Mechanism, Part, Stage, State, View
 from hanse.data.choices import table_of
 from hanse.data.spec import parse_spec
 from hanse.runs.config import Experiment
-from hanse.runs.round import LoopState, Played, Setup, first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.round import LoopState, Played, first_state, play_round
+from hanse.runs.session import Session
+from hanse.runs.setup import build
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "data": {"clients": 4, "client_validation": 0.2, "client_test": 0.2},
@@ -65,7 +66,7 @@ class Rehearsal:
     """
 
     experiment: Experiment
-    setup: Setup
+    setup: Session
     start: LoopState
     played: Played
     shown: Mapping[tuple[str, Stage], tuple[View, State]]
@@ -161,14 +162,13 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
         (3, 4)
     """
     asked = small_experiment(mechanism, **{**sections, "run": {"rounds": max(rounds, 3), **sections.get("run", {})}})
-    ready = settle_engine(build(asked))
-    experiment, setup = ready.experiment, ready.setup
+    setup = build(asked)
     state = first_state(setup)
     for _ in range(rounds - 1):
         state = play_round(setup, state).state
     with _listening(setup.mechanism) as shown:
         played = play_round(setup, state)
-    return Rehearsal(experiment, setup, state, played, shown)
+    return Rehearsal(setup.experiment, setup, state, played, shown)
 
 
 @contextmanager

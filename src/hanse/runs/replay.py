@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.factories import named_choice
-from hanse.base.files import MEMBERS, json_lines, read_toml, table
+from hanse.base.files import json_lines, read_toml, table
 from hanse.base.wings import Names, absent
 from hanse.core.book import LARGEST
 from hanse.core.entry import BONDS, TOKEN, Transaction
@@ -36,7 +35,7 @@ from hanse.mechanisms.pifl import TokenManager
 from hanse.mechanisms.registry import built_in_parts
 from hanse.runs.config import ClientsSection
 from hanse.runs.grants import grant, part_of
-from hanse.runs.names import read_members
+from hanse.runs.names import registered
 from hanse.runs.recorded_market import MarketRound, recorded_markets
 from hanse.runs.recorded_seats import is_number
 from hanse.runs.replay_by_value import replay_by_value
@@ -201,7 +200,7 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
         return f"{folder / 'config.toml'}: names no mechanism, so nobody can say what its rule posts"
     asked = table(config, "clients").get("grant")
     units = round((float(asked) if is_number(asked) else ClientsSection().grant) * TOKEN)
-    clients, kinds = _registered(folder, config), _kinds(folder, config)
+    clients, kinds = registered(folder, config), _kinds(folder, config)
     proved = table(config, "sizes").get("proved") is True
     if proved and "sizes" not in REPLAYS:
         raise UserError(f"{folder / 'config.toml'}: sizes.proved: needs a wing{absent()}")
@@ -238,15 +237,6 @@ def _parts(config: Mapping[str, Any]) -> int:
     """Return in how many parts a new client gets its grant."""
     given = table(config, "clients").get("vests")
     return given if isinstance(given, int) and given >= 1 else ClientsSection().vests
-
-
-def _registered(folder: Path, config: Mapping[str, Any]) -> int | None:
-    """Return how many clients can have an account; None if it is not known."""
-    if (folder / MEMBERS).is_file():
-        return 1 + max(read_members(folder / MEMBERS), default=-1)
-    data = table(config, "data")
-    count = 1 if named_choice(data.get("partition"), "dirichlet") == "pooled" else data.get("clients")
-    return count if isinstance(count, int) else None
 
 
 def _kinds(folder: Path, config: Mapping[str, Any]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 Read this module for the order in which a mechanism's parts are called, and for what each can know. :func:`first_state`
 makes the state before round 0. :func:`play_round` turns one :class:`LoopState` into the next. :func:`finish` settles
-what the last round left open. :class:`Setup` stays the same for the whole run.
+what the last round left open. :class:`Session` stays the same for the whole run.
 
 Nothing here keeps state or writes files. The only side effects of a round go through the federation port. A failed
 round can therefore be dropped, and played again from the state before it.
@@ -20,134 +20,19 @@ import torch
 from hanse.base.errors import PartError
 from hanse.core.book import Book
 from hanse.core.calling import States, call, check_figures, check_rows, checked_state, decide, guarded, name_of
-from hanse.core.entry import Transaction
+from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.history import NEVER, History
-from hanse.core.judge import Judge
 from hanse.core.mixing import proposed_mix
-from hanse.core.part import Context, Mechanism, Part, Questions, Settlement, Stage, State, View
-from hanse.core.port import Federation, Request, Roster
+from hanse.core.part import Questions, Settlement, Stage, State, View
+from hanse.core.port import Request, Roster
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
-from hanse.core.telling import About
-from hanse.data.federated import FederatedData
-from hanse.learning.job import Engine, Problem
-from hanse.mechanisms.feedback import Feedback, gone
+from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.value_noise import unknown_without
-from hanse.runs.arrivals import Underway, Waiting, joined
-from hanse.runs.exchange import Exchange, accepted, continued, merge, sent, training
-from hanse.runs.grants import Vesting, grant
-from hanse.runs.guards import Guard
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Everything that stays the same over a run: the mechanism, the clients behind the port, the judge and the engine.
-
-    Attributes:
-        mechanism: the parts, by slot.
-        federation: the port to the clients, in this process or on a network.
-        context: what parts may know of the run: number of clients, layout of a model, initial models, recipe.
-        judge: scores models on the server's held-out data.
-        data: the samples of this process. On a network, these are only the server's sets, and the sizes that clients
-            reported.
-        problem: the model as a module, its loss, and how a row of numbers becomes its parameters.
-        engine: trains seats and scores models.
-        device: where the table lies.
-        tested_clients: ids ``[n]`` of the clients that test models on their own test shares.
-        remote: whether the clients are on a network. Testing the clients then takes requests. A round in which a part
-            raises an exception is then undone instead of ending the run.
-        deadline_s: how many seconds an exchange may take. None: no limit.
-        min_replies: the fewest valid updates with which a round counts. With fewer, every row stays unchanged.
-        waiting: when TRAIN ends, and what becomes of late updates.
-        feedback: the object that tells clients the values of their updates. None: they are not told.
-        grant: what the mint gives each new client, in units (a millionth of a token).
-        vesting: the object that gives grants in parts. None: they are given at once.
-        floor: the lowest balance that an account may reach, in units.
-        about: descriptions of parts, behaviours and the policy, for reports.
-        guards: what wings put around the clients.
-        agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
-        kept: whether the run keeps all answers and commits to its inputs, so that an auditor can replay it.
-
-    Examples:
-        That of a small experiment, made by :func:`hanse.runs.rehearsal.rehearse`:
-
-        >>> from hanse.runs.rehearsal import rehearse
-        >>> setup = rehearse("ditto").setup
-        >>> list(setup.parts()), setup.key("deploy")
-        (['select', 'train', 'weigh', 'deploy'], 'deploy')
-
-        By hand, of any experiment:
-
-        >>> import hanse
-        >>> from hanse.runs.setup import build, settle_engine
-        >>> experiment = hanse.Experiment(data={"source": "digits", "clients": 4}, mechanism="fedavg")
-        >>> setup = settle_engine(build(experiment)).setup
-        >>> setup.context.num_clients
-        4
-    """
-
-    mechanism: Mechanism
-    federation: Federation
-    context: Context
-    judge: Judge
-    data: FederatedData
-    problem: Problem
-    engine: Engine
-    device: torch.device
-    tested_clients: Ints
-    remote: bool = False
-    deadline_s: float | None = None
-    min_replies: int = 0
-    waiting: Waiting = field(default_factory=Waiting)
-    feedback: Feedback | None = None
-    grant: int = 0
-    vesting: Vesting | None = None
-    floor: int = 0
-    about: About = field(default_factory=About)
-    guards: Sequence[Guard] = ()
-    kept: bool = False
-    agreement: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
-
-    def parts(self) -> dict[str, Part]:
-        """Return everything that asks questions and learns, by the key of its state.
-
-        These are the mechanism's parts, each once, and helpers such as vesting and proved sizes.
-        """
-        beside: dict[str, Part | None] = {"feedback": self.feedback, "sizes": self.sizes, "vesting": self.vesting}
-        beside["clipping"] = self.clipping
-        return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
-
-    @property
-    def accounts(self) -> Any:
-        """What keeps the accounts of a simulation's clients. None: they have none, or keep them themselves."""
-        return next((guard.accounts for guard in self.guards if guard.accounts is not None), None)
-
-    @property
-    def sizes(self) -> Any:
-        """The part that asks clients to prove their numbers of samples. None: what they claim counts."""
-        return next((guard.sizes for guard in self.guards if guard.sizes is not None), None)
-
-    @property
-    def clipping(self) -> Any:
-        """A part that changes what training tasks say, such as a clip that follows the updates. None: there is none."""
-        return next((guard.clipping for guard in self.guards if guard.clipping is not None), None)
-
-    @property
-    def books(self) -> bool:
-        """Whether anything is posted: payments, bonds of proved sizes, or a commitment."""
-        return self.pays or self.kept
-
-    @property
-    def pays(self) -> bool:
-        """Whether clients have accounts."""
-        return self.mechanism.settle is not None or self.sizes is not None
-
-    def key(self, slot: str) -> str:
-        """Return the key under which the state of this slot's part is kept: the first slot that the part fills."""
-        return self.mechanism.standing(self.mechanism.slots()[slot])[0]
+from hanse.runs.arrivals import Underway
+from hanse.runs.exchange import Exchange, continued, merge, sent, training
+from hanse.runs.grants import grant
+from hanse.runs.session import Session
 
 
 @dataclass(frozen=True)
@@ -158,7 +43,7 @@ class LoopState:
         round: the number of the next round, from 0.
         table: the models in play, a row each.
         home: ``[N]``, the row from which each client starts.
-        states: the parts' states, by :meth:`Setup.key`.
+        states: the parts' states, by :meth:`Session.key`.
         book: the balances, and the hash of the last transaction.
         personal: ``[N, K]``, the weights with which each client mixes the table's rows into its personal model. None:
             no client has such a model.
@@ -176,11 +61,11 @@ class LoopState:
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
-        >>> setup = rehearse("fedavg").setup
-        >>> state = first_state(setup)
+        >>> session = rehearse("fedavg").setup
+        >>> state = first_state(session)
         >>> state.round, state.table.size, sorted(state.states)
         (0, 1, ['deploy', 'select', 'train', 'weigh'])
-        >>> play_round(setup, state).state.round
+        >>> play_round(session, state).state.round
         1
     """
 
@@ -251,16 +136,16 @@ class _Now:
         return self.knowing(found={**self.view.found, **new}) if new else self
 
 
-def first_state(setup: Setup) -> LoopState:
+def first_state(session: Session) -> LoopState:
     """Return the state before round 0: each part's initial state, the train part's table, empty books.
 
     Raises:
         PartError: a part's ``init`` returns what a checkpoint cannot store, or its ``home`` returns anything but rows
             of the table.
     """
-    train, context = setup.mechanism.train, setup.context
+    train, context = session.mechanism.train, session.context
     states: dict[str, State] = {}
-    for key, part in setup.parts().items():
+    for key, part in session.parts().items():
         with guarded(f"the {key} part {type(part).__name__}: its init returned"):
             states[key] = checked_state(part.init(context))
     table = Table.laid_out(tuple(train.blocks()), context.num_clients, context.initial)
@@ -269,63 +154,66 @@ def first_state(setup: Setup) -> LoopState:
         check_rows("rows", home, (context.num_clients,), table.size)
     recipe, first = context.recipe, context.initial(0)
     history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
-    accounts = None if setup.accounts is None else setup.accounts.opened(context.num_clients)
-    return LoopState(0, table, home, states, Book(floor=setup.floor), history=history, accounts=accounts)
+    kept = session.of_guards("accounts")
+    accounts = None if kept is None else kept.opened(context.num_clients)
+    book = Book(floor=round(session.experiment.ledger.floor * TOKEN))
+    return LoopState(0, table, home, states, book, history=history, accounts=accounts)
 
 
-def play_round(setup: Setup, state: LoopState) -> Played:
+def play_round(session: Session, state: LoopState) -> Played:
     """Play one round and return the next state with all decisions.
 
     The result depends only on the arguments and the clients' answers. Nothing is written, and ``state`` is not changed.
 
     Args:
-        setup: what stays the same over the run.
+        session: what stays the same over the run.
         state: the state before the round, which comes from :func:`first_state`, the previous round, or a checkpoint.
 
     Raises:
         PartError: a part returns something invalid, or writes into its arguments.
         LedgerError: a settlement does not sum to zero, or overdraws an account. Nothing of it is posted.
     """
-    if setup.accounts is not None:
-        setup.accounts.accounts = state.accounts or {}
-    now = _begin(setup, state, "open")
+    accounts = session.of_guards("accounts")
+    if accounts is not None:
+        accounts.accounts = state.accounts or {}
+    now = _begin(session, state, "open")
     # grants come first: a bid that is asked for below may already be paid from one
-    now = _proved(setup, _without_leavers(setup, _granted(setup, now)))
-    now = _without_leavers(setup, _ask(setup, now, "open"))  # and those who say now that they leave
-    now = _settled(setup, now)
+    now = _proved(session, _without_leavers(session, _granted(session, now)))
+    now = _without_leavers(session, _ask(session, now, "open"))  # and those who say now that they leave
+    now = _settled(session, now)
 
-    now = _select(setup, now)
-    now = _train(setup, now)
+    now = _select(session, now)
+    now = _train(session, now)
 
-    now = _ask(setup, now, "close")
-    now = _weigh(setup, now)
-    now = _value(setup, now)
+    now = _ask(session, now, "close")
+    now = _weigh(session, now)
+    now = _value(session, now)
 
-    now, table = _settle_and_mix(setup, now)
-    now = _deploy(setup, now)
+    now, table = _settle_and_mix(session, now)
+    now = _deploy(session, now)
 
     view = now.view
-    learned = _learned(setup, now)
+    learned = _learned(session, now)
     personal = None if view.deployment is None else view.deployment.weights
     moved = _moved(state, view, table)
     history = None if state.history is None else state.history.after(state.round, view.trained)
     after = LoopState(
         state.round + 1, table, view.mixed.home, learned, view.book, personal,
         moved=moved, history=history, held=_held(view), underway=now.underway,
-        accounts=None if setup.accounts is None else setup.accounts.accounts,
+        accounts=None if accounts is None else accounts.accounts,
     )  # fmt: skip
-    waited = _waited(setup, now.underway, view.trained)
-    return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(setup, learned), waited)
+    waited = _waited(session, now.underway, view.trained)
+    return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(session, learned), waited)
 
 
-def _waited(setup: Setup, underway: Underway, updates: Updates) -> dict[str, float]:
+def _waited(session: Session, underway: Underway, updates: Updates) -> dict[str, float]:
     """Return what is recorded of a round that need not have waited for all clients.
 
     That is how many updates were late, by how many rounds the latest was, how many are still under way, and the virtual
     time at its end in seconds. A round that waits for everybody has no such metrics.
     """
     metrics: dict[str, float] = {}
-    if setup.waiting.active:
+    if session.waiting.active:
         late = updates.staleness[updates.staleness > 0]
         metrics |= {"late/mixed": len(late), "late/staleness": int(late.max(initial=0))}
         metrics["late/under_way"] = len(underway.flights)
@@ -339,10 +227,10 @@ def _held(view: View) -> Ints | None:
     return view.deployment.rows
 
 
-def _learned(setup: Setup, now: _Now) -> dict[str, State]:
+def _learned(session: Session, now: _Now) -> dict[str, State]:
     """Return the parts' states after the round, once each part has seen it as a whole."""
     learned = {}
-    for key, part in setup.parts().items():
+    for key, part in session.parts().items():
         state = call(key, part.learn, now.view, now.view, now.states[key])
         with guarded(f"{name_of(key, part.learn, now.view)}: its learn returned"):
             learned[key] = checked_state(state)
@@ -365,25 +253,25 @@ def _moved(state: LoopState, view: View, table: Table) -> Ints:
     return moved
 
 
-def failed_round(setup: Setup, state: LoopState, roster: Roster, seats: Seats, reason: str) -> Played:
+def failed_round(session: Session, state: LoopState, roster: Roster, seats: Seats, reason: str) -> Played:
     """Return a failed round: nothing of it counts, and the next one starts from the same state.
 
     Args:
-        setup: what stays the same over the run.
+        session: what stays the same over the run.
         state: the state before the round, of :func:`first_state` or in :class:`Played`.
         roster: the clients that were present.
         seats: the seats that had been asked to train. Their clients are refused.
         reason: the reason, for the record.
     """
-    view = View(setup.context, state.round, "close", roster, state.table, state.home, setup.judge, book=state.book)
+    view = View(session.context, state.round, "close", roster, state.table, state.home, session.judge, book=state.book)
     refused = tuple((client, reason) for client in dict.fromkeys(seats.client.tolist()))
     empty = _nothing(state.table, seats)
     view = replace(view, seats=seats, updates=empty, mix=Mix.keeping(state.table, 0, state.home), refusals=refused)
-    waited = _waited(setup, state.underway, empty)
-    return Played(replace(state, round=state.round + 1), view, {}, 0, 0, _figures(setup, state.states), waited)
+    waited = _waited(session, state.underway, empty)
+    return Played(replace(state, round=state.round + 1), view, {}, 0, 0, _figures(session, state.states), waited)
 
 
-def finish(setup: Setup, state: LoopState) -> Played:
+def finish(session: Session, state: LoopState) -> Played:
     """Settle what the last round left open. If the settle part asks questions, this takes one more exchange.
 
     Bonds of audits that the run left no time for go back. PI-FL, for example, settles a round with the accuracies that
@@ -391,49 +279,57 @@ def finish(setup: Setup, state: LoopState) -> Played:
     and its stage is "end".
 
     Args:
-        setup: what the run is played with.
+        session: what the run is played with.
         state: the state after the last round, in :class:`Played`.
     """
-    now = _begin(setup, state, "end")
-    settle = setup.mechanism.settle
+    now = _begin(session, state, "end")
+    settle = session.mechanism.settle
     if settle is not None:
-        now = _without_leavers(setup, now)
-        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[setup.key("settle")]))
-        now = replace(now, view=now.port.send(questions, now.view))
-        now = _settled(setup, now)
-    if setup.sizes is not None:
-        heard = setup.sizes.released(now.states["sizes"])
+        now = _without_leavers(session, now)
+        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[session.key("settle")]))
+        now = replace(now, view=now.port.ask(questions, now.view))
+        now = _settled(session, now)
+    if session.sizes is not None:
+        heard = session.sizes.released(now.states["sizes"])
         now = replace(now, view=_post(now.view, heard.transactions), states={**now.states, "sizes": heard.state})
     port = now.port
     after = replace(state, states=now.states, book=now.view.book, finished=True)
     return Played(after, now.view, port.seconds, port.down, port.up)
 
 
-def _figures(setup: Setup, states: States) -> dict[str, Floats]:
+def _figures(session: Session, states: States) -> dict[str, Floats]:
     """Return the parts' figures of each client ``[N]`` by name, for ``clients.jsonl``."""
     by_name: dict[str, Floats] = {}
-    for key, part in setup.parts().items():
+    for key, part in session.parts().items():
         figures = part.figures(states[key])
         with guarded(f"the {key} part {type(part).__name__}: its figures returned"):
-            check_figures(figures, setup.context.num_clients)
+            check_figures(figures, session.context.num_clients)
         by_name |= figures
     return by_name
 
 
-def _begin(setup: Setup, state: LoopState, stage: Stage) -> _Now:
+def _begin(session: Session, state: LoopState, stage: Stage) -> _Now:
     """Return the round before anything is decided: who is present, and what was lost while the server was down."""
-    port = Exchange(setup.federation, state.round, setup.deadline_s)
+    port = Exchange(session.federation, state.round, session.experiment.federation.deadline_s)
     underway, lost = state.underway.without_lost()
-    present = underway.here(setup.federation.present(state.round), state.round, setup.waiting)
+    present = underway.here(session.federation.present(state.round), state.round, session.waiting)
     view = View(
-        setup.context, state.round, stage, present, state.table, state.home, setup.judge, book=state.book, refusals=lost
+        session.context,
+        state.round,
+        stage,
+        present,
+        state.table,
+        state.home,
+        session.judge,
+        book=state.book,
+        refusals=lost,
     )
     return _Now(view, state.states, port, state.history, underway)
 
 
-def _proved(setup: Setup, now: _Now) -> _Now:
+def _proved(session: Session, now: _Now) -> _Now:
     """Let members prove their sizes, and return the round in which nobody has more samples than it has proved."""
-    sizes = setup.sizes
+    sizes = session.sizes
     if sizes is None:
         return now
     view, state = now.view, now.states["sizes"]
@@ -441,7 +337,7 @@ def _proved(setup: Setup, now: _Now) -> _Now:
     with now.port.clock("ask"):
         for ask, hear in steps:
             asked, state = ask(view, state)
-            view = now.port.send(asked, view)
+            view = now.port.ask(asked, view)
             heard = hear(view, state)
             view = _post(replace(view, refusals=(*view.refusals, *heard.refused)), heard.transactions)
             state = heard.state
@@ -450,87 +346,88 @@ def _proved(setup: Setup, now: _Now) -> _Now:
     )
 
 
-def _ask(setup: Setup, now: _Now, stage: Stage) -> _Now:
+def _ask(session: Session, now: _Now, stage: Stage) -> _Now:
     """Send the parts' questions of a stage and add the answers to the view."""
     with now.port.clock("ask"):
-        questions, found = _questions(setup, now, stage)
-        return replace(now, view=now.port.send(questions, now.view)).handing_on(found)
+        questions, found = _questions(session, now, stage)
+        return replace(now, view=now.port.ask(questions, now.view)).handing_on(found)
 
 
-def _select(setup: Setup, now: _Now) -> _Now:
+def _select(session: Session, now: _Now) -> _Now:
     """Choose who trains (SELECT), and let the train part turn the choice into seats."""
-    mechanism = setup.mechanism
+    mechanism = session.mechanism
     with now.port.clock("select"):
-        choice, states = decide("select", mechanism.select.select, now.view, now.states, setup.key("select"))
+        choice, states = decide("select", mechanism.select.select, now.view, now.states, session.key("select"))
         now = replace(now, states=states).knowing(choice=choice).handing_on(choice.found)
-        seats, states = decide("train", mechanism.train.seats, now.view, now.states, setup.key("train"))
+        seats, states = decide("train", mechanism.train.seats, now.view, now.states, session.key("train"))
         return replace(now, states=states).knowing(seats=seats, stage="train")
 
 
-def _train(setup: Setup, now: _Now) -> _Now:
+def _train(session: Session, now: _Now) -> _Now:
     """Train the seats and collect the parts' questions that travel with the tasks.
 
     If fewer than ``min_replies`` seats answer soundly, the round has no updates at all.
     """
-    train, seats = setup.mechanism.train, now.view.seats
+    train, seats = session.mechanism.train, now.view.seats
     assert seats is not None
     with now.port.clock("train"):
-        questions, found = _questions(setup, now, "train")
+        questions, found = _questions(session, now, "train")
         now = now.handing_on(found)
-        payload = sent(train, now.view, now.states[setup.key("train")])
+        payload = sent(train, now.view, now.states[session.key("train")])
         asked = training(seats, now.view.table, payload)
         asked = asked if now.history is None else continued(asked, now.history)
-        asked = asked if setup.clipping is None else setup.clipping.sent(asked, now.states["clipping"])
-        view, landed = now.port.train(merge([*asked, *questions]), now.view, now.underway, setup.waiting)
-        updates = joined(accepted(seats, view), landed.late, view.round, view.table)
-        if setup.sizes is not None:
-            proved = setup.sizes.proved(now.states["sizes"])[updates.seats.client]
+        clipping = session.of_guards("clipping")
+        asked = asked if clipping is None else clipping.sent(asked, now.states["clipping"])
+        view, underway = now.port.train(merge([*asked, *questions]), now.view, now.underway, session.waiting)
+        updates = view.trained
+        if session.sizes is not None:
+            proved = session.sizes.proved(now.states["sizes"])[updates.seats.client]
             updates = replace(updates, num_samples=np.minimum(updates.num_samples, proved))
-        view = _enough(replace(view, updates=updates, stage="close"), setup.min_replies)
-    return replace(now, view=view, underway=landed.underway)
+        view = _enough(replace(view, updates=updates, stage="close"), session.experiment.federation.min_replies)
+    return replace(now, view=view, underway=underway)
 
 
-def _weigh(setup: Setup, now: _Now) -> _Now:
+def _weigh(session: Session, now: _Now) -> _Now:
     """Propose the next table; if nobody answered, every row stays as it was."""
     with now.port.clock("weigh"):
         if len(now.view.trained) == 0:
             return now.knowing(mix=Mix.keeping(now.view.table, 0, now.view.home))
-        mixed, found, states = proposed_mix(setup.mechanism, now.view, now.states)
+        mixed, found, states = proposed_mix(session.mechanism, now.view, now.states)
         now = replace(now, states=states).knowing(mix=mixed, refusals=(*now.view.refusals, *mixed.refused))
         return now.handing_on(found)
 
 
-def _value(setup: Setup, now: _Now) -> _Now:
+def _value(session: Session, now: _Now) -> _Now:
     """Value the updates, if the mechanism has a value part and there is anything to value.
 
     Whatever part values them, an update of weight 0 is worth 0: the new table has nothing of it.
     """
-    value = setup.mechanism.value
+    value = session.mechanism.value
     if value is None or not len(now.view.trained):
         return now
     with now.port.clock("value"):
-        values, states = decide("value", value.value, now.view, now.states, setup.key("value"))
+        values, states = decide("value", value.value, now.view, now.states, session.key("value"))
         values = unknown_without(values, now.view.trained)
         if (idle := now.view.weights == 0).any():
             values = values.without(idle)
     return replace(now, states=states).knowing(values=values).handing_on(values.found)
 
 
-def _settle_and_mix(setup: Setup, now: _Now) -> tuple[_Now, Table]:
+def _settle_and_mix(session: Session, now: _Now) -> tuple[_Now, Table]:
     """Settle the round and apply the mix.
 
     A row that would become infinite or NaN stays as it was, and nobody may pay for it. So the round is settled again
     from before, without that row and without what updates to it were worth, which is nothing. The same holds for
     updates to rows that a payment withholds.
     """
-    settled = _settled(setup, now)
+    settled = _settled(session, now)
     with now.port.clock("mix"):
         table, broken = _mixed(settled.view)
     if broken:
         # if a row that is new in this round is broken, all rows stay
         all_stay = max(broken) >= now.view.table.size
         stay = set(now.view.trained.seats.target.tolist()) if all_stay else set(broken)
-        settled = _settled(setup, _worth_nothing(replace(now, view=_without(now.view, broken)), stay))
+        settled = _settled(session, _worth_nothing(replace(now, view=_without(now.view, broken)), stay))
         table, _ = _mixed(settled.view)
     settlement = settled.view.settlement
     return _worth_nothing(settled, set() if settlement is None else settlement.withheld), table
@@ -544,43 +441,43 @@ def _worth_nothing(now: _Now, stay: Collection[int]) -> _Now:
     return now.knowing(values=values.without(np.isin(target, sorted(stay)), stay))
 
 
-def _deploy(setup: Setup, now: _Now) -> _Now:
+def _deploy(session: Session, now: _Now) -> _Now:
     """Let the deploy part say which model each client holds; without one, clients hold their home rows."""
-    deploy = setup.mechanism.deploy
+    deploy = session.mechanism.deploy
     if deploy is None:
         return now
-    deployment, states = decide("deploy", deploy.deploy, now.view, now.states, setup.key("deploy"))
+    deployment, states = decide("deploy", deploy.deploy, now.view, now.states, session.key("deploy"))
     return replace(now, states=states).knowing(deployment=deployment)
 
 
-def _settled(setup: Setup, now: _Now) -> _Now:
+def _settled(session: Session, now: _Now) -> _Now:
     """Return the round settled at its stage, with the transactions in its books; unchanged if nothing settles.
 
     Raises:
         LedgerError: the transactions do not sum to zero or overdraw an account; nothing is posted.
     """
-    settle = setup.mechanism.settle
+    settle = session.mechanism.settle
     if settle is None:
         return now
     settlement: Settlement
     with now.port.clock("settle"):
-        settlement, states = decide("settle", settle.settle, now.view, now.states, setup.key("settle"))
+        settlement, states = decide("settle", settle.settle, now.view, now.states, session.key("settle"))
         if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
             metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
             settlement = replace(settlement, metrics=metrics, arrays=arrays)
-        _declared(setup, settlement.transactions)
+        _declared(session, settlement.transactions)
         view = _post(replace(now.view, settlement=settlement), settlement.transactions)
     return replace(now, states=states, view=view).handing_on(settlement.found)
 
 
-def _declared(setup: Setup, transactions: Iterable[Transaction]) -> None:
+def _declared(session: Session, transactions: Iterable[Transaction]) -> None:
     """Raise PartError if a payment rule posts a kind of transaction that it does not declare."""
-    kinds = setup.about.posted
+    kinds = session.about.posted
     for transaction in transactions:
         if kinds and transaction.kind not in kinds:
             raise PartError(
-                f"the settle part {type(setup.mechanism.settle).__name__}: posts '{transaction.kind}', which its tells "
-                f"does not name; it names {', '.join(sorted(kinds))}"
+                f"the settle part {type(session.mechanism.settle).__name__}: posts '{transaction.kind}', which its "
+                f"tells does not name; it names {', '.join(sorted(kinds))}"
             )
 
 
@@ -590,36 +487,36 @@ def _post(view: View, transactions: Iterable[Transaction]) -> View:
     return replace(view, book=view.book.post(view.round, new), posted=view.posted + new) if new else view
 
 
-def _granted(setup: Setup, now: _Now) -> _Now:
+def _granted(session: Session, now: _Now) -> _Now:
     """Return the round with the grants of clients that are here for the first time, or the parts that are due.
 
     The account belongs to the client's number, which on a network belongs to its key. A member that comes back under
     another name gets no second grant.
     """
     view = now.view
-    if not setup.pays or setup.grant == 0:
+    if not session.pays or session.grant == 0:
         return now
-    if setup.vesting is not None:
-        posted, state = setup.vesting.due(view, now.states["vesting"])
+    if (vesting := session.vesting) is not None:
+        posted, state = vesting.due(view, now.states["vesting"])
         return replace(now, view=_post(view, posted), states={**now.states, "vesting": state})
     new = [c.id for c in view.roster if account_of(c.id) not in view.book.balances]
-    return replace(now, view=_post(view, [grant(c, setup.grant) for c in new]))
+    return replace(now, view=_post(view, [grant(c, session.grant) for c in new]))
 
 
-def _without_leavers(setup: Setup, now: _Now) -> _Now:
+def _without_leavers(session: Session, now: _Now) -> _Now:
     """Return the round without the clients that have left because of what they were told (see
     :mod:`hanse.mechanisms.feedback`).
     """
-    if setup.feedback is None:
+    if not session.experiment.clients.told:
         return now
     left = gone(now.view, now.states["feedback"])
     return now.knowing(roster=Roster(c for c in now.view.roster if not left[c.id])) if left.any() else now
 
 
-def _questions(setup: Setup, now: _Now, stage: Stage) -> tuple[list[Request], list[Any]]:
+def _questions(session: Session, now: _Now, stage: Stage) -> tuple[list[Request], list[Any]]:
     """Gather what all parts want to know at a stage, one request per client, and what they hand on with it."""
     view = replace(now.view, stage=stage)
-    asked = [call(key, part.asks, view, view, now.states[key]) for key, part in setup.parts().items()]
+    asked = [call(key, part.asks, view, view, now.states[key]) for key, part in session.parts().items()]
     found = [one for questions in asked if isinstance(questions, Questions) for one in questions.found]
     return merge([request for questions in asked for request in questions]), found
 
@@ -634,7 +531,7 @@ def _enough(view: View, least: int) -> View:
         return view
     reason = f"the round had {len(updates)} sound updates, {least} are needed"
     refused = (*view.refusals, *((int(c), reason) for c in updates.seats.client))
-    return replace(view, updates=_nothing(view.table, updates.seats), refusals=refused)
+    return replace(view, updates=_nothing(view.table, updates.seats), uncounted=updates, refusals=refused)
 
 
 def _nothing(table: Table, seats: Seats) -> Updates:

@@ -32,6 +32,8 @@ from hanse.runs.round import Played
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hanse.runs.round_record import RoundRecord
+
 
 class Observer(Protocol):
     """Watches a run.
@@ -88,7 +90,7 @@ class Run:
     """A finished or interrupted run.
 
     Attributes:
-        experiment: the experiment that was played, with every default settled.
+        given: the experiment that was played, or why that of a loaded run is not read: see :attr:`experiment`.
         problem: the model as a module, and how rows become its parameters. None: the model of a loaded run cannot be
             made (see ``why_no_model``).
         metrics: one dictionary per round, the lines of ``metrics.jsonl``.
@@ -124,7 +126,7 @@ class Run:
         (3, 0, 'Sequential')
     """
 
-    experiment: Experiment
+    given: Experiment | UserError
     problem: Problem | None
     metrics: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
@@ -145,6 +147,16 @@ class Run:
     held: np.ndarray | None = None
     nothing: str | None = None
     said: tuple[str, ...] = ()
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment that was played, with every default settled.
+
+        Raises UserError if it names code of its own and the run was loaded without ``trust``.
+        """
+        if isinstance(self.given, UserError):
+            raise self.given
+        return self.given
 
     def model(self, client: int | str = 0) -> nn.Module:
         """Return the model that a client holds at the end, as a new PyTorch module, ready to predict (``eval()``).
@@ -169,6 +181,15 @@ class Run:
         if self.table.owner[row] != SERVER and self._remote:
             raise UserError(f"client {client}: its model is its own and was never sent: it is with the participant")
         return self.model_of(self.table.rows[row])
+
+    def keep(self, record: RoundRecord) -> None:
+        """Keep what a round found. Where there is a run directory, it lies there, and long runs keep nothing twice."""
+        number, tested, worths = record.metrics["round"], record.tested.arrays, record.worths
+        self.tested = tested or self.tested
+        if self.path is None and tested:
+            self.tests[number] = tested
+        if self.path is None and worths:
+            self.worths[number] = worths
 
     @property
     def _remote(self) -> bool:

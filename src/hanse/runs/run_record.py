@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import MachineError, UserError
-from hanse.base.factories import named_choice
 from hanse.base.files import (
     CLIENTS,
     MEMBERS,
@@ -38,11 +37,10 @@ from hanse.core.telling import About, read_about
 from hanse.learning.metrics import Reading, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
 from hanse.runs.arrivals import STILL, Recorded
-from hanse.runs.budget import Budget
 from hanse.runs.chance import Guess, doubts, in_no_sum, nothing_mixed, unsold
 from hanse.runs.config import ClientsSection, RunSection
 from hanse.runs.edited import edited_settings
-from hanse.runs.names import Registered, client_names, client_of, read_members
+from hanse.runs.names import Registered, client_names, client_of, read_members, registered
 from hanse.runs.recorded_seats import OWN_TESTS, OwnTests, Seat, SeatColumns, is_number, is_under_way
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
 from hanse.runs.shape import read_said
@@ -122,11 +120,10 @@ class RunRecord:
             return None
         limits = table(self.config, "run")
         try:
-            budget = Budget(RunSection(**{key: limits[key] for key in RunSection.model_fields if key in limits}))
-            budget.spend(self.metrics)
+            section = RunSection(**{key: limits[key] for key in RunSection.model_fields if key in limits})
+            return section.over(self.metrics)
         except (ValueError, KeyError, TypeError):  # an experiment or figures that hanse did not write
             return None
-        return budget.over()
 
     @property
     def unfinished(self) -> bool:
@@ -147,10 +144,7 @@ class RunRecord:
     @property
     def num_clients(self) -> int:
         """The number of registered clients, at least the number that ever had a seat."""
-        data = table(self.config, "data")
-        pooled = named_choice(data.get("partition"), "dirichlet") == "pooled"
-        registered = 1 if pooled else len(self.members) or data.get("clients")
-        return max(registered if isinstance(registered, int) else 0, int(self.seats.client.max(initial=-1)) + 1)
+        return max(registered(self.path, self.config) or 0, int(self.seats.client.max(initial=-1)) + 1)
 
     @cached_property
     def members(self) -> Mapping[int, Registered]:
@@ -472,10 +466,12 @@ def load_run(path: str | Path) -> RunRecord:
     """
     path = run_folder(Path(path))
     config = read_toml(path / "config.toml")
-    registered = table(config, "data").get("clients")
+    most = table(config, "data").get("clients")
+    if (path / MEMBERS).exists():  # a network or an app: the data that the experiment names were not used
+        config = {**config, "data": {"clients": most}}
     # reports make arrays by client, so a number from a stranger's file must not decide how much memory they take
-    if isinstance(registered, int) and registered > CLIENTS:
-        raise UserError(f"{path / 'config.toml'}: data.clients: {str(registered)[:40]}: must be at most {CLIENTS}")
+    if isinstance(most, int) and most > CLIENTS:
+        raise UserError(f"{path / 'config.toml'}: data.clients: {str(most)[:40]}: must be at most {CLIENTS}")
     metrics = [_without_hash(line) for line in json_lines(path / METRICS, ("round",))]
     if not metrics:
         raise UserError(f"{path}: has no finished rounds yet; let it run, or go on with '{going_on(path)}'")

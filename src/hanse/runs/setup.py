@@ -1,18 +1,15 @@
-"""Builds an experiment's data, model, mechanism, engine and federation, and refuses combinations that do not fit.
+"""Makes an experiment ready to be played: :func:`build` returns its :class:`hanse.runs.session.Session`.
 
-There are two steps. :func:`build` makes a :class:`Blueprint`, which is everything but the engine. It collects every
-mistake that can be seen with the data at hand, so a user gets one list and not one error after another.
-:func:`settle_engine` then chooses what trains and writes the choice into the experiment. It returns a :class:`Ready`,
-with the :class:`hanse.runs.round.Setup` with which rounds are played.
-
-:mod:`hanse.runs.refusals` has what is refused, and what users are warned of.
+Data, model, mechanism, clients and engine are made in one pass. It collects every mistake that can be seen with the
+data at hand, so a user gets one list and not one error after another. Only then does it choose what trains, and write
+the choice into the experiment. :mod:`hanse.runs.refusals` has what is refused, and what users are warned of.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,104 +21,43 @@ from hanse.base.errors import UserError, gated, import_path, named
 from hanse.base.factories import call, misspelt
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
-from hanse.core.entry import TOKEN
 from hanse.core.part import Context, Mechanism, in_slots
 from hanse.core.port import Federation
+from hanse.core.table import Ints
 from hanse.core.telling import MOST_CLIENTS, About, describe
 from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.data.build import with_own
 from hanse.data.choices import OBJECT
-from hanse.federation.behaviour import Behaviour
+from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.believed import Believed
 from hanse.federation.local import LocalFederation
 from hanse.federation.norm_bound import Bounded, build_refusal
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import Profile, build_profiles
-from hanse.federation.registry import BEHAVIOURS
 from hanse.learning.agreement import settle
 from hanse.learning.by_name import own_module
 from hanse.learning.engines import EngineChoice, choose, pick_device
-from hanse.learning.job import Engine, Problem
+from hanse.learning.job import Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
-from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.fits import REQUIRES, WARNS, clashes, unmet_needs, without
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
-from hanse.runs.grants import Vesting
 from hanse.runs.guards import Guard, guards_of
 from hanse.runs.judge import Judge, Root
 from hanse.runs.metrics import missing_metrics, refused_metrics
-from hanse.runs.round import Setup
 from hanse.runs.run_record import load_run
+from hanse.runs.session import Session
 
 # clients on a network train themselves: numbers are those of one thread
 REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blueprint:
-    """Everything that a run needs except its engine.
-
-    Attributes:
-        asked: the experiment as it was requested.
-        experiment: the requested experiment, completed with facts from data and a model given as objects.
-        data: the samples, split among the clients.
-        problem: the model as a module, its loss, and its metrics.
-        initial: ``[P]``, the row at which training starts.
-        another: ``another(k)`` is the k-th initial model; ``another(0)`` is ``initial``.
-        mechanism: the mechanism's parts, by slot.
-        behaviours: deviating behaviours of some clients, in the order of the file.
-        policy: the clients' policy.
-        profiles: each client's role, costs and eagerness in a market. Empty: not given.
-        refuse: the rule that refuses outlying updates. None: there is no such rule.
-        guards: what wings put around the clients, by the key of the setting that asks for it.
-        waiting: when TRAIN ends, and what becomes of late updates.
-        device: where the table lies.
-        about: descriptions of parts, behaviours and the policy.
-        around: the words of what surrounds the mechanism (:func:`hanse.runs.refusals.surroundings`).
-        loop: the user's own training loop. None: hanse's training is used.
-    """
-
-    asked: Experiment
-    experiment: Experiment
-    data: FederatedData
-    problem: Problem
-    initial: Tensor
-    another: Callable[[int], Tensor]
-    mechanism: Mechanism
-    behaviours: tuple[Behaviour, ...]
-    policy: Any
-    profiles: Sequence[Profile]
-    refuse: Any
-    guards: Mapping[str, Guard]
-    waiting: Waiting
-    device: torch.device
-    about: About = field(default_factory=About)
-    around: Mapping[str, str] = field(default_factory=dict)
-    loop: Loop | None = None
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A run that is ready to be played.
-
-    Attributes:
-        experiment: the given experiment with all defaults and the chosen engine.
-        setup: the setup with which rounds are played.
-        said: lines to print at the start: why this engine was chosen, and warnings.
-    """
-
-    experiment: Experiment
-    setup: Setup
-    said: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -138,20 +74,30 @@ class Own:
     model: nn.Module | Factory | None = None
 
 
-def build(experiment: Experiment, data: FederatedData | None = None, own: Own = Own()) -> Blueprint:
-    """Build data, model, mechanism and behaviours, and refuse what does not fit together.
+def build(
+    experiment: Experiment,
+    data: FederatedData | None = None,
+    own: Own = Own(),
+    *,
+    federation: Federation | None = None,
+    agreement: str = "",
+) -> Session:
+    """Make an experiment ready to be played.
 
     Args:
-        experiment: what to build.
+        experiment: what to play.
         data: the data, if they are already known. On a network, this is what the server knows of them.
         own: data and model given as objects.
+        federation: the port to remote clients, who train themselves: the engine here only scores, with one thread.
+            None: the clients are in this process.
+        agreement: the hash of what remote clients agreed to.
 
     Raises:
         UserError: the experiment has mistakes. There is a line for each.
     """
-    asked = experiment
+    asked, remote = experiment, federation is not None
     experiment, data, another = _settled(experiment, data, own)
-    problem, initial = another(0)
+    problem, row = another(0)
     mechanism = experiment.mechanism.built
     clients, seed, lines = experiment.clients, experiment.run.seed, list[str]()
 
@@ -162,14 +108,13 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
         except UserError as wrong:
             lines.extend(section + line for line in wrong.lines)
 
-    device = tried(lambda: pick_device(experiment.engine.device), "engine.")
-    misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(
-        experiment, data, problem, device or torch.device("cpu")
-    )
-    lines += [*refusals.too_many(experiment.mechanism.table, data.num_clients), *misfit]
+    device = tried(lambda: pick_device(experiment.engine.device), "engine.") or torch.device("cpu")
+    misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(experiment, data, problem, device)
+    lines += misfit
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
     around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop)
+    around = refusals.on_a_network(around) if remote else around
     withheld = {} if misfit else refusals.withheld(experiment, data, problem, mechanism)
     lines += [lack.line for lack in unmet_needs(mechanism, around, withheld)]
     lines += [*clashes(mechanism, around), *without(REQUIRES, around)]
@@ -181,32 +126,73 @@ def build(experiment: Experiment, data: FederatedData | None = None, own: Own = 
     for guard in guards.values():
         loop = tried(partial(guard.trains, problem, loop))
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
-    lines += refusals.no_such_clients(acting, data.num_clients)
-    lines += refusals.no_such_samples(acting, data)
-    policy = tried(lambda: call(*named(clients.policy, "clients.policy", POLICIES), "clients.policy"))
+    lines += refusals.no_such(acting, data)
+    policy = tried(lambda: policy_of(experiment))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
     if lines:
         raise UserError(*lines)
-    return Blueprint(
-        asked=asked,
-        experiment=experiment,
-        data=data,
-        problem=problem,
-        initial=initial,
-        another=lambda number: another(number)[1],
-        mechanism=mechanism,
-        behaviours=tuple(acting.values()),
-        policy=policy,
-        profiles=profiles,
-        refuse=refuse,
-        guards=guards,
-        waiting=waiting,
-        device=device,
-        about=_told(data, mechanism, acting, policy, profiles, seed),
-        around=around,
-        loop=loop,
+
+    choice = REMOTE if remote else _choose(experiment, data, problem, row, device, loop)
+    compared = (row, refusals.few_samples(data), device, experiment.engine.precision)
+    choice, problem, engine, differs = settle(choice, problem, *compared)
+    experiment = _with_engine(experiment, choice, device)
+    for guard in guards.values():
+        experiment = guard.written(experiment)
+    if loop is not None and isinstance(engine, SequentialEngine):
+        engine = LoopEngine(engine, loop)
+    said = [
+        *asked.mechanism.notes,
+        *choice.why,
+        *differs,
+        *refusals.by_size(experiment, mechanism, data)[0],
+        *missing_metrics(problem, data, _tested(experiment, data, False)),
+        *refusals.not_held(mechanism),
+        *refusals.warn_of_probabilities(experiment, problem, data),
+        *refusals.never_asked(experiment, mechanism),
+        *refusals.idle(asked, around),
+        *refusals.of_absent_rounds(experiment, tuple(acting.values())),
+        *(line for guard in guards.values() for line in guard.warns(np.asarray(data.sizes))),
+        *who_judges(asked.mechanism.built, mechanism),
+        *(f"warning: {line}" for line in clashes(mechanism, around, WARNS)),
+    ]
+
+    def initial(k: int) -> Tensor:
+        """Return the k-th initial model ``[P]`` on the run's device."""
+        return (row if k == 0 else another(k)[1]).to(device)
+
+    recipe, layout = experiment.train.recipe, problem.layout
+    groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
+    context = Context(data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, mechanism.slots(), groups)
+    here = federation if federation is not None else LocalFederation(
+        data, problem, engine, recipe, seed,
+        behaviours=tuple(acting.values()), policy=policy, profiles=profiles,
+    )  # fmt: skip
+    workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
+    root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
+    return Session(
+        experiment,
+        mechanism,
+        _guarded(here, experiment, context, guards, data.sizes, refuse, remote),
+        context,
+        Judge(problem, engine, data.server_validation, workers, data.num_classes, root, device),
+        data,
+        problem,
+        engine,
+        device,
+        _tested(experiment, data, remote),
+        remote,
+        waiting,
+        _told(data, mechanism, acting, policy, profiles, seed),
+        guards,
+        agreement,
+        said,
     )
+
+
+def policy_of(experiment: Experiment) -> Any:
+    """Return the clients' policy. Raises UserError if it does not exist or its options are wrong."""
+    return call(*named(experiment.clients.policy, "clients.policy", POLICIES), "clients.policy")
 
 
 def _told(
@@ -356,145 +342,71 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     return behaviour
 
 
-def settle_engine(blueprint: Blueprint, *, federation: Federation | None = None) -> Ready:
-    """Choose the engine, by the rule of ``docs/engines.md`` if it is "auto", and make the setup.
-
-    Args:
-        blueprint: the result of :func:`build`.
-        federation: the port to remote clients. None: the clients are in this process. Remote clients train themselves,
-            and the engine here only scores, with one thread.
-
-    Raises:
-        UserError: the experiment needs clients in this process.
-    """
-    asked, experiment = blueprint.asked, blueprint.experiment
-    around = blueprint.around
-    if federation is not None:
-        refusals.refuse_on_a_network(experiment, blueprint.mechanism)
-        around = refusals.on_a_network(around)
-    choice = _choose(experiment, blueprint) if federation is None else REMOTE
-    compared = (blueprint.initial, refusals.few_samples(blueprint.data), blueprint.device, experiment.engine.precision)
-    choice, problem, engine, differs = settle(choice, blueprint.problem, *compared)
-    blueprint = replace(blueprint, problem=problem)
-    section = experiment.engine.model_copy(
-        update={
-            "train": choice.engine,
-            "threads": choice.threads,
-            "workers": choice.workers,
-            "device": str(blueprint.device),
-            "graphs": choice.graphs if choice.engine == "stacked" and blueprint.device.type == "cuda" else None,
-        }
-    )
-    experiment = experiment.model_copy(update={"engine": section})
-    mechanism, guards = blueprint.mechanism, blueprint.guards.values()
-    for guard in guards:
-        experiment = guard.written(experiment)
-    if blueprint.loop is not None and isinstance(engine, SequentialEngine):
-        engine = LoopEngine(engine, blueprint.loop)
-    said = [
-        *asked.mechanism.notes,
-        *choice.why,
-        *differs,
-        *refusals.by_size(experiment, mechanism, blueprint.data)[0],
-        *missing_metrics(problem, blueprint.data, _tested(experiment, blueprint.data, False)),
-        *refusals.not_held(mechanism),
-        *refusals.warn_of_probabilities(experiment, problem, blueprint.data),
-        *refusals.never_asked(experiment, mechanism),
-        *refusals.idle(asked, around),
-        *refusals.of_absent_rounds(experiment, blueprint.behaviours),
-        *refusals.warn_of_changing_groups(experiment, blueprint.data, mechanism),
-        *(line for guard in guards for line in guard.warns(np.asarray(blueprint.data.sizes))),
-        *who_judges(asked.mechanism.built, mechanism),
-        *(f"warning: {line}" for line in clashes(mechanism, around, WARNS)),
-    ]
-    return Ready(experiment, _setup(experiment, blueprint, engine, federation), said)
-
-
-def _choose(experiment: Experiment, blueprint: Blueprint) -> EngineChoice:
-    """Return the engine for this experiment: the one that it names, or what the rule says."""
-    section, data, recipe = experiment.engine, blueprint.data, experiment.train.recipe
+def _choose(
+    experiment: Experiment, data: FederatedData, problem: Problem, row: Tensor, device: torch.device, loop: Loop | None
+) -> EngineChoice:
+    """Return the engine for this experiment: the one that it names, or what the rule of ``docs/engines.md`` says."""
+    section, recipe, mechanism = experiment.engine, experiment.train.recipe, experiment.mechanism.built
     pool, index = data.pool([0])
     share = recipe.batch_share or 1 / (recipe.batches_per_epoch or 1)
     size = recipe.batch_size or math.ceil(float(data.sizes.mean()) * share)
     return choose(
-        blueprint.problem,
-        blueprint.initial,
+        problem,
+        row,
         recipe,
         pool.take(index[0][:4]),
-        seats=blueprint.mechanism.most_seats(data.num_clients),
+        seats=mechanism.most_seats(data.num_clients),
         batch=min(size, int(data.sizes.max())),
         train=section.train,
         threads=section.threads,
         workers=section.workers,
-        device=blueprint.device,
+        device=device,
         precision=section.precision,
-        payload=method_of(blueprint.mechanism.train, "sends") is not None,
-        own_loop=blueprint.loop is not None,
+        payload=method_of(mechanism.train, "sends") is not None,
+        own_loop=loop is not None,
         graphs=section.graphs,
     )
 
 
-def _setup(experiment: Experiment, blueprint: Blueprint, engine: Engine, remote: Federation | None) -> Setup:
-    """Return what rounds are played with, now that the engine is known."""
-    data, problem, seed = blueprint.data, blueprint.problem, experiment.run.seed
+def _with_engine(experiment: Experiment, choice: EngineChoice, device: torch.device) -> Experiment:
+    """Return the experiment with the engine that was chosen, which a resumed run takes again."""
+    chosen = {
+        "train": choice.engine,
+        "threads": choice.threads,
+        "workers": choice.workers,
+        "device": str(device),
+        "graphs": choice.graphs if choice.engine == "stacked" and device.type == "cuda" else None,
+    }
+    settled: Experiment = experiment.model_copy(update={"engine": experiment.engine.model_copy(update=chosen)})
+    return settled
 
-    def initial(k: int) -> Tensor:
-        """Return the k-th initial model ``[P]`` on the run's device."""
-        return (blueprint.initial if k == 0 else blueprint.another(k)).to(blueprint.device)
 
-    recipe = experiment.train.recipe
-    mechanism, guards = blueprint.mechanism, blueprint.guards
-    groups = next((guard.groups for guard in guards.values() if guard.groups is not None), None)
-    context = Context(
-        data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, mechanism.slots(),
-        None if groups is None else partial(groups, seed),
-    )  # fmt: skip
-    here = LocalFederation(
-        data, problem, engine, recipe, seed,
-        behaviours=blueprint.behaviours, policy=blueprint.policy, profiles=blueprint.profiles,
-    )  # fmt: skip
-    federation: Federation = here if remote is None else remote
-    for guard in guards.values() if remote is None else ():
-        federation = guard.clients(federation, data.sizes)
-    if groups is None and ("private" in guards or remote is not None):
+def _guarded(
+    federation: Federation,
+    experiment: Experiment,
+    context: Context,
+    guards: Mapping[str, Guard],
+    sizes: Ints,
+    refuse: Any,
+    remote: bool,
+) -> Federation:
+    """Return the clients as the server sees them: behind guards, and behind the rules on what is believed and refused.
+
+    ``refuse`` is the rule that refuses outlying updates, ``sizes [N]`` are the clients' numbers of samples.
+    """
+    size = context.layout.size
+    for guard in guards.values() if not remote else ():
+        federation = guard.clients(federation, sizes)
+    if context.sums is None and ("private" in guards or remote):
         terms = guards["private"].terms if "private" in guards else None
-        weighed = "noise" in in_slots(mechanism.weigh.needs, ["weigh"])
+        weighed = "noise" in in_slots(experiment.mechanism.built.weigh.needs, ["weigh"])
         half = experiment.federation.half_precision
-        federation = Believed(federation, terms, recipe, problem.layout.size, half, weighed)
-    if blueprint.refuse is not None:
-        federation = Bounded(federation, blueprint.refuse, problem.layout.size, problem.layout.num_parameters)
+        federation = Believed(federation, terms, context.recipe, size, half, weighed)
+    if refuse is not None:
+        federation = Bounded(federation, refuse, size, context.layout.num_parameters)
     for guard in guards.values():
-        federation = guard.server(federation, remote is not None, problem.layout.size)
-    workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
-    root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
-    return Setup(
-        blueprint.mechanism,
-        federation,
-        context,
-        Judge(problem, engine, data.server_validation, workers, data.num_classes, root, blueprint.device),
-        data,
-        problem,
-        engine,
-        blueprint.device,
-        _tested(experiment, data, remote is not None),
-        remote=remote is not None,
-        deadline_s=experiment.federation.deadline_s,
-        min_replies=experiment.federation.min_replies,
-        waiting=blueprint.waiting,
-        feedback=Feedback() if experiment.clients.told else None,
-        grant=round(experiment.clients.grant * TOKEN),
-        vesting=_vesting(experiment),
-        floor=round(experiment.ledger.floor * TOKEN),
-        about=blueprint.about,
-        guards=tuple(guards.values()),
-        kept=experiment.run.recomputable,
-    )
-
-
-def _vesting(experiment: Experiment) -> Vesting | None:
-    """Return the object that gives grants in parts; None: they are given at once."""
-    parts = experiment.clients.vests
-    return None if parts == 1 else Vesting(round(experiment.clients.grant * TOKEN), parts)
+        federation = guard.server(federation, remote, size)
+    return federation
 
 
 def _tested(experiment: Experiment, data: FederatedData, remote: bool) -> np.ndarray:

@@ -117,11 +117,11 @@ def ask_tests(
     replies = federation.exchange(round, requests, None, None) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
     if remote:  # what comes from this process is as sound as its engine, also where a model has diverged
-        came = heard(round, requests, replies, table.rows.shape[1], roster)
-        replies = list(came.replies.values())
-        if came.refusals:
-            arrays["test_refused"] = np.array([c for c, _ in came.refusals], np.int64)
-            arrays["test_reason"] = np.array([reason for _, reason in came.refusals], np.str_)
+        sound, refusals = heard(round, requests, replies, table.rows.shape[1], roster)
+        replies = list(sound.values())
+        if refusals:
+            arrays["test_refused"] = np.array([c for c, _ in refusals], np.int64)
+            arrays["test_reason"] = np.array([reason for _, reason in refusals], np.str_)
     answers = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
     tested = {c: answers[c] for c in here.tolist() if c in answers and (answers[c].num_samples or not remote)}
     complete = history is None or not history.statistics.shape[1]

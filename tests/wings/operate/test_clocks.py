@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -25,14 +26,16 @@ from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 
 import hanse.wings.operate.certificates as making
 from hanse.base.errors import UserError
+from hanse.wings.operate import clocks
 from hanse.wings.operate.clocks import (
-    AHEAD_S,
-    BEHIND_S,
+    ACTIVATE,
+    APART_S,
+    ARRAYS,
     ClockGate,
     check_certificates,
     name_refusals,
     skewed,
-    why_refused,
+    watch_certificates,
 )
 from hanse.wings.operate.loopback import Loopback
 from hanse.wings.operate.server_access import gated
@@ -40,54 +43,49 @@ from hanse.wings.operate.server_access import gated
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
 
-def test_the_bounds_are_flowers() -> None:
-    assert (AHEAD_S, BEHIND_S) == (SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)
+def test_whatever_flower_refuses_is_named() -> None:
+    assert APART_S == SYSTEM_TIME_TOLERANCE < TIMESTAMP_TOLERANCE
 
 
-@given(st.floats(-1e6, 1e6))
-def test_a_clock_is_named_if_flower_refuses_it(seconds: float) -> None:
-    refused = not -SYSTEM_TIME_TOLERANCE <= -seconds < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
-    node = NOW + timedelta(seconds=seconds)
-    exact = (NOW - node).total_seconds()
-    assert bool(skewed(node, NOW)) == (
-        not -SYSTEM_TIME_TOLERANCE <= exact < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
-    )
-    if refused and abs(abs(seconds) - AHEAD_S) > 1 and abs(abs(seconds) - BEHIND_S) > 1:  # a date has whole seconds
-        assert ("ahead" if seconds > 0 else "behind") in why_refused(
-            401, {"date": format_datetime(NOW, usegmt=True)}, node
-        )
-    assert not why_refused(200, {"date": format_datetime(NOW, usegmt=True)}, node)
-    assert not why_refused(401, {"date": "yesterday"}, node)
-    assert not why_refused(401, {}, node)
+@given(st.floats(-1e9, 1e9), st.floats(0, 1e4))
+def test_a_clock_that_is_wrong_is_named_whichever_way_and_a_slow_request_is_not(wrong: float, took: float) -> None:
+    first, last = NOW + timedelta(seconds=wrong), NOW + timedelta(seconds=wrong + took)
+    said = skewed(first, last, NOW)
+    if abs(wrong - APART_S) < 1e-3 or abs(wrong + took + APART_S) < 1e-3:
+        return
+    sign = "ahead" if wrong > APART_S else "behind" if wrong + took < -APART_S else ""
+    assert said.rpartition(" ")[2] == sign
 
 
-def through(gate: ClockGate, headers: list[tuple[bytes, bytes]], kind: str = "http") -> None:
+def through(gate: ClockGate, headers: list[tuple[bytes, bytes]], kind: str = "http", path: str = "/") -> None:
     async def receive() -> Any:
         return {}
 
     async def send(_: Any) -> None:
         pass
 
-    asyncio.run(gate({"type": kind, "headers": headers}, receive, send))
+    asyncio.run(gate({"type": kind, "headers": headers, "path": path}, receive, send))
 
 
-def test_the_servers_log_names_a_nodes_clock_once_in_a_while(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("off", [45, -45, -400, 10**8, -(10**8)])
+def test_the_servers_log_names_a_nodes_clock_once_in_a_while(off: int, capsys: pytest.CaptureFixture[str]) -> None:
     passed: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         passed.append(scope["type"])
 
-    gate = ClockGate(app)
+    gate, stamp = ClockGate(app), (datetime.now(UTC) + timedelta(seconds=off)).isoformat().encode()
     odd = (b"", b"now", b"\xff", b"2026-11-28T12:00:00", datetime.now(UTC).isoformat().encode())
-    for stamp in odd:
-        through(gate, [(b"flwr-timestamp", stamp)])
+    for sent in odd:
+        through(gate, [(b"flwr-timestamp", sent)])
     through(gate, [], "lifespan")
+    through(gate, [(b"flwr-timestamp", stamp)], path=ARRAYS)  # it may have been under way for long
     assert capsys.readouterr().out == ""
     for _ in range(3):
-        through(gate, [(b"flwr-timestamp", (datetime.now(UTC) + timedelta(seconds=45)).isoformat().encode())])
+        through(gate, [(b"flwr-timestamp", stamp)])
     [line] = capsys.readouterr().out.splitlines()
-    assert "ahead" in line
-    assert len(passed) == len(odd) + 4  # Flower answers them
+    assert ("ahead" if off > 0 else "behind") in line
+    assert len(passed) == len(odd) + 5  # Flower answers them
     assert isinstance(gated("flower-superlink", app), object)
 
 
@@ -97,49 +95,85 @@ def made(tmp_path: Path) -> Path:
     return tmp_path
 
 
+class SuperLink(HTTPServer):
+    """A SuperLink ``behind`` seconds behind this machine, which answers requests with ``codes``, the last one again."""
+
+    def __init__(self, certs: Path, behind: float, *codes: int) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.behind, self.codes, self.stamps = behind, list(codes), list[str | None]()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certs / "server.crt", certs / "server.key")
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, *_: Any) -> None:
+        """A node that does not trust the certificate hangs up."""
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: SuperLink
+
+    def do_POST(self) -> None:
+        self.server.stamps.append(self.headers.get("flwr-timestamp"))
+        codes = self.server.codes
+        self.send_response_only(codes.pop(0) if len(codes) > 1 else codes[0])
+        self.send_header("Date", format_datetime(datetime.now(UTC) - timedelta(seconds=self.server.behind), True))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+Serve = Callable[..., SuperLink]
+
+
 @pytest.fixture
-def server(made: Path) -> Iterator[int]:
-    """A SuperLink that refuses every signature, 45 s behind this machine."""
+def serve(made: Path) -> Iterator[Serve]:
+    opened: list[SuperLink] = []
 
-    class Refuses(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response_only(401)
-            self.send_header("Date", format_datetime(datetime.now(UTC) - timedelta(seconds=45), usegmt=True))
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def begin(behind: float, *codes: int) -> SuperLink:
+        opened.append(SuperLink(made, behind, *codes))
+        return opened[-1]
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    http = HTTPServer(("127.0.0.1", 0), Refuses)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made / "server.crt", made / "server.key")
-    http.socket = context.wrap_socket(http.socket, server_side=True)
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
-    thread.start()
-    yield http.server_port
-    http.shutdown()
-    http.server_close()
+    yield begin
+    for one in opened:
+        one.shutdown()
+        one.server_close()
 
 
-def asked(port: int, ca: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what a node says when it asks a SuperLink something."""
+def asked(link: SuperLink, ca: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what a node says when it asks a SuperLink to be let in, and the answer's code or that there was none."""
     said: list[str] = []
     monkeypatch.setattr(httpx.Client, "send", httpx.Client.send)  # to be put back
     name_refusals(said.append)
     context = ssl.create_default_context(cafile=str(ca))
     with httpx.Client(verify=context, trust_env=False) as client:
         try:
-            client.get(f"https://127.0.0.1:{port}/")
+            said.append(str(client.post(f"https://127.0.0.1:{link.server_port}{ACTIVATE}").status_code))
         except httpx.ConnectError:
             said.append("not connected")
     return said
 
 
-def test_a_node_names_its_clock_when_it_is_refused(server: int, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [line] = asked(server, made / "ca.crt", monkeypatch)
-    assert "clock" in line
-    assert "ahead" in line
+@pytest.mark.parametrize("code", [200, 401])
+@pytest.mark.parametrize(("behind", "sign"), [(45, "ahead"), (-45, "behind"), (-400, "behind"), (10**8, "ahead")])
+def test_a_node_names_its_clock_whether_or_not_it_is_refused(
+    behind: int, sign: str, code: int, serve: Serve, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, answer = asked(serve(behind, code), made / "ca.crt", monkeypatch)
+    assert (sign in line, answer) == (True, str(code))
+    assert asked(serve(0, code), made / "ca.crt", monkeypatch) == [answer]
+
+
+def test_a_node_that_is_taken_for_online_is_let_in_in_the_end(
+    serve: Serve, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clocks.time, "sleep", lambda _: None)
+    line, answer = asked(link := serve(0, 412, 412, 200), made / "ca.crt", monkeypatch)
+    assert (answer, len(link.stamps), "minute" in line) == ("200", 3, True)
+    monkeypatch.setattr(clocks, "ONLINE_S", 0.0)
+    assert asked(serve(0, 412), made / "ca.crt", monkeypatch) == ["412"]  # Flower says the rest
 
 
 class TestRunOut:
@@ -147,20 +181,30 @@ class TestRunOut:
     def _old(self, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
         monkeypatch.setattr(making, "DAYS", -1 / 24 / 60)  # it runs out a minute before it is made
 
-    def test_a_node_names_the_certificate(self, server: int, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        line, end = asked(server, made / "ca.crt", monkeypatch)
-        assert "certificate" in line
-        assert end == "not connected"
+    @pytest.mark.parametrize("behind", [0, 400])
+    def test_a_node_names_the_certificate_and_both_ends_hear_of_the_clock(
+        self, behind: int, serve: Serve, made: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The certificate may be sound, and the node's clock wrong."""
+        line, end = asked(link := serve(behind, 401), made / "ca.crt", monkeypatch)
+        assert ("certificate" in line, "400 s ahead" in line, end) == (True, behind == 400, "not connected")
+        [stamp] = link.stamps
+        assert abs(datetime.fromisoformat(str(stamp)) - datetime.now(UTC)) < timedelta(minutes=1)
+
+    def test_the_servers_log_names_it_while_nobody_asks(self, made: Path) -> None:
+        said = queue.Queue[str]()
+        watch_certificates(made, said.put)
+        assert {Path(said.get(timeout=60).split(": ")[1]).name for _ in range(2)} == {"ca.crt", "server.crt"}
 
     def test_the_operator_is_told_before_anything_starts(self, made: Path) -> None:
         with pytest.raises(UserError) as refused:
             check_certificates(made, datetime.now(UTC))
-        assert sum("crt: is valid" in line for line in refused.value.lines) == 2
+        assert sum("crt: has run out" in line for line in refused.value.lines) == 2
 
     def test_the_operator_is_told_if_they_run_out_during_a_run(self, tmp_path: Path) -> None:
         making.make_certificates(tmp_path / "certs", "test")
         lines = Loopback(tmp_path, tmp_path, (9100,))._lost("no answer").lines
-        assert sum("crt: is valid" in line for line in lines) == 2
+        assert sum("crt: has run out" in line for line in lines) == 2
 
 
 def test_certificates_that_will_run_out_are_warned_of(made: Path) -> None:

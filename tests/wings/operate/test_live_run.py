@@ -67,7 +67,6 @@ def test_differences_add_up_to_the_whole(tmp_path: Path) -> None:
     assert whole["clients"][3] == [3, pytest.approx(0.18), None, None, 6, 0, 5]
     assert whole["utility"] == {0: 2.5}
     assert "utility/client/0" not in whole["series"]
-    live.close()
 
 
 def test_progress_says_how_far_and_how_fast(tmp_path: Path) -> None:
@@ -177,7 +176,6 @@ def test_books_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     message = live.look()
     assert "is not a head of a log" in message["books"]["trouble"]
     assert live.look() is None
-    live.close()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +212,6 @@ def test_books_are_followed_from_where_they_were_left(tmp_path: Path, monkeypatc
     assert sum(books.totals.balances.values()) == 0
     assert books.totals.biggest(2) == [("client/3", "client/0", 4 * TOKEN), ("client/2", "client/3", 3 * TOKEN)]
     assert books.totals.traded["client/3"] == (4 * TOKEN, 3 * TOKEN)
-    books.close()
 
 
 def test_runs_are_found_and_summed_up(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from hanse.runs.recorded_seats import Seat
 from hanse.runs.rehearsal import rehearse
 from hanse.runs.run_record import load_run
 from hanse.runs.sat_out import told_used_up, used_up
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 from hanse.wings.private.account import AccountFile, Release, spent
 from hanse.wings.private.budgets import PrivateGuard
 from hanse.wings.private.privacy import NOT_SAID, InState, Privacy, Private, clipped
@@ -524,7 +524,7 @@ def test_accounts_count_as_they_did_on_resume() -> None:
 
 def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_statement(tmp_path: Path) -> None:
     given = GIVEN | {"stricter": [{"clients": [1], "epsilon": 0.5, "noise": 2.0}]}
-    [line] = [one for one in settle_engine(build(experiment(2, given))).said if "sit out" in one]
+    [line] = [one for one in build(experiment(2, given)).said if "sit out" in one]
     cost = spent(((Release(2.0), 1),), 1e-5)
     why = f"too small for one answer: epsilon 0.5 at delta 1e-05, and one costs {cost:.4g}; needs more noise"
     assert line.startswith(
@@ -608,9 +608,9 @@ def test_delta_is_below_one_in_the_clients(clients: int, delta: float, refused: 
 
 def test_a_budget_that_teaches_nothing_gets_advice() -> None:
     line = "epsilon: 1e-09: adds to each number noise that is 5.64e+04 times as large as the largest"
-    said = settle_engine(build(experiment(2, {"clip": 1.0, "epsilon": 1e-9, "delta": 1e-5}))).said
+    said = build(experiment(2, {"clip": 1.0, "epsilon": 1e-9, "delta": 1e-5})).said
     assert [one for one in said if one.startswith(f"warning: federation.private.{line}")]
-    assert not [one for one in settle_engine(build(experiment(2))).said if "federation.private" in one]
+    assert not [one for one in build(experiment(2)).said if "federation.private" in one]
 
 
 def test_a_budget_that_no_noise_meets_says_which_one_would() -> None:

@@ -11,7 +11,7 @@ import torch
 from hanse.base.errors import UserError
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.runs.rehearsal import small_experiment
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 from hanse.wings.private.secure_sums import (
     MOST_CHANGE,
     MOST_MEMBERS,
@@ -207,7 +207,7 @@ def test_groups_that_cannot_stay_the_same_are_said_before_round_0() -> None:
 
     def warned(seats: int, **mechanism: object) -> bool:
         mechanism = {"name": "fedavg", "clients_per_round": seats, **mechanism}
-        made = settle_engine(build(small_experiment(mechanism, federation={"secure": {"group": 3}})))
+        made = build(small_experiment(mechanism, federation={"secure": {"group": 3}}))
         return any(line.startswith("warning: federation.secure: 3 of 4 clients") for line in made.said)
 
     assert warned(3)

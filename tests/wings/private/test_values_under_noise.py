@@ -16,7 +16,7 @@ from hanse.mechanisms.value_noise import left_out
 from hanse.mechanisms.weigh import _beyond, _by_variance
 from hanse.reports.contributions import clearly_harmful
 from hanse.runs.round import first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 from hanse.wings.private.privacy import Private
 
 pytest.importorskip("dp_accounting")
@@ -58,7 +58,7 @@ def test_the_error_is_weight_times_noise_times_slope_and_holds_the_noise_that_wa
         return sent
 
     monkeypatch.setattr(Private, "_step", step)
-    setup = settle_engine(build(experiment(0.02))).setup
+    setup = build(experiment(0.02))
     state, inside, seats = first_state(setup), 0, 0
     for _ in range(6):
         played = play_round(setup, state)
@@ -87,7 +87,7 @@ def sums_of_noise(value: str, runs: int, rounds: int, noise: float) -> tuple[np.
     private = {**(given.federation.private or {}), "stricter": stricter}
     plain = given.model_copy(update={"federation": given.federation.model_copy(update={"private": None})})
     given = given.model_copy(update={"federation": given.federation.model_copy(update={"private": private})})
-    quiet, setup = settle_engine(build(plain)).setup, settle_engine(build(given)).setup
+    quiet, setup = build(plain), build(given)
     trained = first_state(quiet)
     for _ in range(3):
         trained = play_round(quiet, trained).state
@@ -116,7 +116,7 @@ def test_nobody_clearly_does_harm_by_noise_alone(value: str) -> None:
 
 def test_values_whose_part_knows_nothing_of_noise_have_errors_that_are_not_known() -> None:
     for value in ("exact", "gtg", "first_order"):
-        setup = settle_engine(build(experiment(0.02, {"name": "fedavg", "value": value}))).setup
+        setup = build(experiment(0.02, {"name": "fedavg", "value": value}))
         values = play_round(setup, first_state(setup)).view.values
         assert values.standard_errors is not None
         assert np.isnan(values.standard_errors).all()
@@ -135,7 +135,7 @@ def test_leaving_a_member_out_moves_the_mean_and_its_noise_as_its_weights_say() 
 
 
 def test_a_servers_step_scales_the_noise_as_it_scales_the_updates() -> None:
-    setup = settle_engine(build(experiment(0.02, {"name": "fedavg", "weigh": {"name": "fedadam"}}))).setup
+    setup = build(experiment(0.02, {"name": "fedavg", "weigh": {"name": "fedadam"}}))
     state = first_state(setup)
     played = play_round(setup, state)
     values = played.view.values
@@ -152,7 +152,7 @@ def weighed(noise: float, clip: float = 0.5) -> tuple[Any, np.ndarray]:
     ]
     private = {**(one.federation.private or {}), "stricter": stricter}
     one = one.model_copy(update={"federation": one.federation.model_copy(update={"private": private})})
-    setup = settle_engine(build(one)).setup
+    setup = build(one)
     return play_round(setup, first_state(setup)).view, clip * noise * np.array([2.0, 2, 1, 1, 1, 4, 1, 1])
 
 

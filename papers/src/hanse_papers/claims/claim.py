@@ -46,13 +46,13 @@ A file has ``[[claims]]`` and their common settings, ``[defaults]``. A claim has
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Literal
 
-from hanse.base import toml
 from hanse.base.errors import UserError, gated, nearest
 from hanse.lab.statistics import LOOKS, look
 from hanse_papers.catalogue import find_table
@@ -226,7 +226,7 @@ def read_claims(paper: str, text: str) -> tuple[Claim, ...]:
     """Return the claims of a file's text, as :func:`load_claims` does."""
     where = f"{paper}/claims.toml"
     try:
-        document = toml.loads(text)
+        document = tomllib.loads(text)
     except ValueError as wrong:
         raise UserError(f"{where}: cannot be read: {' '.join(str(wrong).split())}") from None
     shared, entries = document.get("defaults", {}), document.get("claims", [])

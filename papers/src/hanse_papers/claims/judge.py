@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
+from hanse.core.table import Floats
 from hanse.lab import statistics
 from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile
-from hanse.lab.statistics import LOOKS, Effect, Floats, Judged
+from hanse.lab.statistics import LOOKS, Effect, Judged
 from hanse.reports.compare import best_so_far, effective_round, improvement
 from hanse_papers.claims.claim import WIDTH, Arm, Claim, Reading
 from hanse_papers.compare import factor_of

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS
 from hanse.base.lock import Hold
-from hanse.core.entry import TOKEN
 from hanse.core.judge import Judge
 from hanse.core.part import Context, Mechanism
 from hanse.core.telling import describe
@@ -47,10 +46,9 @@ from hanse.learning.figures import as_figures
 from hanse.learning.job import Problem
 from hanse.mechanisms.fits import WORDS, questions_of, unmet_needs
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Observer, Run, play_setup
-from hanse.runs.round import Setup
+from hanse.runs.experiment import Observer, Run, play
 from hanse.runs.rundir import claim_anew, clear
-from hanse.runs.setup import Ready
+from hanse.runs.session import Session
 
 Evaluate = Callable[[ArrayRecord], Any]  # returns numbers by name, or one number
 ASK_S = 600.0  # seconds that apps may take for the first question: each of them loads its framework then
@@ -238,16 +236,15 @@ class MechanismStrategy:
                 train_config=dict(train_config or {}), evaluate_config=dict(evaluate_config or {}),
             )  # fmt: skip
             server = ServerTest(federation, form, evaluate_fn, result)
-            setup = self._setup(federation, form, form.row(initial_arrays), num_rounds, server)
+            session = self._session(federation, form, form.row(initial_arrays), num_rounds, server)
             if self.out is not None:
                 self._make(hold)
             members.register(hellos)
             self.summary()
             server.first(initial_arrays)
-            settled, here = self._settled(len(nodes), num_rounds), None if self.out is None else hold
             # Told only has on_round
             observers = [cast(Observer, Told(num_rounds)), *self.observers]
-            self.run = play_setup(Ready(settled, setup), observers, here)
+            self.run = play(session, observers, None if self.out is None else hold)
         return self._result(result, federation, form)
 
     # ---- before round 0
@@ -290,7 +287,9 @@ class MechanismStrategy:
         model = type(self.experiment.model)(name=OBJECT, object="the arrays of a Flower app")
         return self.experiment.model_copy(update={"data": data, "run": run, "model": model})
 
-    def _setup(self, federation: PlainFederation, form: Form, first: Tensor, rounds: int, server: ServerTest) -> Setup:
+    def _session(
+        self, federation: PlainFederation, form: Form, first: Tensor, rounds: int, server: ServerTest
+    ) -> Session:
         """Return what the round loop plays with.
 
         Raises:
@@ -313,7 +312,8 @@ class MechanismStrategy:
         )
         samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
         data = RemoteData.of([1] * clients, (1,), None, None, samples if server.evaluate_fn is not None else None)
-        return Setup(
+        return Session(
+            self._settled(clients, rounds),
             mechanism,
             federation,
             context,
@@ -324,8 +324,6 @@ class MechanismStrategy:
             torch.device("cpu"),
             torch.arange(clients if self.test else 0).numpy(),
             remote=True,
-            grant=round(experiment.clients.grant * TOKEN),
-            floor=round(experiment.ledger.floor * TOKEN),
             about=describe(mechanism.slots(), {}, Loyal(), [], clients, seed),
         )
 

@@ -306,7 +306,7 @@ class Asked(SelectPart):
 class Combined(AggregatePart):
     """A weigh part: what the strategy's ``aggregate_train`` made of the replies.
 
-    The part is of the kind "again": values may ask it for the aggregate of some of the updates.
+    Values may ask the part for the aggregate of some of the updates.
 
     Attributes:
         told: what the strategy did in the round. None: no round is known yet, and ``aggregate`` cannot be called.
@@ -323,7 +323,6 @@ class Combined(AggregatePart):
         array([0.25, 0.25, 0.25, 0.25])
     """
 
-    kind = "again"
     needs = STRATEGY
     told: Watched | None = None
 
@@ -339,7 +338,7 @@ class Combined(AggregatePart):
             return Aggregate(row=group.old)
         clients = group.view.trained.seats.client[group.at].tolist()
         if told.average:
-            return Aggregate(told.share(clients))
+            return Aggregate(told.share(clients), reapply=True)
         if len(clients) == len(group.view.trained):
             return Aggregate(row=row_of(told.form, told.made, "the aggregate"))
         made = told.coalition(clients)
@@ -378,8 +377,7 @@ class OfReplies(ValuePart):
         array([ 0.75, -0.25])
     """
 
-    gives = frozenset({"values"})
-    accepts = frozenset({"again"})
+    accepts = frozenset({"reapply"})
     part: ValuePart
     told: Watched | None = None
 
@@ -420,7 +418,7 @@ class OfReplies(ValuePart):
             return part.value(view, state)
         if getattr(part, "game", "average") == "increment" and not told.average:
             raise NotAgain(told.unsound(told.answered, told.replies) or NO_STEPS)
-        if not told.average and "again" not in in_slots(getattr(part, "accepts", frozenset()), ["value"]):
+        if not told.average and "reapply" not in in_slots(getattr(part, "accepts", frozenset()), ["value"]):
             part = Exact() if len(clients) <= FEW else GTG()
         if not told.average and told.again is None:
             raise NotAgain(told.why_not)

@@ -29,7 +29,6 @@ from hanse.base.errors import MachineError, UserError, first_line
 from hanse.base.files import write_whole
 from hanse.base.lock import Hold
 from hanse.core.declared import MOST_METRICS
-from hanse.core.entry import TOKEN
 from hanse.core.part import Context, Mechanism
 from hanse.core.port import Roster, Tested, Trained
 from hanse.core.recipe import Recipe
@@ -51,12 +50,13 @@ from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.figures import accuracy_of, loss_name, loss_of
 from hanse.learning.job import Problem
 from hanse.learning.models import structure
-from hanse.runs.attempt import settled
 from hanse.runs.config import Experiment, ModelSection, RunSection
 from hanse.runs.judge import Judge
-from hanse.runs.round import LoopState, Played, Setup, failed_round, first_state, play_round
+from hanse.runs.loop import settled
+from hanse.runs.round import LoopState, Played, failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir
+from hanse.runs.session import Session
 from hanse.runs.testing import Figures, figures_of
 
 LOG = logging.getLogger("hanse.valued")
@@ -159,7 +159,7 @@ class Watch:
     child: Child = field(default_factory=Child)
     kept: Kept = field(default_factory=Kept)
     judged: bool = False
-    _setup: Setup | None = None
+    _setup: Session | None = None
     _folder: RunDir | None = None
     _form: Form | None = None
     _now: Watched | None = None
@@ -407,7 +407,7 @@ class Watch:
         weight = samples_of(said, by) or 0.0
         return {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}, weight
 
-    def _played(self, now: Watched, setup: Setup, state: LoopState) -> RoundRecord:
+    def _played(self, now: Watched, setup: Session, state: LoopState) -> RoundRecord:
         """Return the record of a round. Where its values, or all of it, cannot be had, its metric "gap" says why."""
         for client in now.asked:
             if client not in now.replies and client not in now.refused:
@@ -442,7 +442,7 @@ class Watch:
         if came > room:
             raise UserError(f"clients: {came} nodes have come, and there is room for {room}")
 
-    def _without_values(self, now: Watched, setup: Setup, state: LoopState, mechanism: Mechanism) -> Played:
+    def _without_values(self, now: Watched, setup: Session, state: LoopState, mechanism: Mechanism) -> Played:
         """Return the round without values; or, if that cannot be had either, one in which nothing happened."""
         bare = replace(mechanism, value=None)
         try:
@@ -499,10 +499,9 @@ class Watch:
         context = Context(room, self.rounds, experiment.run.seed, Recipe(), form.layout, lambda k: row.clone())
         nobody = Watched(form, worth, Roster(), own_copy(arrays))
         mechanism = self.plan.mechanism
-        setup = Setup(
-            mechanism, Replies(nobody), context, Judge(problem, engine, samples, 1, classes), data, problem, engine,
-            torch.device("cpu"), np.zeros(0, np.int64), remote=True, grant=round(experiment.clients.grant * TOKEN),
-            floor=round(experiment.ledger.floor * TOKEN),
+        setup = Session(
+            experiment, mechanism, Replies(nobody), context, Judge(problem, engine, samples, 1, classes), data,
+            problem, engine, torch.device("cpu"), np.zeros(0, np.int64), remote=True,
         )  # fmt: skip
         about = describe(watching(mechanism, nobody).slots(), {}, None, None, room, experiment.run.seed)
         said: Mapping[str, Any] = {"input_shape": shape, "num_classes": classes}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 
 import torch
@@ -21,7 +20,18 @@ from hanse.base.streams import stream
 from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
 from hanse.core.telling import Conduct
 from hanse.data.samples import Samples
-from hanse.federation.behaviour import SENT, Attack, Attacker, Me, OfSome, Ratio, from_centres, with_updates
+from hanse.federation.behaviour import (
+    SENT,
+    Attack,
+    Attacker,
+    Me,
+    OfSome,
+    Ratio,
+    from_centres,
+    updates,
+    with_training,
+    with_updates,
+)
 from hanse.federation.policy import ANSWERS
 
 NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is reported with updates and scores
@@ -144,13 +154,10 @@ class Deviant(OfSome):
             return None
         if self.longer > 1:
             whole = me.recipe.steps if me.recipe.steps is not None else me.recipe.epochs
-            tasks = (replace(t, work=self.longer * (t.work or whole)) if isinstance(t, Train) else t
-                     for t in request.tasks)  # fmt: skip
-            request = replace(request, tasks=tuple(tasks))
+            request = with_training(request, lambda task: replace(task, work=self.longer * (task.work or whole)))
         if self.start == "kept" and me.id in self.kept:
             go_on = self.kept[me.id]
-            tasks = (replace(t, start=go_on) if isinstance(t, Train) else t for t in request.tasks)
-            return replace(request, tasks=tuple(tasks))
+            return with_training(request, lambda task: replace(task, start=go_on))
         return from_centres(request) if self.start == "sent" else request
 
     def studies(self, me: Me, round: int, sets: Mapping[str, Samples]) -> Samples | None:
@@ -168,7 +175,8 @@ class Deviant(OfSome):
         self.steps.clear()
         for client, (request, reply) in sorted(told.items()):
             if client in self.clients or self._copied() is None:
-                with_updates(request, reply, partial(self._noted, client))
+                for task, result in updates(request, reply):
+                    self._note(client, task, result)
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with the client's deviations."""
@@ -178,11 +186,12 @@ class Deviant(OfSome):
             reply = with_updates(request, reply, lambda task, r: self._shared(me, task, r))
         reply = self._update(me, round, request, reply)
         if self.start == "kept":
-            with_updates(request, reply, lambda task, r: self._sent_last(me, r))
+            for _, result in updates(request, reply):
+                self.kept[me.id] = result.row
         if self.second == "opposed":
             reply = with_updates(request, reply, lambda task, r: self._opposed(me, round, task, r))
         if self.gradient:
-            with_updates(request, reply, lambda task, r: self._kept(me, round, task, r))
+            self.sent.update({(me.id, task.row): (round, result.row) for task, result in updates(request, reply)})
         asked = {task.name: task for task in request.tasks if isinstance(task, Ask | Gradient)}
         told = (self._told(round, asked.get(getattr(r, "name", "")), r) for r in reply.results)
         return replace(reply, results=tuple(told))
@@ -245,18 +254,12 @@ class Deviant(OfSome):
         step = self.scale * bought.to(moved.device) / (bought.norm() + 1e-12)
         return self._step(task, result, moved.norm() * step)
 
-    def _sent_last(self, me: Me, result: Trained) -> Trained:
-        """Note the row that was sent, to go on from it."""
-        self.kept[me.id] = result.row
-        return result
-
-    def _noted(self, client: int, task: Train, result: Trained) -> Trained:
+    def _note(self, client: int, task: Train, result: Trained) -> None:
         """Note a client's true update, and how the model that a deviant was sent differs from the one before."""
         self.steps[client] = result.row - task.start.to(result.row.device)
         if client in self.clients:
             self.moved[client] = task.start - self.starts.get(client, task.start)
             self.starts[client] = task.start
-        return result
 
     def _step(self, task: Train, result: Trained, step: Tensor | None) -> Trained:
         """Return the result with this step from the received model; None: no step."""
@@ -270,11 +273,6 @@ class Deviant(OfSome):
         if first is not None:
             noise[:width] = 3 * first[:width].norm() * _direction(me, "opposed", round, width).to(noise)
         return replace(result, row=result.row + noise) if me.id == self.clients[0] else self._step(task, result, -noise)
-
-    def _kept(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
-        """Keep the update, for gradients requested later in the round."""
-        self.sent[me.id, task.row] = (round, result.row)
-        return result
 
     def _told(self, round: int, asked: Ask | Gradient | None, result: Result) -> Result:
         """Return a result as reported."""

@@ -22,7 +22,7 @@ from hanse.games.market_posted import Tariff, posted_imports
 from hanse.games.market_prices import Pricing, due
 from hanse.mechanisms.ipfl import IPFL
 from hanse.runs.config import Experiment
-from hanse.wings.attack.search import LEAST
+from hanse.wings.attack.search import LEAST, at_most
 
 CLIENTS, ROUNDS = 10, 50
 APART = 1e9  # parts of one seller do not trade
@@ -232,10 +232,7 @@ class Found:
 
     def at_most(self, lie: str) -> float:
         """Return the 95 % upper bound of the share of markets with a client for whom a lie pays (Clopper, Pearson)."""
-        from scipy.special import betaincinv  # late: it takes longer to import than a short run
-
-        k, n = self.touched[lie], self.markets
-        return 1.0 if k == n else float(betaincinv(k + 1, n - k, 0.95))
+        return at_most(self.touched[lie], self.markets)
 
 
 def search_markets(

@@ -30,6 +30,7 @@ from hanse.base.toml import dumps, flat
 from hanse.core.entry import MINT, TOKEN, client
 from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
 from hanse.federation.local import server_sets
+from hanse.federation.wrapped import Wrapped
 from hanse.games.market import utilities_of
 from hanse.games.market_posted import APART
 from hanse.lab.job import Job, Step, attempt, seeded
@@ -39,7 +40,7 @@ from hanse.mechanisms.ipfl import IPFL
 from hanse.runs.config import Experiment
 from hanse.runs.observers import Told, untold
 from hanse.runs.round import first_state, play_round
-from hanse.runs.setup import build, settle_engine
+from hanse.runs.setup import build
 from hanse.wings.attack.deviant import KINDS, Deviant, fields_of, said_of
 
 RULES = Path(__file__).with_name("cheats.toml")
@@ -139,12 +140,9 @@ class Attacked:
 
         The third number is the 95 % upper bound of the share of the whole space that pays (Clopper and Pearson).
         """
-        from scipy.special import betaincinv  # late: it takes longer to import than a short run
-
         drawn = [one for one in self.tries if one.uniform and one.failed is None]
         paid = sum(one.gains[self.searched[0]] > LEAST * self.scale for one in drawn)
-        bound = 1.0 if paid == len(drawn) else float(betaincinv(paid + 1, len(drawn) - paid, 0.95))
-        return paid, len(drawn), bound
+        return paid, len(drawn), at_most(paid, len(drawn))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -154,6 +152,13 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     found = np.asarray(values, float)
     half = float(stdtrit(len(found) - 1, 0.975)) * float(found.std(ddof=1)) / math.sqrt(len(found))
     return float(found.mean()), float(found.mean()) - half, float(found.mean()) + half
+
+
+def at_most(count: int, of: int) -> float:
+    """Return the 95 % upper bound of a share that was found ``count`` times in ``of`` draws (Clopper and Pearson)."""
+    from scipy.special import betaincinv  # late: it takes longer to import than a short run
+
+    return 1.0 if count == of else float(betaincinv(count + 1, of - count, 0.95))
 
 
 def table_of(deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
@@ -177,23 +182,19 @@ def with_deviation(sections: Mapping[str, Any], deviation: Deviation, clients: S
 # ---- what can be done otherwise
 
 
-@dataclass
-class _Listening:
+@dataclass(frozen=True)
+class _Listening(Wrapped):
     """A federation that records what clients were asked and answered."""
 
-    inner: Any
-    heard: list[tuple[Any, Any]] = field(default_factory=list)
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def present(self, round: int) -> Any:
-        """Return the present clients."""
-        return self.inner.present(round)
-
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Any) -> Any:
-        """Ask as usual, and record the answers."""
-        replies: Sequence[Reply] = self.inner.exchange(round, requests, deadline_s, closing)
-        tasks = {request.client: request.tasks for request in requests}
+    def heard(
+        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
+    ) -> Sequence[Reply]:
+        """Record the answers."""
         for reply in replies:
-            self.heard += zip(tasks.get(reply.client, ()), reply.results, strict=False)
+            if reply.client in asked:
+                self.pairs.extend(zip(asked[reply.client].tasks, reply.results, strict=False))
         return replies
 
 
@@ -204,13 +205,13 @@ def space_of(experiment: Experiment) -> list[Knob]:
     Raises:
         UserError: the experiment does not fit together.
     """
-    setup = settle_engine(build(experiment)).setup
+    setup = build(experiment)
     listening = _Listening(setup.federation)
     setup, state = replace(setup, federation=listening), first_state(setup)
     for _ in range(min(_HEARD, experiment.run.rounds)):
         state = play_round(setup, state).state
     found: dict[str, Knob] = {}
-    for task, result in listening.heard:
+    for task, result in listening.pairs:
         for knob in _knobs_of(task, result):
             found.setdefault(knob.key, knob)
         if isinstance(task, Train) and task.centre is not None and task.mu and torch.equal(task.start, task.centre):

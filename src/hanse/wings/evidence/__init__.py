@@ -1,7 +1,8 @@
 """Evidence: members that prove how many samples they have.
 
 ``proved_sizes.py`` asks for commitments and audits, and moves the bonds. ``audits.py`` is a member's side, and
-``size_command.py`` an auditor's. ``replay_bonds.py`` checks the bonds in a book.
+``size_command.py`` an auditor's. ``replay_bonds.py`` checks the bonds in a book. ``forbids.py`` says what does not go
+with proofs.
 """
 
 from hanse.base.wings import Command, Wing
@@ -11,6 +12,7 @@ WING = Wing(
     commands=(Command("audit size", "hanse.wings.evidence.size_command:size", ""),),
     names={
         "guards": {"sizes": "hanse.wings.evidence.proved_sizes:SizesGuard"},
+        "forbids": {"sizes": "hanse.wings.evidence.forbids:FORBIDS"},
         "answers": {
             "CommitSize": "hanse.wings.evidence.audits:commits",
             "AuditSize": "hanse.wings.evidence.audits:opens",

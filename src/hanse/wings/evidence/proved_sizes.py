@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import library
+from hanse.base.errors import UserError, library
 from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow
 from hanse.core.entry import client as account_of
 from hanse.core.entry import tokens as say
 from hanse.core.part import Context, Part, State, View
 from hanse.core.port import AuditSize, CommitSize, Federation, Request, Roster, SizeAudited, SizeCommitted
-from hanse.core.table import Floats
+from hanse.core.table import Floats, Ints
 from hanse.data.commitment import Commitment, attested, drawn, misplaced, unpacked
 from hanse.runs.guards import Guard
 
@@ -217,6 +217,13 @@ def _released(client: int, units: int, to: str, kind: str, memo: str) -> Transac
 
 class SizesGuard(Guard):
     """Members that prove how many samples they have."""
+
+    def settle(self, sizes: Ints | None) -> None:
+        """Raise UserError for a bond that nobody can pay."""
+        bond, clients = self.experiment.sizes.bond, self.experiment.clients
+        grant = clients.grant / clients.vests - self.experiment.ledger.floor
+        if bond > grant:
+            raise UserError(f"sizes.bond: {bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens")
 
     def server(self, inner: Federation, remote: bool, size: int) -> Federation:
         """Return the federation itself, now that it is known where its clients are."""

@@ -1,14 +1,17 @@
-"""Clocks and certificates, whose faults Flower tells nobody: both ends name them at the first request that they spoil.
+"""Clocks and certificates, whose faults Flower tells nobody: both ends name them at the first request.
 
-Flower's SuperLink refuses a node whose signature is dated in the future, and TLS a certificate that has run out.
-:class:`ClockGate` stands before the SuperLink, :func:`name_refusals` is called in a SuperNode's process, and
-:func:`check_certificates` when the operator starts servers or a run.
+Flower's SuperLink refuses a node whose signature is dated in the future, and TLS a certificate that has run out. In
+the SuperLink's process, :class:`ClockGate` looks at nodes' times, and :func:`watch_certificates` at its own
+certificates. In a SuperNode's, :func:`name_refusals` looks at both. :func:`check_certificates` is called when the
+operator starts servers or a run.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -19,63 +22,65 @@ from hanse.base.errors import UserError
 if TYPE_CHECKING:
     import httpx
 
-AHEAD_S, BEHIND_S = 5, 305  # by so much Flower lets a node's clock differ from the SuperLink's
+APART_S = 5  # a difference of clocks that is named: Flower refuses a node that is so far ahead, or 305 s behind
 SOON_D = 30  # days before its end from which a certificate is warned of
-AGAIN_S = 60.0  # the gate's log has at most a line in this time, since anybody can claim to have another time
+AGAIN_S, MOST = 60.0, 20  # in so many seconds a line is said once, and so many lines: anybody can claim another time
+STAMP = "flwr-timestamp"  # the header with a node's time
+ACTIVATE = "/v1/fleet/activate-node"  # the first request of a node
+ARRAYS = "/v1/fleet/push-object"  # the one request that takes long, so that its time says nothing
+ONLINE_S = 75.0  # seconds that a node asks to be let in; for 60, Flower takes one that was stopped for online
 
 
-def skewed(stamp: datetime, now: datetime) -> str:
-    """Return by how much a node's clock is wrong, if Flower refuses that; "" if it does not.
+def skewed(first: datetime, last: datetime, other: datetime) -> str:
+    """Return by how much a clock is wrong; "" if it is not.
 
     Args:
-        stamp: the time by the node's clock.
-        now: the time by the SuperLink's.
+        first: what the clock showed before the other clock was read.
+        last: what it showed after that.
+        other: what the other clock showed.
 
     Examples:
         >>> noon = datetime(2026, 11, 28, 12, tzinfo=UTC)
-        >>> skewed(noon + timedelta(seconds=30), noon), skewed(noon, noon)
-        ('30 s ahead', '')
+        >>> skewed(noon, noon, noon + timedelta(seconds=400)), skewed(noon, noon + timedelta(seconds=20), noon)
+        ('400 s behind', '')
     """
-    ahead = (stamp - now).total_seconds()
-    return "" if -BEHIND_S < ahead <= AHEAD_S else f"{abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
+    ahead, behind = (first - other).total_seconds(), (other - last).total_seconds()
+    wrong = max(ahead, behind)
+    return f"{wrong:.0f} s {'ahead' if ahead > behind else 'behind'}" if wrong > APART_S else ""
+
+
+def seldom(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that says a line at most once in :data:`AGAIN_S` seconds, and nothing for an empty one."""
+    said = dict[str, float]()
+
+    def once(line: str) -> None:
+        now = time.monotonic()
+        for old in [one for one, when in said.items() if now - when >= AGAIN_S]:
+            del said[old]
+        if line and line not in said and len(said) < MOST:
+            said[line] = now
+            say(f"hanse: {line}")
+
+    return once
 
 
 class ClockGate:
-    """An ASGI application that says in the server's log which nodes are refused because of their clocks.
+    """An ASGI application that says in the server's log that a node's clock is wrong.
 
     Args:
-        app: the application behind the gate, which refuses them.
+        app: the application behind the gate, which may refuse the node.
     """
 
     def __init__(self, app: Any) -> None:
-        self.app, self._told = app, -AGAIN_S
+        self.app, self._say = app, seldom(lambda line: print(line, flush=True))
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
         """Pass a request on."""
-        try:
-            stamp = dict(scope.get("headers", ())).get(b"flwr-timestamp", b"")
-            wrong = skewed(datetime.fromisoformat(stamp.decode()), datetime.now(UTC))
-        except (ValueError, TypeError):  # no node's request
-            wrong = ""
-        if wrong and time.monotonic() - self._told >= AGAIN_S:
-            self._told = time.monotonic()
-            print(f"hanse: a node is refused, since its clock is {wrong} of this machine's; set it (NTP)", flush=True)
+        with suppress(ValueError, TypeError, KeyError):  # no node's request
+            stamp = datetime.fromisoformat(dict(scope["headers"])[STAMP.encode()].decode())
+            wrong = skewed(stamp, stamp, datetime.now(UTC)) if scope.get("path") != ARRAYS else ""
+            self._say(wrong and f"a node's clock is {wrong} of this machine's, and may be refused; set it (NTP)")
         await self.app(scope, receive, send)
-
-
-def why_refused(status: int, headers: Mapping[str, str], now: datetime) -> str:
-    """Return that a SuperLink's answer is a refusal because of this node's clock; "" if it is not.
-
-    Args:
-        status: the answer's status code.
-        headers: its headers, with the other machine's time in "date", to the second.
-        now: the time here.
-    """
-    try:
-        wrong = skewed(now, parsedate_to_datetime(headers["date"]) + timedelta(seconds=0.5)) if status == 401 else ""
-    except (KeyError, ValueError, TypeError):
-        wrong = ""
-    return f"this machine's clock is {wrong} of the operator's, which refuses it: set it (NTP)" if wrong else ""
 
 
 def why_unverified(error: str, now: datetime) -> str:
@@ -87,26 +92,72 @@ def why_unverified(error: str, now: datetime) -> str:
 
 
 def name_refusals(say: Callable[[str], None]) -> None:
-    """From now on, say why requests of this process fail because of a clock or a certificate."""
+    """From now on, say why requests of this process fail because of a clock, a certificate or an earlier node.
+
+    Where a certificate's dates fail, the SuperLink is told this machine's time, without any key, over a connection that
+    is not verified, and its own is looked at: of two wrong clocks it is then known at both ends. A node that is not let
+    in asks again: the SuperLink may still take its predecessor for online.
+    """
     import httpx
 
-    send = httpx.Client.send
+    send, told = httpx.Client.send, seldom(say)
 
     def sent(self: httpx.Client, request: httpx.Request, **how: Any) -> httpx.Response:
         """Send a request as before."""
-        why = ""
+        begun, end = datetime.now(UTC), time.monotonic() + ONLINE_S
         try:
             response = send(self, request, **how)
-            why = why_refused(response.status_code, response.headers, datetime.now(UTC))
-            return response
         except httpx.ConnectError as wrong:
-            why = why_unverified(str(wrong), datetime.now(UTC))
+            if why := why_unverified(str(wrong), begun):
+                told(why + _unverified(request.url))
             raise
-        finally:
-            if why:
-                say(f"hanse: {why}")
+        told(_apart(response, begun))
+        while request.url.path == ACTIVATE and response.status_code == 412 and time.monotonic() < end:
+            why = "its key was not admitted, or a node with it was stopped less than a minute ago"
+            told(f"the SuperLink does not let this node in ({why}); it is asked again for {ONLINE_S:.0f} s")
+            time.sleep(APART_S)
+            response = send(self, request, **how)
+        return response
+
+    def _unverified(url: httpx.URL) -> str:
+        """Tell a SuperLink this machine's time, and return how it differs from the SuperLink's."""
+        with suppress(httpx.HTTPError), httpx.Client(verify=False, trust_env=False, timeout=APART_S) as client:
+            begun = datetime.now(UTC)
+            asked = client.build_request("POST", url, headers={STAMP: begun.isoformat()})
+            return (wrong := _apart(send(client, asked), begun)) and f"; {wrong}"
+        return ""
 
     httpx.Client.send = sent  # type: ignore[method-assign]
+
+
+def _apart(response: httpx.Response, begun: datetime) -> str:
+    """Return how the clock here differs from that of the machine that answered a request, which says when it did."""
+    with suppress(ValueError, TypeError, KeyError):  # it does not say so
+        # to the second
+        other = parsedate_to_datetime(response.headers["date"]) + timedelta(seconds=0.5)
+        wrong = skewed(begun, datetime.now(UTC), other)
+        return wrong and f"this machine's clock is {wrong} of the operator's, which may refuse it: set it (NTP)"
+    return ""
+
+
+def watch_certificates(folder: Path, say: Callable[[str], None]) -> None:
+    """From now on, say it once for each certificate in a folder that has run out, or will soon."""
+
+    def watch() -> None:
+        """Look now and then."""
+        told = set[str]()
+        while True:
+            try:
+                lines = check_certificates(folder, datetime.now(UTC))
+            except (ValueError, OSError) as wrong:  # one has run out, or is being replaced
+                lines = str(wrong).splitlines()
+            for line in lines:
+                if line not in told:
+                    say(f"hanse: {line}")
+            told |= set(lines)
+            time.sleep(APART_S)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def check_certificates(folder: Path, now: datetime) -> list[str]:
@@ -126,9 +177,8 @@ def check_certificates(folder: Path, now: datetime) -> list[str]:
         found = x509.load_pem_x509_certificate(path.read_bytes())
         first, last = found.not_valid_before_utc, found.not_valid_after_utc
         if not first <= now <= last:
-            wrong.append(
-                f"{path}: is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, and this machine's clock says {now}"
-            )
+            what, when = ("has run out on", last) if now > last else ("is not valid before", first)
+            wrong.append(f"{path}: {what} {when:%Y-%m-%d %H:%M} UTC, by this machine's clock: no node is let in")
         elif last - now < timedelta(days=SOON_D):
             soon.append(f"warning: {path}: runs out on {last:%Y-%m-%d}; then no node is let in")
     if wrong:

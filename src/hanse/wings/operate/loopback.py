@@ -10,6 +10,7 @@ kept in ``network.json``, which the next command reads. Flower itself is used th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from pathlib import Path
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 from pydantic import TypeAdapter
 
@@ -45,7 +47,7 @@ from hanse.ledger.witness import Witness
 from hanse.runs.config import Experiment
 from hanse.wings.operate import server_access
 from hanse.wings.operate.clocks import check_certificates
-from hanse.wings.operate.processes import Processes, end, last_error, stream
+from hanse.wings.operate.processes import Processes, end, stream
 from hanse.wings.operate.server_access import configure, split, wait_for
 
 HOST = "127.0.0.1"
@@ -203,7 +205,7 @@ class Loopback:
             show: a function that gets a line of text if another agreement takes the place of the one that was there.
 
         Raises:
-            UserError: the experiment has mistakes.
+            UserError: the experiment has mistakes, or the project's files make no app.
         """
         if not (self.app / "experiment.toml").exists():
             return None
@@ -212,7 +214,11 @@ class Loopback:
         mark = self.agreement.with_suffix(".run")
         begun = mark.exists() and (Path(mark.read_text().strip()) / FEDERATION).exists()
         run = uuid.uuid4().hex
-        made = Agreement.of(experiment, run=run, network=self.app.name, operator=public_of(key), day=day)
+        try:
+            app = hashlib.sha256(build_fab_from_disk(self.app)).hexdigest()
+        except ValueError as wrong:
+            raise UserError(f"{self.app}: Flower makes no app of it: {' '.join(str(wrong).split())}") from None
+        made = Agreement.of(experiment, run=run, network=self.app.name, operator=public_of(key), day=day, app=app)
         if self.agreement.exists():
             with suppress(ValueError):  # what is damaged is written anew
                 kept, _ = Agreement.read(read_text(self.agreement), edited=True)
@@ -234,14 +240,12 @@ class Loopback:
     def up(
         self,
         only: Sequence[int] | None = None,
-        more: Mapping[str, str] | None = None,
         show: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Start those of SuperLink, proxy, warm process and nodes that do not run; make missing certificates and keys.
 
         Args:
             only: the numbers of the nodes to start. None: all nodes. The others are only registered.
-            more: further environment variables for all processes.
             show: a function that gets a line of text before each step that takes a while.
 
         Raises:
@@ -266,10 +270,11 @@ class Loopback:
         for line in check_certificates(certs, datetime.now(UTC)):
             show(line)
         show("starting the SuperLink")
-        self.start_superlink(more)
+        self.start_superlink()
         if proxy:
             show("starting nginx before it")
-            self.start_proxy(proxy)
+            # 403 is right: the gate's own address must not pass the proxy
+            self._begin("proxy", proxy, self.env(), self.folder, f"https://{self.door}{server_access.ASK}", 403)
         fresh = [i for i in range(self.nodes) if not self._key(i).exists()]
         for i in fresh:
             make_node_key(self._key(i))
@@ -278,7 +283,7 @@ class Loopback:
         self.register([(f"{self._key(i)}.pub", f"node{i}") for i in fresh])
         for i in range(self.nodes) if only is None else only:
             show(f"starting node {i + 1} of {self.nodes}")
-            self.start_node(i, more)
+            self.start_node(i)
 
     def _refuse_taken(self, nodes: Sequence[int]) -> None:
         """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead."""
@@ -294,7 +299,7 @@ class Loopback:
         if lines:
             raise UserError(*lines)
 
-    def start_superlink(self, more: Mapping[str, str] | None = None) -> None:
+    def start_superlink(self) -> None:
         """Start the SuperLink if it is not running, and wait until it answers.
 
         Raises:
@@ -305,32 +310,26 @@ class Loopback:
         address = f'address = "{HOST}:{port}"\nroot-certificates = "{certs}/ca.crt"\n'
         # Flower's command line finds the SuperLink under the name "here"
         (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n[superlink.here]\n{address}')
-        if self.processes.pid("superlink") is None:
-            command = [
-                *server_access.command("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
-                f"{certs}/server.key", "--ssl-ca-certfile", f"{certs}/ca.crt", "--enable-supernode-auth",
-                "--disable-runtime-dependency-installation", "--host", HOST, "--port", str(port),
-                "--database", f"{home}/superlink.db",
-            ]  # fmt: skip
-            env = self.env() | {SIGNS_WITH: str(certs / KEY), AGREEMENT: str(self.agreement)} | dict(more or {})
-            self.processes.start("superlink", command, env, self.app)
-        self._wait(
-            "superlink", f"https://{HOST}:{port}{server_access.ASK if server_access.TABLE.exists() else '/health'}", 200
-        )
+        command = [
+            *server_access.command("flower-superlink"), "--ssl-certfile", f"{certs}/server.crt", "--ssl-keyfile",
+            f"{certs}/server.key", "--ssl-ca-certfile", f"{certs}/ca.crt", "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation", "--host", HOST, "--port", str(port),
+            "--database", f"{home}/superlink.db",
+        ]  # fmt: skip
+        env = self.env() | {SIGNS_WITH: str(certs / KEY), AGREEMENT: str(self.agreement)}
+        asked = server_access.ASK if server_access.TABLE.exists() else "/health"
+        self._begin("superlink", command, env, self.app, f"https://{HOST}:{port}{asked}", 200)
 
-    def start_proxy(self, command: Sequence[str]) -> None:
-        """Start the proxy with ``command`` if it is not running, and wait until it answers.
+    def _begin(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, url: str, status: int
+    ) -> None:
+        """Start a process if it is not running, and wait until it answers at ``url`` with ``status``.
 
         Raises:
-            UserError: it does not answer within two minutes, or ends.
+            UserError: it does not answer within two minutes, or ends. The message has the end of its log.
         """
-        if self.processes.pid("proxy") is None:
-            self.processes.start("proxy", command, self.env(), self.folder)
-        # 403 is right: the gate's own address must not pass the proxy
-        self._wait("proxy", f"https://{self.door}{server_access.ASK}", 403)
-
-    def _wait(self, name: str, url: str, status: int) -> None:
-        """Wait until a process answers. Raises UserError with the end of its log if it does not."""
+        if self.processes.pid(name) is None:
+            self.processes.start(name, command, env, cwd)
         wrong = wait_for(url, status, lambda: self.processes.pid(name) is not None)
         if wrong is None and self.processes.pid(name) is None:
             wrong = f"ended, and another process answers at {url} (--port)"
@@ -357,7 +356,7 @@ class Loopback:
             raise self._lost(str(wrong)) from None
 
     def admit(self, key: Path, name: str) -> None:
-        """Admit a participant's node under a name that no other has, and note the name in ``admitted.json``.
+        """Admit a participant's node under a name that no other has, and note the name in ``certs/admitted.json``.
 
         Args:
             key: the participant's public key.
@@ -367,7 +366,7 @@ class Loopback:
             UserError: another key was admitted under this name or one that looks like it, the name has characters that
                 cannot be seen, or as :meth:`register`.
         """
-        file = self.folder / "admitted.json"
+        file = self.folder / "certs" / "admitted.json"  # a folder that is no part of the app
         known = {f"node{i}": "a node of the trial on this machine" for i in range(self.nodes)}
         known |= read_json(file) if file.exists() else {}
         seen = unicodedata.normalize("NFKC", name).casefold().strip()
@@ -378,23 +377,17 @@ class Loopback:
         self.register([(str(key), name)])
         write_whole(file, json.dumps(known | {seen: key.read_text().strip()[-16:]}))
 
-    def start_node(self, i: int, more: Mapping[str, str] | None = None, key: Path | None = None) -> None:
-        """Start a node if it is not running.
-
-        Args:
-            i: the node's number, from 0.
-            more: further environment variables.
-            key: the path of the node's private key, if it is not the one that :meth:`up` has made.
-        """
+    def start_node(self, i: int) -> None:
+        """Start the node with this number, from 0, if it is not running."""
         if self.processes.pid(f"node{i}") is not None:
             return
         home = self._home(i)
         _ = Witness(home)  # its key is there before others must name it in their members.txt
         own = {"HANSE_HOME": str(home), PINNED: str(self.operator)}
-        env = self.env(f"node{i}") | own | dict(more or {}) | self._warm()
+        env = self.env(f"node{i}") | own | self._warm()
         command = [
             *server_access.command("flower-supernode"), "--root-certificates", str(self.folder / "certs" / "ca.crt"),
-            "--auth-supernode-private-key", str(key or self._key(i)), "--superlink", self.door,
+            "--auth-supernode-private-key", str(self._key(i)), "--superlink", self.door,
             "--host", HOST, "--port", str(self.ports[1 + i]),
             "--node-config", f"partition-id={i} num-partitions={self.nodes}",
         ]  # fmt: skip
@@ -402,12 +395,12 @@ class Loopback:
 
     def down(self) -> list[str]:
         """Stop all processes, with any run in progress, and return the names of those that had already ended."""
-        names, below = self.processes.names(), self.processes.below()
-        keeper = [name for name in names if name == "keeper"]  # last: nodes that go down may still ask it
-        gone = self.processes.stop(*(name for name in names if name != "keeper"))
-        gone += self.processes.stop(*keeper)
+        names, below, gone = self.processes.names(), self.processes.below(), list[str]()
+        # nodes that go down take their leave of the SuperLink, or it would not let them in again for a minute
+        for last in ({"superlink", "proxy", "keeper"}, {"keeper"}, set[str]()):
+            gone += self.processes.stop(*(name for name in self.processes.names() if name not in last))
         end(below)  # a run that is going on has a process in a group of its own
-        if keeper and (self.folder / "keeper.json").exists():
+        if "keeper" in names and (self.folder / "keeper.json").exists():
             shutil.rmtree(Path(json.loads((self.folder / "keeper.json").read_text())).parent, ignore_errors=True)
         return gone
 
@@ -458,9 +451,7 @@ class Loopback:
             )  # a stream begins with the log's first line; _new leaves out the lines that were shown
         status, details = ended
         if status != "finished:completed":
-            said = log.read_text(errors="replace")
-            why = [line for line in heard if line.startswith(TOLD_AT_THE_END)]
-            why = why or [line for line in (details.partition("\n")[0], last_error(said)) if line]
+            why = [line for line in heard if line.startswith(TOLD_AT_THE_END)] or details.splitlines()[:1]
             lines = (f"the run did not complete ({status})", *why, f"its log: {log}")
             raise UserError(*lines) if any(line.startswith("mistake: ") for line in why) else RunFailedError(*lines)
         return log.read_text(errors="replace")

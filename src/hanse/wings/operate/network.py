@@ -214,7 +214,6 @@ def join(
     """
     from hanse.flower.operator_key import PINNED, home_of, pin, public_key
     from hanse.ledger.note import fingerprint
-    from hanse.ledger.witness import Witness
     from hanse.wings.operate import server_access
     from hanse.wings.operate.server_access import split
     from hanse.wings.operate.warm_process import warmed
@@ -237,7 +236,6 @@ def join(
     os.umask(0o077)
     pinned = pin(home_of(), address, operator)
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
-    typer.echo(f"this participant's own key, for others' members.txt and witnesses: {Witness(home_of()).public.hex()}")
     os.environ[PINNED] = str(pinned.absolute())
     _agreement(home_of(), agree, public_key(pinned), witnesses)
     _witness(home_of(), witnesses)
@@ -255,17 +253,16 @@ def _agreement(home: Path, given: Path | None, operator: bytes, witnesses: Path 
     a head.
     """
     from hanse.base.files import read_text
-    from hanse.flower.agreed import kept, take
-    from hanse.flower.agreement import Agreement, introduced
+    from hanse.flower.agreed import agreements, take
+    from hanse.flower.agreement import introduced
 
     if given is not None:
         take(home, read_text(given), operator, time.time())
-    if not (files := kept(home)):
+    if not (found := agreements(home)):
         typer.echo("no agreement: this node only says who it is, until you start it with --agree agreement.txt")
         return
-    found, _ = Agreement.read(read_text(files[-1]))
-    typer.echo(introduced(found))
-    if witnesses is not None and not found.books:
+    typer.echo(introduced(found[-1]))
+    if witnesses is not None and not found[-1].books:
         raise UserError(f"--witnesses {witnesses}: the run that was agreed keeps no books, so witnesses see nothing")
 
 
@@ -275,7 +272,7 @@ def _witness(home: Path, witnesses: Path | None) -> None:
     from hanse.ledger.witness import PUBLIC, Witness, read_witnesses
 
     public = Witness(home).public
-    typer.echo(f"witness key, for the other members, in {home / PUBLIC}: {public.hex()}")
+    typer.echo(f"this participant's key, for others' members.txt and witnesses, in {home / PUBLIC}: {public.hex()}")
     if witnesses is None:
         return
     known = read_witnesses(witnesses)
@@ -403,6 +400,8 @@ def log(
         typer.echo(f"beyond the agreement: {len(evidence.read_bytes().splitlines())} requests, in {evidence}")
     if mine.behind():
         typer.echo(f"{mine.behind()} bytes more are not proved yet: a request is being answered, or its process died")
+    if root is not None:
+        typer.echo(f"holds: the log begins with what had the root {root}")
     typer.echo(f"root: {mine.root()}")
 
 

@@ -2,13 +2,12 @@
 
 :class:`Processes` starts them with a log and a file that holds their process id (pid). A later command can therefore
 find and stop them; ``hanse network up`` and ``down`` work in this way. :func:`stream` runs a command, waits for it, and
-passes on hanse's own lines of its output as they come. :func:`last_error` finds the reason of a failure in a log.
+passes on hanse's own lines of its output as they come.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import time
@@ -191,9 +190,3 @@ def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, he
             if child.poll() is None:
                 child.terminate()
                 child.wait()
-
-
-def last_error(said: str) -> str | None:
-    """Return the last line of the last traceback in a log, at most 300 characters, or None if there is none."""
-    found = re.findall(r"^(?:[\w.]*(?:Error|Exception|Interrupt|Exit)\b.*)$", said, re.MULTILINE)
-    return found[-1][:300] if found and "Traceback" in said else None

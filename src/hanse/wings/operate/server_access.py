@@ -13,10 +13,13 @@ Linux only). Nothing in Flower is changed: the gate is an ASGI application aroun
 Behind both, Flower accepts any message that a node with an admitted key pushes. A message without
 ``reply_to_message_id`` is stored as an instruction to the node that it names. :class:`ReplyGate` therefore lets only
 replies through, from the node that Flower has recognised by its key.
+
+A SuperNode runs whatever app its SuperLink sends. :func:`gate_apps` lets it run only what its owner has agreed to.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -24,6 +27,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -31,7 +35,9 @@ from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import private_folder
-from hanse.wings.operate.clocks import ClockGate, name_refusals
+from hanse.flower.agreed import agreements
+from hanse.flower.operator_key import home_of
+from hanse.wings.operate.clocks import ClockGate, name_refusals, watch_certificates
 
 # The requests below /v1/fleet/ that the proxy passes on.
 # 'register-node' and 'unregister-node' are missing: they are for nodes without a key of their own.
@@ -211,6 +217,37 @@ def gated(name: str, app: Any) -> Any:
     return UserGate(replies, SERVED[name]) if TABLE.exists() else replies
 
 
+def gate_apps(home: Path) -> None:
+    """Let this SuperNode run only apps that a participant has agreed to, if it has agreed to anything.
+
+    Flower asks :func:`_verify_fab` whether an app may run that comes with a licence; it answers the SuperLink if not.
+
+    Args:
+        home: the participant's folder, in which its agreements are.
+    """
+    from flwr.supernode import start_client_internal as node
+
+    pull = node._pull_and_store_message
+
+    def pulled(*, get_fab: Callable[[str, int], Any], **given: Any) -> int | None:
+        """Receive a message as before, with an app that Flower asks about."""
+
+        def licensed(digest: str, run: int) -> Any:
+            """Return an app."""
+            return replace(get_fab(digest, run), verifications={"valid_license": "none"})
+
+        return pull(get_fab=licensed, **{**given, "trusted_entities": {"the agreement": ""}})
+
+    def agreed(app: Any, _: Any) -> bool:
+        """Say whether an app may run."""
+        digest, allowed = hashlib.sha256(app.content).hexdigest(), {found.app for found in agreements(home)}
+        if allowed and digest not in allowed:
+            print(f"hanse: refused: the SuperLink's app {digest} was not agreed; nothing of it is run", flush=True)
+        return not allowed or digest in allowed
+
+    node._pull_and_store_message, node._verify_fab = pulled, agreed
+
+
 def run(name: str, arguments: Sequence[str]) -> None:
     """Run one of Flower's servers in this process, behind its gates.
 
@@ -224,9 +261,12 @@ def run(name: str, arguments: Sequence[str]) -> None:
     import uvicorn
 
     if name == "flower-supernode":
-        who = f"user id {os.geteuid()}"
-        print(f"hanse: this node runs whatever app the SuperLink sends it, as {who}: {BOUNDS}", flush=True)
+        print(f"hanse: this node runs the SuperLink's app as user id {os.geteuid()}: {BOUNDS}", flush=True)
         name_refusals(partial(print, flush=True))
+        gate_apps(home_of())
+    elif "--ssl-certfile" in arguments:
+        shown = arguments[arguments.index("--ssl-certfile") + 1]
+        watch_certificates(Path(shown).parent, partial(print, flush=True))
     if not TABLE.exists():
         print(f"no {TABLE} on this system: every user of this machine can talk to {name}", file=sys.stderr)
     # Flower makes its uvicorn.Config inside the command, so that the application can only be wrapped there

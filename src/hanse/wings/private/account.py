@@ -24,6 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from hanse.base.errors import UserError
+from hanse.base.errors import library as optional
 from hanse.base.files import private_folder, whole_file
 from hanse.base.lock import locked
 from hanse.core.declared import Declared
@@ -62,11 +63,7 @@ Counted = tuple[tuple[Release, Annotated[int, Field(ge=1, le=10**12)]], ...]
 
 def library() -> Any:
     """Return the module ``dp_accounting``. Raises UserError if it is not installed."""
-    try:
-        import dp_accounting
-    except ImportError:
-        raise UserError(f"federation.private: {NEEDS}") from None
-    return dp_accounting
+    return optional("dp_accounting", f"federation.private: {NEEDS}")
 
 
 @lru_cache(maxsize=4096)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
+from hanse.core.part import in_slots
 from hanse.core.port import Federation
 from hanse.core.recipe import Recipe
 from hanse.core.table import Ints
@@ -17,9 +17,8 @@ from hanse.learning.job import Problem
 from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
 from hanse.runs.guards import Guard
-from hanse.runs.refusals import by_groups
 from hanse.runs.sat_out import SAT_OUT, clients_named
-from hanse.wings.private.account import Account, account_from
+from hanse.wings.private.account import Account
 from hanse.wings.private.clipping import AdaptiveClip
 from hanse.wings.private.privacy import InState, Privacy, Private, Stricter
 from hanse.wings.private.private_loop import dp_sgd
@@ -132,11 +131,6 @@ class PrivateGuard(Guard):
         self.accounts.accounts = kept or {}
         return warn_of_sitting_out(self.accounts, sizes, self.experiment.train.recipe)
 
-    @staticmethod
-    def restored(kept: Mapping[str, Any]) -> Account:
-        """Return an account from its plain values. Raises UnsoundError."""
-        return account_from(kept)
-
 
 class SecureGuard(Guard):
     """Updates of which the server sees only sums over groups."""
@@ -144,14 +138,31 @@ class SecureGuard(Guard):
     terms: SecureSums
 
     def settle(self, sizes: Ints | None) -> None:
-        """Read which updates are summed together. Raises UserError.
+        """Read which updates are summed together.
 
         Groups stay the same unless members' values need changing ones, because sums of changing groups reveal a
         member's mean update.
+
+        Raises:
+            UserError: an option is wrong, or a group has more members than train in a round.
         """
-        options = {"regroup": by_groups(self.experiment.mechanism.built), **(self.experiment.federation.secure or {})}
-        self.terms = call(SecureSums, options, "federation.secure")
+        mechanism, given = self.experiment.mechanism.built, self.experiment.federation.secure or {}
+        valued = mechanism.value is not None and "secure" in in_slots(mechanism.value.needs, ["value"])
+        self.terms = call(SecureSums, {"regroup": valued, **given}, "federation.secure")
         self.groups = self.terms.groups
+        if sizes is not None and self.terms.group > (seats := mechanism.most_seats(len(sizes))):
+            raise UserError(f"federation.secure.group: {self.terms.group}: more than the {seats} seats of a round")
+
+    def warns(self, sizes: Ints) -> list[str]:
+        """Return a warning if groups change, although members' values do not need it."""
+        seats = self.experiment.mechanism.built.most_seats(len(sizes))
+        if self.terms.regroup or seats >= len(sizes):
+            return []
+        return [
+            f"warning: federation.secure: {seats} of {len(sizes)} clients train in a round, so groups change, and "
+            "after about ten rounds their sums reveal each client's mean update (docs/threat-model.md): let all train "
+            "in every round"
+        ]
 
     def server(self, inner: Federation, remote: bool, size: int) -> Federation:
         """Return the federation whose updates are sums; on a network, of what members send under masks."""

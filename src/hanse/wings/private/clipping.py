@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hanse.core.part import Context, Part, State, View
-from hanse.core.port import Request, Train
+from hanse.core.port import Request
+from hanse.federation.behaviour import with_training
 from hanse.federation.believed import WITHIN
 from hanse.wings.private.privacy import LEAST_CLIP, MOST_CLIP, Privacy
 
@@ -31,10 +32,7 @@ class AdaptiveClip(Part):
 
     def sent(self, requests: Sequence[Request], state: State) -> list[Request]:
         """Return training requests with the clip of this round."""
-        return [
-            replace(r, tasks=tuple(replace(t, clip=state["clip"]) if isinstance(t, Train) else t for t in r.tasks))
-            for r in requests
-        ]
+        return [with_training(r, lambda task: replace(task, clip=state["clip"])) for r in requests]
 
     def learn(self, outcome: View, state: State) -> State:
         """Return the state with the clip of the next round, a bounded step away."""

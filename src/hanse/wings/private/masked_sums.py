@@ -22,9 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.core.port import Closing, Federation, Mask, Masked, Reply, Request, Roster, Train
+from hanse.core.port import Closing, Mask, Masked, Reply, Request, Train
 from hanse.federation.check import refusal
 from hanse.federation.mask_steps import COUNTS, SAID
+from hanse.federation.wrapped import Wrapped
 from hanse.wings.private import masks
 from hanse.wings.private.masker import FRESH, digest
 from hanse.wings.private.secure_sums import (
@@ -155,24 +156,18 @@ def _recovered(group: Group, client: int, kind: str) -> bytes | str:
 
 
 @dataclass(frozen=True)
-class MaskedSums:
+class MaskedSums(Wrapped):
     """A federation on a network that shows only sums of its updates over groups.
 
     Attributes:
-        inner: the federation that is asked.
         rule: which updates are summed together.
         seed: the run's seed.
         size: P, the columns of a model.
     """
 
-    inner: Federation
     rule: SecureSums
     seed: int
     size: int
-
-    def present(self, round: int) -> Roster:
-        """Return the clients that are present."""
-        return self.inner.present(round)
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None

@@ -35,6 +35,7 @@ from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import secret_stream
 from hanse.federation.believed import BUDGET, DELTA, EPSILON, MOST_EPSILON, NOISE, SURELY, WITHIN
 from hanse.federation.codec import pack
+from hanse.federation.wrapped import Wrapped
 from hanse.learning.client_payloads import declaration
 from hanse.learning.loop import LOOP
 from hanse.wings.private.account import Account, AccountFile, Release, Unit, library, noise_for
@@ -357,11 +358,10 @@ class InFile:
 
 
 @dataclass(frozen=True)
-class Private:
+class Private(Wrapped):
     """Clients behind the port that release only what their privacy accounts allow.
 
     Attributes:
-        inner: the clients themselves.
         rule: the rule that says what is released.
         accounts: where the accounts are kept.
         recipe: how clients train.
@@ -371,7 +371,6 @@ class Private:
         own: whether these are participants on a network, whose tests are questions like any other.
     """
 
-    inner: port.Federation
     rule: Privacy
     accounts: InState | InFile
     recipe: Recipe
@@ -379,10 +378,6 @@ class Private:
     seed: int
     secret: bytes = field(default=b"", repr=False)
     own: bool = False
-
-    def present(self, round: int) -> port.Roster:
-        """Return the clients that are present."""
-        return self.inner.present(round)
 
     def exchange(
         self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None

@@ -22,10 +22,11 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.streams import stream
-from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
+from hanse.core.port import Reply, Request, Train, Trained
 from hanse.core.table import Ints
 from hanse.federation.check import refusal
 from hanse.federation.mask_steps import COUNTS
+from hanse.federation.wrapped import Wrapped
 
 STEPS = 2.0**28
 """How many steps of the whole numbers make 1."""
@@ -90,34 +91,27 @@ class SecureSums:
 
 
 @dataclass(frozen=True)
-class Secured:
+class Secured(Wrapped):
     """A federation that shows only sums of its updates over groups.
 
     Each member's update is replaced by its group's mean, weighted by samples. So the sample-weighted average of all
     updates stays the same, up to rounding. Loss and steps are also the group's means.
 
     Attributes:
-        inner: the federation that is asked.
         rule: which updates are summed together.
         seed: the run's seed.
         size: P, the columns of a model.
     """
 
-    inner: Federation
     rule: SecureSums
     seed: int
     size: int
 
-    def present(self, round: int) -> Roster:
-        """Return the clients that are present."""
-        return self.inner.present(round)
-
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    def heard(
+        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
     ) -> Sequence[Reply]:
         """Return the replies. Those that trained have their group's mean, or a reason why there is no sum."""
-        replies = self.inner.exchange(round, requests, deadline_s, closing)
-        asked = to_train(requests)
+        asked = to_train(asked.values())
         came, out = dict[int, Summand](), dict[int, Reply]()
         for reply in replies:
             if reply.client not in asked:
@@ -146,7 +140,7 @@ class Secured:
         return {c: one.showing(mean) for c, one in group.items()}
 
 
-def to_train(requests: Sequence[Request]) -> dict[int, Request]:
+def to_train(requests: Iterable[Request]) -> dict[int, Request]:
     """Return the requests that ask a client to train, by client."""
     return {r.client: r for r in requests if any(isinstance(task, Train) for task in r.tasks)}
 

@@ -235,14 +235,10 @@ def _statements(app: FastAPI, shown: Page) -> None:
     """Add participants' statements, which the operator may see too."""
 
     @app.get("/statement/{id_}/{client}")
-    async def as_page(request: Request, id_: str, client: str) -> Response:
-        """Show a statement as a page."""
-        return await _statement(shown, request, id_, client, "html")
-
-    @app.get("/statement/{id_}/{client}/json")
-    async def as_json(request: Request, id_: str, client: str) -> Response:
-        """Return a statement as JSON."""
-        return await _statement(shown, request, id_, client, "json")
+    @app.get("/statement/{id_}/{client}/{form}")
+    async def one(request: Request, id_: str, client: str, form: str = "html") -> Response:
+        """Show a statement as a page, or return it as JSON."""
+        return await _statement(shown, request, id_, client, form)
 
 
 async def _statement(shown: Page, request: Request, id_: str, client: str, form: str) -> Response:
@@ -252,7 +248,7 @@ async def _statement(shown: Page, request: Request, id_: str, client: str, form:
     if key.role != "operator" and (found is None or not key.sees(found.name, number)):
         # the same answer whether or not it exists
         return refused_page(request, key, 403, "a statement of another client")
-    if found is None or number < 0:
+    if found is None or number < 0 or form not in ("html", "json"):
         return _gone(shown, request)
     try:
         text = await shown.statements.get(found, number, form)

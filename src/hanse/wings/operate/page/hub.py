@@ -63,11 +63,6 @@ class _Followed:
         with self.alone:
             return encode(self.run.whole())
 
-    def close(self) -> None:
-        """Close the run's books."""
-        with self.alone:
-            self.run.close()
-
 
 @dataclass(eq=False)
 class Hub:
@@ -81,11 +76,6 @@ class Hub:
     stopping: Callable[[], bool] = lambda: False
     look_s: float = LOOK_S
     _followed: dict[str, _Followed] = field(default_factory=dict)
-
-    @property
-    def watchers(self) -> int:
-        """The number of open streams."""
-        return sum(len(followed.watchers) for followed in self._followed.values())
 
     async def watch(self, found: ListedRun, still: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
         """Yield a run's messages as server-sent events: first everything so far, then what changes.
@@ -145,7 +135,10 @@ class Hub:
                     message = await asyncio.to_thread(followed.look)
                     if message is not None:
                         for watcher in followed.watchers:
-                            _hand(watcher, message)
+                            try:
+                                watcher.queue.put_nowait(message)
+                            except asyncio.QueueFull:  # it will get everything again
+                                watcher.behind = True
                 followed.begun.set()
                 # more is there than one look could read
                 await asyncio.sleep(self.look_s / 10 if followed.run.behind else self.look_s)
@@ -155,14 +148,3 @@ class Hub:
             followed.ended = True
             followed.begun.set()
             self._followed.pop(id_, None)
-            await asyncio.to_thread(followed.close)
-
-
-def _hand(watcher: _Watcher, message: str) -> None:
-    """Give a watcher a message. If too many are already waiting for it, it will get everything again."""
-    if watcher.behind:
-        return
-    try:
-        watcher.queue.put_nowait(message)
-    except asyncio.QueueFull:
-        watcher.behind = True

@@ -24,17 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.factories import named_choice
-from hanse.base.files import MEMBERS, opened, read_toml, table
+from hanse.base.files import opened, read_toml, table
 from hanse.core.book import LedgerError
 from hanse.core.telling import About, matched, read_about
 from hanse.learning.metrics import main_of
 from hanse.ledger.record import Record
 from hanse.ledger.run_ledger import open_ledger
-from hanse.ledger.store import Ledger
 from hanse.ledger.totals import Totals
 from hanse.runs.line_tail import LineTail
-from hanse.runs.names import read_members
+from hanse.runs.names import client_names, registered
 from hanse.runs.recorded_seats import Seat, is_number, is_under_way
 from hanse.runs.round_record import METRICS, SEATS
 
@@ -206,61 +204,42 @@ class LiveBooks:
     totals: Totals = field(default_factory=Totals)
     trouble: str | None = None
     behind: bool = False
-    _ledger: Ledger | None = None
-    _history: Iterator[Record] | None = None  # what is being read
-    _made: bytes = b""  # what ledger.json said when the ledger was opened
+    _records: Iterator[Record | None] = field(init=False)
+    _made: bytes = b""  # what ledger.json said when the totals were begun
+
+    def __post_init__(self) -> None:
+        self._records = self._followed()
 
     def read(self) -> bool:
         """Read the next transactions, at most a thousand, and return whether there were any."""
-        if not self._open():
-            return False
-        assert self._ledger is not None
         try:
-            if self._history is None:
-                self._history = self._ledger.history(after=self.totals.count)
-            records = list(islice(self._history, CHUNK))
-        except LedgerError as wrong:
-            self.trouble, self.behind = str(wrong), False
-            self._shut()
-            return False
-        self.trouble, self.behind = None, len(records) == CHUNK
-        if not self.behind:
-            self._history = None  # at its end; the next one goes on from there
-        for record in records:
-            self.totals.add(record)
-        return bool(records)
-
-    def _open(self) -> bool:
-        """Say whether the ledger is open. A recreated one is read from its beginning."""
-        file = self.folder / "ledger.json"
-        try:
-            with opened(file) as blob:
+            with opened(self.folder / "ledger.json") as blob:
                 made = blob.read(1 << 16)
         except OSError:  # a run without payments, or one that is being made anew
             made = b""
-        if made != self._made:
-            self.close()
-            self._made = made
+        if made != self._made:  # a recreated one is read from its beginning
+            self._made, self.totals, self.trouble, self._records = made, Totals(), None, self._followed()
+        before, self.behind = self.totals.count, False
         if not made:
             return False
-        if self._ledger is None:
-            try:
-                self._ledger = open_ledger(self.folder)
-            except UserError as wrong:
-                # a run's first moments: the book is named, but nothing is in it yet
-                self.trouble = str(wrong)
-                return False
-        return True
+        try:
+            for record in islice(self._records, CHUNK):
+                if record is None:
+                    break
+                self.totals.add(record)
+            else:
+                self.behind = True
+            self.trouble = None
+        except (UserError, LedgerError) as wrong:  # in a run's first moments the book is named, but nothing is in it
+            self.trouble, self._records = str(wrong), self._followed()
+        return self.totals.count > before
 
-    def _shut(self) -> None:
-        """Close the ledger, if it is open."""
-        if self._ledger is not None:
-            self._ledger, self._history = None, None
-
-    def close(self) -> None:
-        """Close the ledger, and forget what was read."""
-        self._shut()
-        self.totals, self.trouble, self.behind = Totals(), None, False
+    def _followed(self) -> Iterator[Record | None]:
+        """Yield the book's transactions from where the totals end, and None whenever there are no more yet."""
+        ledger = open_ledger(self.folder)
+        while True:
+            yield from ledger.history(after=self.totals.count)
+            yield None
 
 
 MANY = 100  # with more new rounds in one look the whole state is sent: it is shorter than the changes
@@ -294,45 +273,28 @@ def progress_of(
         These items: main metric, mechanism, seed, clients, rounds done and planned, state (:func:`state_of`), and the
         seconds since the last round. None: the files do not say.
     """
-
-    def number(section: str, key: str) -> int | None:
-        """Return a whole number of the configuration; None if there is no such number."""
-        value = table(config, section).get(key)
-        return value if type(value) is int else None
-
+    settings = table(config, "run")
+    seed, planned = (value if type(value := settings.get(key)) is int else None for key in ("seed", "rounds"))
     rounds = last["round"] + 1 if type(last.get("round")) is int else 0
     try:
         age = max(0.0, now - (folder / METRICS).stat().st_mtime) if rounds else None
     except OSError:
         age = None
-    planned = number("run", "rounds")
+    try:
+        clients = registered(folder, config)
+    except (OSError, UserError):
+        clients = None
     main = main_of(table(config, "eval").get("metrics"))
     return {
         "main": {"key": main.key[:80], "title": main.title[:80], "less": main.less_is_better},
         "mechanism": str(table(config, "mechanism").get("name", "?")).rpartition(":")[2][:80],
-        "seed": number("run", "seed"),
-        "clients": _came(folder)
-        or (
-            1
-            if named_choice(table(config, "data").get("partition"), "dirichlet") == "pooled"
-            else number("data", "clients")
-        ),
+        "seed": seed,
+        "clients": clients,
         "rounds": rounds,
         "planned": planned,
         "state": state_of(rounds, planned, age, pace_s),
         "age_s": None if age is None else round(age, 1),
     }
-
-
-def _came(folder: Path) -> int:
-    """Return how many participants the register of a run on a network has; 0 if there is none.
-
-    ``data.clients`` may allow many more than have joined.
-    """
-    try:
-        return len(read_members(folder / MEMBERS))
-    except (OSError, UserError):
-        return 0
 
 
 def state_of(rounds: int, planned: int | None, age_s: float | None, pace_s: float | None) -> str:
@@ -410,7 +372,6 @@ class LiveRun:
         >>> live = LiveRun(Path("small"), "small")
         >>> "whole" in live.look(), live.look()  # something new, and then nothing
         (True, None)
-        >>> live.close()
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -419,7 +380,7 @@ class LiveRun:
         self._config: dict[str, Any] = {}
         self._about = About()
         self._unsaid: str | None = None  # why it is not known what the parts say of themselves
-        self._members: tuple[float, dict[int, str]] = (0.0, {})
+        self._called: dict[int, str] = {}  # the names that were sent last
         self._said_state = ""
         self._configure()
 
@@ -427,10 +388,6 @@ class LiveRun:
     def behind(self) -> bool:
         """Whether the last call of :meth:`look` has left something unread."""
         return self._read.left > 0 or self._books.behind
-
-    def close(self) -> None:
-        """Close the books."""
-        self._books.close()
 
     def look(self, budget_s: float = 0.1) -> Message | None:
         """Read what is new, for about ``budget_s`` seconds, and return what changed.
@@ -452,7 +409,7 @@ class LiveRun:
             money |= self._books.read() or self._books.trouble != trouble
             if time.monotonic() > until or not self.behind:
                 break
-        names = self._register()
+        names = self._names() != self._called
         # the state changes without a new line, too, as when a run becomes quiet
         state = self._progress()["state"]
         if not (rounds or touched or money or anew or names or state != self._said_state):
@@ -473,7 +430,7 @@ class LiveRun:
 
     def whole(self) -> Message:
         """Return the message with everything so far."""
-        read = self._read
+        read, self._called = self._read, self._names()
         return {
             "whole": True,
             "progress": self._progress(),
@@ -481,7 +438,7 @@ class LiveRun:
             "series": {key: series.as_json() for key, series in read.series.items()},
             "clients": [found.row(c) for c, found in sorted(read.seats.clients.items())],
             "utility": list(read.utility.items()),
-            "names": list((dict(enumerate(self._about.names)) | self._members[1] | read.seats.names).items()),
+            "names": list((self._called | read.seats.names).items()),
             "books": self._account(whole=True) if self._books.totals.count or self._books.trouble else None,
             **self._recent(),
         }
@@ -560,21 +517,12 @@ class LiveRun:
         except UserError as wrong:
             self._about, self._unsaid = About(), wrong.lines[0]
 
-    def _register(self) -> bool:
-        """Read the names that participants on a network gave themselves; say whether they changed."""
-        file = self.folder / MEMBERS
+    def _names(self) -> dict[int, str]:
+        """Return the clients' names; participants on a network gave them to themselves."""
         try:
-            stamp = file.stat().st_mtime
-            if stamp == self._members[0]:
-                return False
-            found = {c: str(m["name"])[:80] for c, m in read_members(file).items() if m.get("name")}
-        except FileNotFoundError:
-            return False
+            return {client: name[:80] for client, name in client_names(self.folder).items()}
         except (OSError, UserError):  # numbers do instead of names
-            stamp, found = self._members[0], {}
-        changed = found != self._members[1]
-        self._members = (stamp, found)
-        return changed
+            return {}
 
     # ---- telling
 
