@@ -1,7 +1,6 @@
 """How often claims are decided wrongly when seeds are added until they are decided, and how many seeds that takes.
 
     python benchmarks/claims_alpha.py [--tables 2000] [--later]
-    python benchmarks/claims_alpha.py --plans
 
 A simulated table has eight claims: one arm against four others in two settings, so that claims share an arm. Without an
 effect every arm has the same mean; otherwise means and deviations are those that GreedyFed prints (Tables I and II).
@@ -11,31 +10,18 @@ plan of 20 seeds with the same Holm correction and plain t tests.
 With ``--later`` every claim that is open after 5 seeds gets a second reading, whose noise is ``CALMER`` times that of
 the first one. It is decided by later seeds only, after 5, 10 and 20 of them, and shares the claim's alpha as
 :mod:`hanse_papers.claims.claim` has it. A claim is decided if one of its readings is.
-
-``--plans`` prints how often each claim of the papers would be decided with the 20 seeds of its plan (and 20 later ones
-for a second reading), in tables of its own claims with normal differences. Their deviations are those of the kept seeds
-(at least 3), their means those of the kept seeds or, behind it, the paper's. *Before*: one reading, the spread counted
-twice, without the claims that were registered later. *After*: as it is judged now, with one kind of machine. For a
-claim about several differences the weakest is drawn; shares are drawn and tested as numbers; claims of kind "equal" and
-those without kept seeds take part in Holm's correction as claims without any effect.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
 from hanse.lab.statistics import ALPHA, LOOKS, holm, look
-from hanse_papers.catalogue import PAPERS
-from hanse_papers.claims.claim import Claim, load_claims
-from hanse_papers.claims.judge import Runs, values
-from hanse_papers.claims.judge import _differences as differences
-from hanse_papers.claims.judge import _pooled as pooled
 
 Floats = NDArray[np.float64]
 # GreedyFed minus UCB, S-FedAvg, FedAvg, Power-of-Choice: mean and deviation of each arm as printed
@@ -86,7 +72,7 @@ def evidence(d: Floats, margins: Floats, floor: float | None, at: tuple[int, flo
 
 
 def decide(
-    differences: Floats, margins: Floats, floor: float | None, second: Floats | None = None, again: Floats | None = None
+    differences: Floats, margins: Floats, floor: float | None, second: Floats | None = None
 ) -> tuple[Floats, Floats, Floats]:
     """Return the words of tables' claims and of all readings (1 confirmed, -1 contradicted, 0.5 no such effect, 0
     open), and how many seeds each claim took.
@@ -97,7 +83,6 @@ def decide(
         floor: as in :func:`hanse.lab.statistics.effect`.
         second: the differences of later seeds by second readings. The word of a claim is that of the reading that
             decides it.
-        again: which claims have a second reading; if left out, those that are open after the first look.
     """
     tables, _, claims = differences.shape
     both, p = np.concatenate([margins, margins]), np.ones((3, tables, 2 * claims))
@@ -116,7 +101,7 @@ def decide(
     had[:, :claims] = True
     see(differences, slice(0, claims), LOOKS[0])
     if second is not None:
-        had[:, claims:] = words[:, :claims] == 0 if again is None else again
+        had[:, claims:] = words[:, :claims] == 0
         weights[:, :claims][had[:, claims:]] = 0.5
         weights[:, claims:][had[:, claims:]] = (1 - LOOKS[0] / LOOKS[-1]) / 2
     for n in LOOKS[1:]:
@@ -155,79 +140,12 @@ def tally(
     return Tally(float(wrong.mean()), float((found == 1).mean()), float(used.mean()), plain / tables / 8)
 
 
-def shown(claim: Claim, runs: Runs) -> tuple[float, float] | None:
-    """Return mean and deviation of a claim's differences over all kept seeds; None with fewer than three."""
-    found = values(replace(claim, first=0), runs)
-    if len(found) < 3 or claim.kind == "equal":
-        return None
-    if claim.kind == "share":
-        return _moments([100.0 * np.sign(found[:, :, 0] - found[:, :, 1]).mean(axis=1)])
-    above = claim.margin if claim.kind == "harmless" else 0.0
-    return _moments([d + above for d in pooled(claim, (-1 if claim.lower else 1) * differences(claim, found))])
-
-
-def _moments(parts: list[Floats]) -> tuple[float, float]:
-    return min(((float(d.mean()), float(d.std(ddof=1)) + 1e-9) for d in parts), key=lambda both: both[0] / both[1])
-
-
-def power(here: list[tuple[Claim, Claim | None]], runs: Runs, tables: int, *, new: bool, printed: bool) -> list[float]:
-    """Return how often each claim of a table (with its later reading) is decided, nan where nothing is known.
-
-    Args:
-        new: by the rule of today, and not that of before.
-        printed: how often it is confirmed if the paper's effect is true, where it prints one.
-    """
-    rng, known = np.random.default_rng(11), []
-    for claim, later in here:
-        one, two = shown(claim, runs), shown(later, runs) if later else None
-        if printed and one:
-            one = None if claim.printed is None else (claim.printed, one[1])
-            two = two and one and ((one[0], two[1]) if later and later.kind == claim.kind else two)
-        known.append((one or (0.0, 1.0), two or (0.0, 1.0), one is not None))
-    (means, sds), (later_means, later_sds) = (np.array([k[i] for k in known]).T for i in (0, 1))
-    margins = np.array([claim.margin if k[2] else 1e-9 for (claim, _), k in zip(here, known, strict=True)])
-    draws = [rng.standard_normal((tables, LOOKS[-1], len(here))) * s + m
-             for m, s in ((means, sds), (later_means, later_sds))]  # fmt: skip
-    again = np.array([later is not None for _, later in here])
-    # a second reading in another unit has its own margin
-    scale = np.array([claim.margin / later.margin if later else 1.0 for claim, later in here])
-    second = draws[1] * np.where(margins > 1e-9, scale, 1.0)
-    found, *_ = decide(draws[0], margins, 0.0, second, again) if new else decide(draws[0], margins, None)
-    share = ((found == 1) if printed else (found != 0)).mean(axis=0)
-    return [float(p) if k[2] else np.nan for p, k in zip(share, known, strict=True)]
-
-
-def plans(tables: int) -> None:
-    """Print the power of every claim, table by table: before and after by our effects, and by the printed ones."""
-    print("| paper, table | claim | decided, before | after | confirmed if the print is true, before | after |")
-    for paper in PAPERS:
-        runs, claims = Runs(Path(__file__).parent / "results" / paper), load_claims(paper)
-        laters = {c.name.removesuffix(", later reading"): c for c in claims if c.role == "later"}
-        for name in dict.fromkeys(claim.table for claim in claims):
-            here = [(c, laters.get(c.name)) for c in claims if c.table == name and c.role != "later" and c.drawn_anew]
-            old = [(c, None) for c, _ in here if not c.first]
-            rows = {c.name: ["–"] * 4 for c, _ in here}
-            for column, (what, new, printed) in enumerate(
-                [(old, False, False), (here, True, False), (old, False, True), (here, True, True)]
-            ):
-                for (c, _), p in zip(
-                    what, power(what, runs, tables, new=new, printed=printed) if what else [], strict=bool(what)
-                ):
-                    rows[c.name][column] = "–" if np.isnan(p) else f"{100 * p:.0f}"
-            for claim, cells in rows.items():
-                if any(cell != "–" for cell in cells):
-                    print(f"| {paper}, {name} | {claim} | {' | '.join(cells)} |", flush=True)
-
-
 def main() -> None:
     """Print both halves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=2000)
     parser.add_argument("--later", action="store_true")
-    parser.add_argument("--plans", action="store_true")
     asked = parser.parse_args()
-    if asked.plans:
-        return plans(asked.tables)
     tables, later = asked.tables, asked.later
     for heavy in (False, True):
         for margin in (0.5, 3.0):

@@ -30,7 +30,7 @@ from torch import nn
 
 import hanse
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flower"))
 
 from inprocess import StubGrid
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from rotation import rotating
 from strangers import DAMAGES, LOOKS, bait_of, setting
@@ -22,7 +23,6 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.base.import_trust import looking
-from hanse.cli import entry as cli
 from hanse.reports.classmap import data_facts
 from hanse.reports.groups import group_runs
 from hanse.reports.report import _page as real_page
@@ -59,22 +59,15 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run_hanse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hanse:
+def run_hanse(monkeypatch: pytest.MonkeyPatch) -> Hanse:
     def words(**given: Any) -> str:
         return "\n".join([*given["skipped"], *given["warnings"]])
 
     monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: None)  # to draw takes seconds
     monkeypatch.setattr("hanse.reports.report._page", words)
 
-    def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hanse", *map(str, args)])
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return commands.run_hanse
 
 
 def untouched(folder: Path) -> bool:

@@ -9,16 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_hanse
 
 import hanse_papers
-from hanse.cli import main
-
-
-def hanse_says(args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    monkeypatch.setattr("sys.argv", ["hanse", *args])
-    with pytest.raises(SystemExit) as left:
-        main()
-    return int(left.value.code or 0), capsys.readouterr().err
 
 
 @pytest.fixture
@@ -38,11 +31,11 @@ def folder(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_mistakes_name_the_field_the_value_and_what_is_allowed(
-    folder: Path, words: str, expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, words: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.delenv("HANSE_DATA", raising=False)  # what is allowed depends on the data that are here
-    code, said = hanse_says(words.split(), capsys, monkeypatch)
+    code, _, said = run_hanse(*words.split())
     assert (code, said.count("\n")) == (2, 1), said
     assert said.startswith("hanse: ")
     assert expected in said

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_hanse
 from watching import untimed
 
 import hanse
 from hanse.base import lock
 from hanse.base.lock import LOCK, Hold, locked
-from hanse.cli import entry as cli
 
 EXPERIMENT = """
 [data]
@@ -181,13 +181,6 @@ class First:
         raise AssertionError("the first process has ended")
 
 
-def code_of(args: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["hanse", *args])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return int(end.value.code or 0)
-
-
 def two_at_once(moments: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
@@ -204,7 +197,7 @@ def two_at_once(moments: int, seed: int, tmp_path: Path, monkeypatch: pytest.Mon
             first.tell(str(draw.randint(1, int(calls))), "here")
             begun = (tmp_path / "run" / LOCK).exists() and (tmp_path / "run" / LOCK).read_text() != ""
             tries = [["resume", "run"], ["run", "exp.toml", "--out", "run", "--overwrite"]]
-            codes = [code_of(args, monkeypatch) for args in (tries if begun else draw.sample(tries, 1))]
+            codes = [run_hanse(*args)[0] for args in (tries if begun else draw.sample(tries, 1))]
             code = int(first.tell("go", "end")[1])
             assert (
                 untimed(tmp_path / "run" / "metrics.jsonl") == want
@@ -240,7 +233,7 @@ def test_a_refused_process_touches_nothing(tmp_path: Path, monkeypatch: pytest.M
     with Hold(Path("run")) as other:
         other.take()
         before = contents()
-        assert code_of(["resume", "run"], monkeypatch) == 2
-        assert code_of(["run", "exp.toml", "--out", "run", "--overwrite"], monkeypatch) == 2
-        assert code_of(["run", "exp.toml", "--out", "run"], monkeypatch) == 2
+        assert run_hanse("resume", "run")[0] == 2
+        assert run_hanse("run", "exp.toml", "--out", "run", "--overwrite")[0] == 2
+        assert run_hanse("run", "exp.toml", "--out", "run")[0] == 2
         assert contents() == before

@@ -1,7 +1,5 @@
 """The command line, end to end: files in, run directories and exit codes out."""
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -9,9 +7,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
+from commands import hanse
 from typer.testing import CliRunner
 from watching import untimed
 
@@ -39,24 +37,6 @@ threads = 1
 [run]
 rounds = 4
 """
-
-
-def hanse(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process: importing torch takes longer than most of what is tested here."""
-    words: list[str] = ["hanse", *map(str, args)]
-    code: Any = 0
-    with (
-        contextlib.chdir(cwd),
-        contextlib.redirect_stdout(io.StringIO()) as out,
-        contextlib.redirect_stderr(io.StringIO()) as err,
-        patch("sys.argv", words),
-        patch.dict(os.environ, {"COLUMNS": "200"}),
-    ):
-        try:
-            entry.main()
-        except SystemExit as ended:
-            code = ended.code
-    return subprocess.CompletedProcess(words, int(code or 0), out.getvalue(), err.getvalue())
 
 
 def process(*args: str | Path, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:

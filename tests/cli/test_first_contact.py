@@ -12,11 +12,12 @@ import click
 import pytest
 import torch
 import typer
+from commands import run_hanse
 from rich.console import Console
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.cli import app, main
+from hanse.cli import app
 from hanse.data import build as build_data
 from hanse.data.samples import Samples
 from hanse.runs.config import Experiment
@@ -57,13 +58,6 @@ def test_every_help_has_an_example_that_the_command_understands(path: tuple[str,
         assert not isinstance(parameter, click.Option) or parameter.help or parameter.name == "help", parameter.name
 
 
-def hanse_says(args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    monkeypatch.setattr("sys.argv", ["hanse", *args])
-    with pytest.raises(SystemExit) as left:
-        main()
-    return int(left.value.code or 0), capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("first")
@@ -75,13 +69,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_run_that_exists_is_refused_before_anything_is_loaded(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_exists_is_refused_before_anything_is_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     for module in ("hanse.runs.config", "hanse.runs.experiment"):
         monkeypatch.setitem(sys.modules, module, None)  # importing it would fail
-    code, said = hanse_says(["run", "exp.toml", "--out", "done"], capsys, monkeypatch)
+    code, _, said = run_hanse("run", "exp.toml", "--out", "done")
     refusal = "--out done: exists already; give another folder, --overwrite, or 'hanse resume done'"
     assert (code, said) == (2, f"hanse: {refusal}\n")
 
@@ -115,23 +107,19 @@ def test_mistakes_name_the_field_the_value_and_what_is_allowed(
     folder: Path,
     args: list[str],
     expected: str,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.delenv("HANSE_DATA", raising=False)  # what is allowed depends on the data that are here
-    code, said = hanse_says(args, capsys, monkeypatch)
+    code, _, said = run_hanse(*args)
     assert code == 2
     assert said.count("\n") == 1, said
     assert said.startswith("hanse: ")
     assert expected in said
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["hanse", "--version"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert (left.value.code, capsys.readouterr().out) == (0, "hanse 0.1.0\n")
+def test_the_version() -> None:
+    assert run_hanse("--version")[:2] == (0, "hanse 0.1.0\n")
 
 
 def test_a_model_with_one_answer_a_sample_is_refused_on_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,14 +146,13 @@ def test_an_extra_that_is_not_installed_is_named(
     args: list[str],
     missing: str,
     expected: str,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder)
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr("sys.meta_path", [Without(missing), *sys.meta_path])
-    code, said = hanse_says(args, capsys, monkeypatch)
+    code, _, said = run_hanse(*args)
     assert (code, said.count("\n")) == (2, 1), said
     assert expected in said
 

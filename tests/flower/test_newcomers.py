@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.data.samples import Samples
+from hanse.flower import newcomers
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members, Orders, give
 
@@ -339,8 +341,9 @@ def plain_client() -> Callable[[Message, Any], Message]:
 
 
 def test_a_plain_flower_client_is_named_at_its_first_error_and_not_waited_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(newcomers, "_Asked", partial(newcomers._Asked, pause=600.0))  # however busy the machine
     exp = experiment("fedavg", rounds=2)
     grid = grid_of(exp, tmp_path)
     grid.apps[103] = plain_client()

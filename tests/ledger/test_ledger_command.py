@@ -7,17 +7,16 @@ import shutil
 import sqlite3
 import struct
 import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run_hanse
 from ledger_cases import book_of, closed, flat, history, line_of, play
 
 from hanse.base.merkle import Tree
-from hanse.cli import entry as cli
 from hanse.core.book import Book
 from hanse.core.entry import LOG, TOKEN, Transaction, client, tokens
 from hanse.core.telling import describe, write_about
@@ -30,7 +29,6 @@ from hanse.ledger.store import Ledger
 
 TOLD = closed(history(7, 4, seed=6))
 GRANTED = TOLD[0][1][0].postings[1][1] / TOKEN
-Hanse = Callable[..., tuple[int, str, str]]
 
 
 def checkpoint(folder: Path, book: Book, number: int, pending: Sequence[tuple[int, Transaction]] = ()) -> None:
@@ -67,19 +65,7 @@ def folder(tmp_path: Path) -> Path:
     return run
 
 
-@pytest.fixture
-def run_hanse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hanse:
-    def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hanse", *map(str, args)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return call
-
-
-def test_balances(folder: Path, run_hanse: Hanse) -> None:
+def test_balances(folder: Path) -> None:
     want = dict(book_of(TOLD).balances)
     code, out, _ = run_hanse("ledger", "balances", folder, "--json")
     assert (code, json.loads(out)) == (0, want)
@@ -100,7 +86,7 @@ def test_tokens_are_exact() -> None:
     ]  # fmt: skip
 
 
-def test_history(folder: Path, run_hanse: Hanse) -> None:
+def test_history(folder: Path) -> None:
     _, out, _ = run_hanse("ledger", "history", folder, "--json")
     assert [(r["round"], r["step"]) for r in json.loads(out)] == [(n, t.step) for n, t in flat(TOLD)]
     _, out, _ = run_hanse("ledger", "history", folder, "--account", "client/2", "--csv")
@@ -116,7 +102,7 @@ def test_history(folder: Path, run_hanse: Hanse) -> None:
     assert (code, err) == (2, "hanse: --account: 'client/22': the book has no such account; did you mean 'client/2'?\n")
 
 
-def test_verify(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
+def test_verify(folder: Path, tmp_path: Path) -> None:
     code, out, _ = run_hanse("ledger", "verify", folder)
     assert code == 0
     assert out.startswith("The books hold: ")
@@ -151,7 +137,7 @@ def test_verify(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
     assert (code, err) == (1, "The books do not hold: transaction 1: is not a transaction\n")
 
 
-def test_a_tail_that_was_cut_is_found_by_the_checkpoint_and_the_metrics(folder: Path, run_hanse: Hanse) -> None:
+def test_a_tail_that_was_cut_is_found_by_the_checkpoint_and_the_metrics(folder: Path) -> None:
     for file in (folder / "ledger.db", folder / LOG, heads_of(folder / LOG)):
         file.unlink()
     with Ledger.open(folder / LOG, book="b1") as ledger:
@@ -177,7 +163,7 @@ def test_a_tail_that_was_cut_is_found_by_the_checkpoint_and_the_metrics(folder: 
     assert run_hanse("ledger", "verify", folder)[0] == 0
 
 
-def test_a_round_without_a_close_is_found(folder: Path, run_hanse: Hanse) -> None:
+def test_a_round_without_a_close_is_found(folder: Path) -> None:
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"round": 7}) + "\n")
     np.savez(folder / "rounds" / "00007.npz")
@@ -186,7 +172,7 @@ def test_a_round_without_a_close_is_found(folder: Path, run_hanse: Hanse) -> Non
     assert (code, err) == (1, "The books do not hold: round 7: the book has no close of it\n")
 
 
-def test_exports(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
+def test_exports(folder: Path, tmp_path: Path) -> None:
     _, out, _ = run_hanse("ledger", "export", folder, "--json")
     assert Tree([line.encode() for line in out.splitlines()]).root().hex() == book_of(TOLD).head
     assert run_hanse("ledger", "export", folder, "-f", "csv", "-o", tmp_path / "all.csv")[0] == 0
@@ -215,13 +201,13 @@ def test_exports(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
         assert got == units, name
 
 
-def test_several_forms_at_once_are_refused(folder: Path, run_hanse: Hanse) -> None:
+def test_several_forms_at_once_are_refused(folder: Path) -> None:
     both = ["--json", "--csv"]
     for words in (["balances", *both], ["history", *both], ["export", *both], ["export", "--csv", "-f", "csv"]):
         assert run_hanse("ledger", words[0], folder, *words[1:])[:2] == (2, "")
 
 
-def test_what_is_no_ledger(tmp_path: Path, run_hanse: Hanse) -> None:
+def test_what_is_no_ledger(tmp_path: Path) -> None:
     code, _, err = run_hanse("ledger", "balances", tmp_path)
     assert (code, err) == (2, f"hanse: {tmp_path}: is not a run directory (it has no config.toml)\n")
     (tmp_path / "config.toml").write_text("")
@@ -234,7 +220,7 @@ def test_what_is_no_ledger(tmp_path: Path, run_hanse: Hanse) -> None:
     assert "transactions.heads: is gone" in err
 
 
-def test_receipts_that_cannot_be_read_are_one_line(folder: Path, run_hanse: Hanse, tmp_path: Path) -> None:
+def test_receipts_that_cannot_be_read_are_one_line(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "receipts" / "client-0.jsonl").mkdir(parents=True)
     code, _, err = run_hanse("ledger", "verify", folder, "--receipts", tmp_path / "receipts")
     assert (code, err.strip().endswith("client-0.jsonl: is not a file of receipts")) == (2, True)

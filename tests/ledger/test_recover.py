@@ -5,15 +5,14 @@ that is lost or damaged stops nothing, and is written anew.
 import json
 import logging
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import run_hanse
 
 import hanse
 from hanse.base.errors import MachineError
-from hanse.cli import entry as cli
 from hanse.core.entry import LOG
 from hanse.ledger.index import difference
 from hanse.ledger.log import heads_of
@@ -90,13 +89,6 @@ def history(folder: Path) -> list[Record]:
         return list(ledger.history())
 
 
-def code_of(args: list[str | Path], monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["hanse", *map(str, args)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return int(end.value.code or 0)
-
-
 def apart(folder: Path) -> str | None:
     return difference(folder / "ledger.db", open_ledger(folder))
 
@@ -112,20 +104,19 @@ def test_resume_completes_the_index(harm: Callable[[Path], None], run: Path) -> 
 
 @pytest.mark.parametrize("harm", [half, no_database])
 def test_a_damaged_index_stops_no_round_and_the_command_writes_it_anew(
-    harm: Callable[[Path], None], played: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    harm: Callable[[Path], None], played: Path, run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     harm(run / "ledger.db")
     with caplog.at_level(logging.WARNING):
         hanse.resume(run)
     assert "sqlite:///" in caplog.text
     assert history(run) == history(played)
-    assert code_of(["ledger", "verify", run], monkeypatch) == 1
-    assert "index differs" in capsys.readouterr().err
+    code, _, err = run_hanse("ledger", "verify", run)
+    assert (code, "index differs" in err) == (1, True)
     (run / "ledger.db").unlink()
-    assert code_of(["ledger", "rebuild", run], monkeypatch) == 0
-    assert capsys.readouterr().out == f"wrote {len(history(run))} transactions into the index\n"
-    assert code_of(["ledger", "verify", run], monkeypatch) == 0
+    said = f"wrote {len(history(run))} transactions into the index\n"
+    assert run_hanse("ledger", "rebuild", run)[:2] == (0, said)
+    assert run_hanse("ledger", "verify", run)[0] == 0
 
 
 def cut_to(count: int) -> Callable[[Path], None]:
@@ -198,13 +189,6 @@ def test_rounds_that_are_played_again_after_a_checkpoint_was_lost_are_not_paid_t
     hanse.resume(run)
     assert (run / LOG).read_bytes() == (played / LOG).read_bytes()
     assert apart(run) is None
-
-
-def test_the_log_is_what_export_prints(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from hanse.cli.ledger import export
-
-    export(played, "json")
-    assert capsys.readouterr().out == (played / LOG).read_text()
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "ledger.json"), ("{", "ledger.json: .*; it must be")])

@@ -3,19 +3,18 @@
 import errno
 import os
 import resource
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import run_hanse
 from watching import untimed
 
 import hanse
 from hanse.base import lock
 from hanse.base.errors import MachineError, UserError
-from hanse.cli import entry as cli
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import checkpoint
 from hanse.runs.run_record import load_run
@@ -135,15 +134,15 @@ SPACE = "free some space, then 'hanse resume run'"
     ],
 )
 def test_a_full_disk_is_one_line_and_the_run_goes_on_to_the_same_bits(
-    fault: Callable[[pytest.MonkeyPatch], None], said: str, whole: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    fault: Callable[[pytest.MonkeyPatch], None], said: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("exp.toml").write_text(experiment().to_toml())
     with monkeypatch.context() as faulty:
         fault(faulty)
-        assert code_of(["run", "exp.toml", "--out", "run"], monkeypatch) == 1
-    [line] = capsys.readouterr().err.splitlines()
+        code, _, err = run_hanse("run", "exp.toml", "--out", "run")
+    assert code == 1
+    [line] = err.splitlines()
     assert line.startswith("hanse: ")
     assert line.endswith(said)
     assert not list(Path("run").rglob(".*.part"))
@@ -151,23 +150,12 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_to_the_same_bits(
     assert_same(Path("run"), whole)
 
 
-def code_of(args: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["hanse", *args])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return int(end.value.code or 0)
-
-
-def test_a_read_only_directory_is_one_line(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_read_only_directory_is_one_line(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:  # mocked: to make a disk read-only takes root, who may write into any folder
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(lock.os, "open", refuse)
-    assert code_of(["resume", str(whole)], monkeypatch) == 1
-    monkeypatch.undo()
-    assert capsys.readouterr().err == f"hanse: {whole}: cannot be written: Read-only file system\n"
+    assert run_hanse("resume", whole) == (1, "", f"hanse: {whole}: cannot be written: Read-only file system\n")
 
 
 def test_a_line_that_is_damaged_is_named(whole: Path, tmp_path: Path) -> None:

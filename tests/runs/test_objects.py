@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from commands import run_hanse
 from rotation import rotating
 from torch import Tensor, nn
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.cli import entry
 from hanse.reports.groups import different_settings, group_runs
 from hanse.runs.run_record import load_run
 
@@ -207,15 +207,6 @@ def paid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(*words: str) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["hanse", *words])
-        patch.setenv("COLUMNS", "160")
-        with pytest.raises(SystemExit) as ended:
-            entry.main()
-    return int(ended.value.code or 0)
-
-
 def test_run_and_record_know_the_names(paid: Path) -> None:
     run = load_run(paid)
     assert [run.client_label(c) for c in range(3)] == list(NAMES)
@@ -226,14 +217,14 @@ def test_run_and_record_know_the_names(paid: Path) -> None:
     assert table[["client", "name"]].to_numpy().tolist() == [[c, name] for c, name in enumerate(NAMES)]
 
 
-def test_commands_take_and_show_names(paid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("statement", str(paid), "--client", "St Mary") == 0
+def test_commands_take_and_show_names(paid: Path) -> None:
+    assert run_hanse("statement", paid, "--client", "St Mary")[0] == 0
     assert "St Mary" in (paid / "statements" / "client-2.html").read_text()
-    assert command("statement", str(paid), "--client", "St Mari") == 2
-    assert "St Mary" in capsys.readouterr().err
-    assert command("ledger", "balances", str(paid)) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any("client/1" in line and "Hope" in line for line in lines)
-    assert command("ledger", "history", str(paid), "--account", "Hope") == 0
-    assert "client/1" in (said := capsys.readouterr().out)
+    code, _, err = run_hanse("statement", paid, "--client", "St Mari")
+    assert (code, "St Mary" in err) == (2, True)
+    code, said, _ = run_hanse("ledger", "balances", paid)
+    assert code == 0
+    assert any("client/1" in line and "Hope" in line for line in said.splitlines())
+    code, said, _ = run_hanse("ledger", "history", paid, "--account", "Hope")
+    assert (code, "client/1" in said) == (0, True)
     assert "client/2" not in said

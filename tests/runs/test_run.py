@@ -133,17 +133,6 @@ def test_values_and_seats_as_frames() -> None:
     np.testing.assert_allclose(seats.groupby("round")["value"].sum(), frame["value/sum"])
 
 
-def test_an_observer_needs_no_base_class_and_only_the_methods_that_it_wants() -> None:
-    seen: list[int] = []
-
-    class Rounds:
-        def on_round(self, metrics: dict[str, Any], played: object) -> None:
-            seen.append(metrics["round"])
-
-    hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}, run={"rounds": 2}), observers=[Rounds()])
-    assert seen == [0, 1]
-
-
 def test_an_observer_that_would_never_be_told_anything_is_refused(tmp_path: Path) -> None:
     class Misspelt:
         def on_rounds(self, metrics: dict[str, Any], played: object) -> None: ...

@@ -1,0 +1,37 @@
+"""Commands of hanse for tests, in this process: importing torch takes longer than most of what they do."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from hanse.cli import main
+
+
+def hanse(*args: object, cwd: str | Path = ".") -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, and return its exit code and what it printed."""
+    words: list[str] = ["hanse", *map(str, args)]
+    code: Any = 0
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+        patch("sys.argv", words),
+        patch.dict(os.environ, {"COLUMNS": "200"}),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(words, int(code or 0), out.getvalue(), err.getvalue())
+
+
+def run_hanse(*args: object) -> tuple[int, str, str]:
+    """Run a command here, and return its exit code, what it printed, and its errors."""
+    done = hanse(*args)
+    return done.returncode, done.stdout, done.stderr
