@@ -181,11 +181,7 @@ def test_a_server_app_that_is_not_ours_fails_with_what_flower_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     details = "ServerApp failed with exception: no such file\nand more"
-    run = {
-        "lines": ["Traceback (most recent call last):", "INFO : bye"],
-        "status": "finished:failed",
-        "details": details,
-    }
+    run = {"lines": ["Traceback"], "status": "finished:failed", "details": details}
     with pytest.raises(RunFailedError) as wrong:
         network(tmp_path, monkeypatch, run).play()
     assert wrong.value.lines[1:-1] == (details.splitlines()[0],)
