@@ -880,7 +880,7 @@ class SettlePart(Part, Protocol):
         checks are to be independent of it. By default, there are none.
 
         Args:
-            rounds: the rounds of a run in their order; it can be gone through several times.
+            rounds: the rounds of a run in their order, which can be gone through once.
             parts: the mechanism's parts by slot, without those of the user's own that an audit may not import.
         """
         return iter(())
@@ -889,7 +889,7 @@ class SettlePart(Part, Protocol):
         """Yield whether the rule has kept what it promises beside right postings, such as that nobody loses.
 
         Args:
-            rounds: as for :meth:`checks`.
+            rounds: the rounds of a run in their order, which can be gone through several times.
             parts: as for :meth:`checks`.
         """
         return iter(())

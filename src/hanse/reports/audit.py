@@ -32,16 +32,7 @@ from hanse.reports.groups import SeedGroup
 from hanse.runs.edited import edited_settings
 from hanse.runs.observers import Told, untold
 from hanse.runs.reading import last_state
-from hanse.runs.replay import (
-    Again,
-    Posted,
-    against_rules,
-    recorded_markets,
-    rule_checks,
-    rule_of,
-    settled_again,
-    unlike_rows,
-)
+from hanse.runs.replay import Posted, against_rules, checked, recorded_markets, rule_of, unlike_rows
 from hanse.runs.round_record import lost_rounds, rounds_of
 from hanse.runs.run_record import RunRecord, load_run
 
@@ -279,11 +270,9 @@ def _payments(folder: Path, trust: bool, lost: bool) -> Iterator[Check | Fact]:
     with reading(folder) as ledger:
         rounds = Posted.of(folder, ledger)
     parts, why_not = rule_of(folder, trust)
-    yield from rule_checks(rounds, parts)
+    checks, again = checked(rounds, parts, "a round's file is lost" if lost else why_not)
+    yield from checks
     yield from parts.get("settle", market_checks).promises(rounds, parts)
-    again = Again(why_not="a round's file is lost" if lost else why_not)
-    if not again.why_not:
-        again = settled_again(rounds, parts)
     said = f"the payment rule, shown the same, settles {again.rounds} rounds as they were settled"
     if again.wrong or not again.why_not:
         yield Check("settled again", not again.wrong, again.wrong or said)

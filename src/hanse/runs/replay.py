@@ -10,7 +10,7 @@ It needs the run directory's ``rounds/``, the ledger's transactions, and for mod
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -43,6 +43,7 @@ from hanse.runs.recorded_seats import is_number
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
 from hanse.runs.settle_inputs import NotRecordedError, Recorded
 
+MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the payment rule, by section
 
 
@@ -148,6 +149,7 @@ class Posted:
         floor: the lowest balance of an account in units.
         settled: whether the ledger has the last settlement.
         reached: the round that was read last.
+        whole: the rounds, kept after the first pass if they are small.
     """
 
     folder: Path
@@ -156,6 +158,7 @@ class Posted:
     floor: int
     settled: bool
     reached: int = -1
+    whole: Sequence[PostedRound] = ()
 
     @staticmethod
     def of(folder: Path, ledger: Ledger) -> Posted:
@@ -165,6 +168,15 @@ class Posted:
 
     def __iter__(self) -> Iterator[PostedRound]:
         """Yield the rounds in their order, and what was posted after them."""
+        kept, size = list[PostedRound](), 0
+        for r in self.whole or self._read():
+            size += sum(array.nbytes for array in r.arrays.values())
+            kept += [r] if size <= MOST_KEPT else []
+            yield r
+        self.whole = kept if size <= MOST_KEPT else ()
+
+    def _read(self) -> Iterator[PostedRound]:
+        """Yield the rounds from the run directory."""
         ours, beside = defaultdict[int, list[Transaction]](list), defaultdict[int, list[Transaction]](list)
         for number, transaction in self.history:
             rest = transaction.kind == "grant" or transaction.kind in BONDS
@@ -181,33 +193,6 @@ class Posted:
         for number in sorted({*ours, *([last + 1] if self.settled else [])}):
             if number > last:
                 yield PostedRound(number, {}, {}, tuple(ours[number]), tuple(beside[number]), book, ended=True)
-
-
-def rule_checks(rounds: Posted, parts: Mapping[str, Any]) -> Iterator[Check]:
-    """Yield the checks that a run's payment rule names, or of a rule that is not known here those of markets.
-
-    Raises UserError if a record is damaged.
-    """
-    try:
-        yield from parts.get("settle", market_checks).checks(rounds, parts)
-    except (ValueError, KeyError, IndexError, TypeError, OverflowError) as wrong:
-        file = round_file(rounds.folder, rounds.reached)
-        raise UserError(f"{file}: the record of the round cannot be read: {first_line(wrong)}") from None
-
-
-@dataclass
-class Again:
-    """The result of calling a payment rule again.
-
-    Attributes:
-        rounds: how many rounds it has settled again.
-        wrong: the first difference, or "".
-        why_not: why not all rounds were settled again, or "".
-    """
-
-    rounds: int = 0
-    wrong: str = ""
-    why_not: str = ""
 
 
 def rule_of(folder: Path, trust: bool = False) -> tuple[Mapping[str, Any], str]:
@@ -227,39 +212,72 @@ def rule_of(folder: Path, trust: bool = False) -> tuple[Mapping[str, Any], str]:
     return parts, "" if "settle" in parts else why
 
 
-def settled_again(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Again:
-    """Call the payment rule again with what it was shown, round by round, and compare its postings and its records.
+@dataclass
+class Again:
+    """Calls a payment rule again with what it was shown, round by round, and compares its postings and its records.
+
+    Attributes:
+        parts: the mechanism's parts by slot.
+        why_not: why not all rounds were settled again, or "".
+        rounds: how many rounds were settled again.
+        wrong: the first difference, or "".
+    """
+
+    parts: Mapping[str, Any]
+    why_not: str = ""
+    rounds: int = 0
+    wrong: str = ""
+    _state: State | None = None
+
+    def following(self, rounds: Iterable[PostedRound]) -> Iterator[PostedRound]:
+        """Yield the rounds, each once it was settled again."""
+        for r in rounds:
+            if not (self.wrong or self.why_not or r.ended or "failed" in r.metrics):
+                self._settle(r)
+                self.rounds += not (self.wrong or self.why_not)
+            yield r
+
+    def _settle(self, r: PostedRound) -> None:
+        """Settle a round again."""
+        rule = self.parts["settle"]
+        alone = not any(part is rule for slot, part in self.parts.items() if slot != "settle")
+        try:
+            recorded = Recorded(r.arrays, self.parts)
+            if self._state is None:
+                self._state = checked_state(rule.init(recorded.context)) if alone else {}
+            settlement, self._state = _again(r, rule, recorded, self._state, alone)
+            other = _other_record(settlement, r)
+            self.wrong = unlike(r.number, settlement.transactions, r.posted) or other
+        except NotRecordedError as missing:
+            self.why_not = f"the record of round {r.number} lacks what the payment rule reads: {missing}"
+        except Exception as wrong:  # a record that was tampered with may make a part raise anything
+            if "meta tensor" in str(wrong):  # numbers of a model, of which only the shape is recorded
+                self.why_not = f"the record of round {r.number} lacks the models that the payment rule reads"
+            else:
+                self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
+
+
+def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tuple[Check, ...], Again]:
+    """Return the checks that a run's payment rule names, or of a rule that is not known here those of markets, and what
+    came of calling it again.
 
     Args:
         rounds: the rounds of the run.
-        parts: the mechanism's parts by slot, with the payment rule.
+        parts: the mechanism's parts by slot.
+        why_not: why the rule is not called again; "" if it is.
+
+    Raises:
+        UserError: a record is damaged.
     """
-    rule, state, found = parts["settle"], None, Again()
-    alone = not any(part is rule for slot, part in parts.items() if slot != "settle")
-    for r in rounds:
-        if r.ended or "failed" in r.metrics:
-            continue
-        try:
-            recorded = Recorded(r.arrays, parts)
-            if state is None:
-                state = checked_state(rule.init(recorded.context)) if alone else {}
-            settlement, state = _again(r, rule, recorded, state, alone)
-        except NotRecordedError as missing:
-            found.why_not = f"the record of round {r.number} lacks what the payment rule reads: {missing}"
-            return found
-        except Exception as wrong:  # a record that was tampered with may make a part raise anything
-            if "meta tensor" in str(wrong):  # numbers of a model, of which only the shape is recorded
-                found.why_not = f"the record of round {r.number} lacks the models that the payment rule reads"
-                return found
-            found.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
-            return found
-        found.wrong = unlike(r.number, settlement.transactions, r.posted)
-        if other := _other_record(settlement, r):
-            found.wrong = found.wrong or f"round {r.number}: {other}"
-        if found.wrong:
-            return found
-        found.rounds += 1
-    return found
+    again = Again(parts, why_not)
+    following = again.following(rounds)
+    try:
+        checks = tuple(parts.get("settle", market_checks).checks(following, parts))
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError) as wrong:
+        file = round_file(rounds.folder, rounds.reached)
+        raise UserError(f"{file}: the record of the round cannot be read: {first_line(wrong)}") from None
+    deque(following, maxlen=0)  # those that no check has asked for
+    return checks, again
 
 
 def _again(r: PostedRound, rule: Any, recorded: Recorded, state: State, alone: bool) -> tuple[Settlement, State]:
@@ -285,11 +303,11 @@ def _other_record(settlement: Settlement, r: PostedRound) -> str:
     for name, mine in {**settlement.arrays, "withheld": withheld}.items():
         there = r.arrays.get(name)
         if there is None or there.shape != mine.shape:
-            return f"'{name}' was recorded in another form than follows from what the payment rule was shown"
+            return f"round {r.number}: '{name}' was recorded in another form than follows from what the rule was shown"
         numbers = mine.dtype.kind == "f" and there.dtype.kind == "f"
         same = np.isclose(mine, there, rtol=1e-9, atol=1e-12, equal_nan=True) if numbers else mine == there
         if not np.all(same):
-            return f"'{name}' was recorded otherwise than follows from what the payment rule was shown"
+            return f"round {r.number}: '{name}' was recorded otherwise than follows from what the rule was shown"
     return ""
 
 
@@ -362,8 +380,7 @@ def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
     if wrong := against_rules(folder, movements(ledger)):
         return Replayed(wrong=wrong)
     rounds, (parts, why_not) = Posted.of(folder, ledger), rule_of(folder, trust)
-    checks = tuple(rule_checks(rounds, parts))
-    again = Again(why_not=why_not) if why_not else settled_again(rounds, parts)
+    checks, again = checked(rounds, parts, why_not)
     error = next((check.said for check in checks if not check.holds), "") or again.wrong
     beyond = beyond_the_book(unbooked(folder, ledger))
     return Replayed(again.rounds, again.why_not, checks, error or None, beyond=beyond)

@@ -238,7 +238,7 @@ class Recorded:
         if call not in self._calls:
             raise NotRecordedError(call)
         shown, notes = object.__new__(Shown), dict(self._calls[call]["$map"])
-        shown.__dict__.update(known, context=self.context, _notes=notes, _reader=self._reader)
+        shown.__dict__.update(known, context=self.context, _notes=notes, _read={}, _reader=self._reader)
         return shown
 
 
@@ -254,11 +254,12 @@ class Shown(View):
 
     def note(self, name: str, kind: type[Any] | None = None) -> Any:
         """Return what is noted under a name."""
-        notes = self.__dict__["_notes"]
+        notes, read = self.__dict__["_notes"], self.__dict__["_read"]
         if name not in notes:
             raise NotRecordedError(name)
-        value = self.__dict__["_reader"].read(notes[name], kind)
-        return port.Roster(value) if name == "roster" else value
+        if name not in read:
+            read[name] = self.__dict__["_reader"].read(notes[name], kind)
+        return port.Roster(read[name]) if name == "roster" else read[name]
 
     def get(self, kind: type[Any]) -> Any:
         """Return what was passed on of this type: by the rule itself, or as it is noted."""
