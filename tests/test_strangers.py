@@ -129,7 +129,6 @@ def test_the_live_page_shows_what_is_left_of_a_damaged_directory(folder: Path, d
     page = LiveRun(folder, "run")
     page.look()
     assert 'round":77' not in json.dumps(page.whole())
-    page.close()
 
 
 def test_a_sound_directory_is_looked_at_by_every_command(folder: Path, run_hanse: Hanse) -> None:
@@ -171,7 +170,6 @@ def test_nothing_that_a_run_names_is_imported(
 
     page = LiveRun(folder, "run")
     page.look()
-    page.close()
     assert not mark.exists()
     assert str(folder) not in sys.path
     assert "evilmod" not in sys.modules

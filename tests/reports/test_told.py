@@ -164,7 +164,6 @@ def test_the_live_page_has_their_words(folder: Path) -> None:
     live = LiveRun(folder, "run")
     live.look()
     whole = json.loads(encode(live.whole()))
-    live.close()
     about = whole["about"]
     assert about["sentences"] == [
         "Whoever trains crosses a bridge & pays its <toll>.",
