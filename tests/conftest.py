@@ -23,7 +23,8 @@ needs_papers = pytest.mark.skipif(find_spec("hanse_papers") is None, reason="nee
 
 def _skipped_without(report: Any, path: Path, wrong: str) -> Any:
     """Return the report of what failed, as skipped if its error says that a wing was deleted, or the papers."""
-    lost = re.findall(r"hanse_papers|hanse[.]wings[.]\w+", wrong) if "No module named 'hanse" in wrong else []
+    # the line that failed is the last one that names a wing
+    lost = "No module named 'hanse" in wrong and re.findall(r"hanse_papers|hanse[.]wings[.]\w+", str(report.longrepr))
     if report.failed and (lost or (absent() and absent() in wrong)):
         reason = f"Skipped: needs {lost[-1]}" if lost else f"Skipped: {wrong.splitlines()[0]}"
         report.outcome, report.longrepr = "skipped", (str(path), 0, reason)

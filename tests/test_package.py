@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-PROJECTS = [(ROOT, "hanse", 20), (ROOT / "papers", "hanse_papers", 70)]
+PROJECTS = [(ROOT, "hanse", 12), (ROOT / "papers", "hanse_papers", 70)]
 
 
 @pytest.mark.parametrize(("project", "name", "files"), [one for one in PROJECTS if one[0].exists()])

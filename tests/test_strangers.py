@@ -28,9 +28,6 @@ from hanse.reports.groups import group_runs
 from hanse.reports.report import _page as real_page
 from hanse.reports.report import save as real_save
 from hanse.runs.run_record import load_run
-from hanse.wings.operate.page.live_run import LiveRun
-from hanse.wings.operate.page.runs import ListedRun, find_runs, summary
-from hanse.wings.operate.page.statements import Statements
 
 Hanse = Callable[..., tuple[int, str, str]]
 EVIL = "from pathlib import Path\nPath(r'{}').touch()\n\ndef f(*given, **named):\n    raise SystemExit(3)\n"
@@ -122,6 +119,9 @@ def test_a_report_of_what_is_left_is_drawn(
 
 @pytest.mark.parametrize("damage", rotating(list(DAMAGES), 5))
 def test_the_live_page_shows_what_is_left_of_a_damaged_directory(folder: Path, damage: str) -> None:
+    from hanse.wings.operate.page.live_run import LiveRun
+    from hanse.wings.operate.page.runs import find_runs, summary
+
     DAMAGES[damage][0](folder)
     (folder.parent / "victim" / "file.txt").write_text('{"round": 77}\n')
     for found in find_runs(folder.parent).values():
@@ -167,6 +167,8 @@ def test_nothing_that_a_run_names_is_imported(
     for words in LOOKS.values():
         run_hanse(*(word.format(".") for word in words))
         assert not mark.exists(), words
+    from hanse.wings.operate.page.live_run import LiveRun
+
     page = LiveRun(folder, "run")
     page.look()
     page.close()
@@ -249,6 +251,9 @@ def test_a_statement_for_the_page_runs_nothing_of_the_current_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python puts the current folder first where a module is run by its name: its numpy.py would be run."""
+    from hanse.wings.operate.page.runs import ListedRun
+    from hanse.wings.operate.page.statements import Statements
+
     (folder / "numpy.py").write_text(EVIL.format(bait_of(folder)))
     monkeypatch.chdir(folder)
     text = asyncio.run(Statements().get(ListedRun("x", "run", folder), 0, "json"))

@@ -7,8 +7,7 @@ from hanse_papers.catalogue import find_table
 def test_simulation_lies_on_the_exact_curve_and_off_the_printed_one() -> None:
     table = find_table("pifl", "theory", "paper")
     found = {(cell.column, cell.algorithm): cell.computed for cell in table.cells}
-    columns = dict.fromkeys(cell.column for cell in table.cells)
-    for column in columns:
+    for column in dict.fromkeys(cell.column for cell in table.cells):
         tau2, local = float(column.removeprefix("tau^2 = ")), found[column, "local, exact"]
         error = {name: found[column, f"{name}, exact"] for name in ("tier", "federated")}
         for name, exact in error.items():  # the standard error of a mean of 20,000 squares is below 2 %

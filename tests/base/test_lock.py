@@ -137,14 +137,14 @@ FIRST = """
 import sys
 from hanse.cli import entry as cli
 from hanse.runs import experiment
-real = experiment.play_setup
+real = experiment.play
 def begin(*args):
     sys.setprofile(profile)
     try:
         return real(*args)
     finally:
         sys.setprofile(None)
-experiment.play_setup = begin
+experiment.play = begin
 count = 0
 def profile(frame, event, arg):
     global count

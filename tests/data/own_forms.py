@@ -9,7 +9,6 @@ from hanse.data import Dataset, as_dataset
 
 from_frame = partial(as_dataset, name="frame")
 from_torch = partial(as_dataset, name="torch")
-from_hugging_face = partial(as_dataset, name="hugging_face")
 
 
 def from_arrays(x: Any, y: Any, clients: Any = None, **more: Any) -> Dataset:

@@ -168,10 +168,8 @@ def test_data_sets_of_pytorch_without_items(empty: TorchDataset[Any]) -> None:
 
 def test_data_sets_of_hugging_face() -> None:
     datasets = pytest.importorskip("datasets", reason="needs the extra 'llm'")
-    from own_forms import from_hugging_face
-
     given = datasets.Dataset.from_pandas(frame())
-    ours, theirs = from_hugging_face(given, "ill", "hospital"), from_frame(frame(), "ill", "hospital")
+    ours, theirs = as_dataset(given, "ill", "hospital"), from_frame(frame(), "ill", "hospital")
     assert torch.equal(ours.train.x, theirs.train.x)
     assert ours.client_names == theirs.client_names
     features = datasets.Features(

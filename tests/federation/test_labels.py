@@ -19,8 +19,7 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.job import SeatJob
 from hanse.runs.round import first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from hanse.core.port import (
     Trained,
 )
 from hanse.learning.job import smallest_batch
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 
 def world(**sections: Any) -> Session:
@@ -35,8 +34,7 @@ def world(**sections: Any) -> Session:
         "engine": {"train": "stacked", "threads": 1},
         **sections,
     }
-    experiment = hanse.Experiment(**given)
-    return build(experiment)
+    return build(hanse.Experiment(**given))
 
 
 @pytest.fixture(scope="module")

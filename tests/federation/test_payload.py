@@ -27,8 +27,7 @@ from hanse.learning.client_payloads import declaration, half_of, register, unsou
 from hanse.learning.generator import FromGenerator, Generator
 from hanse.mechanisms.train import SharedModel
 from hanse.runs.round import Played, first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 NAME = "leaning"
 
@@ -150,13 +149,9 @@ def experiment(**sections: Any) -> hanse.Experiment:
     return hanse.Experiment(**(given | sections))
 
 
-def world_of(made: hanse.Experiment) -> Session:
-    return build(made)
-
-
 @pytest.fixture(scope="module")
 def here() -> Session:
-    return world_of(experiment())
+    return build(experiment())
 
 
 def task_of(here: Session, payload: Payload | None = None, **more: Any) -> Train:
@@ -234,8 +229,8 @@ def play(world: Session, rounds: int) -> list[Played]:
 
 
 def test_a_mechanism_that_sends_it_finds_the_extras_beside_the_updates() -> None:
-    first, second = play(world_of(experiment()), 2)
-    plain = play(world_of(experiment(mechanism={"name": "fedavg", "clients_per_round": 3})), 1)[0]
+    first, second = play(build(experiment()), 2)
+    plain = play(build(experiment(mechanism={"name": "fedavg", "clients_per_round": 3})), 1)[0]
     assert first.view.trained.extras["met"].shape == (3, 2)
     assert second.view.trained.extras["met"].sum(1).tolist() == [96, 96, 96]
     assert first.bytes_down - plain.bytes_down == 3 * 650 * 4
@@ -271,7 +266,7 @@ def test_a_client_refuses_a_wrong_one_with_the_reason(mistake: str, here: Sessio
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_part_that_would_send_a_wrong_one_is_named(mistake: str) -> None:
     train = {"name": f"{__name__}:Leans", "mistake": mistake}
-    world = world_of(experiment(mechanism={"name": "fedavg", "clients_per_round": 3, "train": train}))
+    world = build(experiment(mechanism={"name": "fedavg", "clients_per_round": 3, "train": train}))
     with pytest.raises(PartError) as wrong:
         play(world, 1)
     assert str(wrong.value) == f"the train part Leans, round 0, cannot send its {WRONG[mistake][1]}"
@@ -286,7 +281,7 @@ def test_a_part_that_would_send_what_no_client_knows_is_named() -> None:
     mechanism = {"name": "fedavg", "clients_per_round": 3, "train": f"{__name__}:Unheard"}
     reason = "the train part Unheard, round 0, cannot send its payload 'another': no client's half is registered for it"
     with pytest.raises(PartError, match=reason):
-        play(world_of(experiment(mechanism=mechanism)), 1)
+        play(build(experiment(mechanism=mechanism)), 1)
 
 
 def test_a_client_that_does_not_know_it_says_so(here: Session, monkeypatch: pytest.MonkeyPatch) -> None:

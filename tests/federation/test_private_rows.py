@@ -21,8 +21,7 @@ from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.round import LoopState, first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 N, MINE, ROW = 3, 1, 1
 FIRST, A, B = (torch.full((2,), x) for x in (0.0, 1.0, 2.0))

@@ -18,8 +18,7 @@ from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import Crew
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 from tests.learning.helpers import made
 
 
@@ -95,13 +94,14 @@ def test_lists_that_do_not_fit_together_are_scored_in_groups(monkeypatch: pytest
 
 @pytest.fixture(scope="module")
 def here() -> Session:
-    experiment = hanse.Experiment(
-        data={"clients": 12, "partition": {"alpha": 0.2}, "client_test": 0.2},
-        model={"name": "mlp", "hidden": [6]},
-        mechanism={"name": "fedavg", "clients_per_round": 3},
-        engine={"train": "stacked", "threads": 1},
+    return build(
+        hanse.Experiment(
+            data={"clients": 12, "partition": {"alpha": 0.2}, "client_test": 0.2},
+            model={"name": "mlp", "hidden": [6]},
+            mechanism={"name": "fedavg", "clients_per_round": 3},
+            engine={"train": "stacked", "threads": 1},
+        )
     )
-    return build(experiment)
 
 
 def test_wishes_of_all_kinds_come_back_in_order(here: Session) -> None:

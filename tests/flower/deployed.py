@@ -16,7 +16,6 @@ from hanse.runs import checkpoint
 from hanse.runs.round import LoopState
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import played_lines
-from hanse.wings.operate.loopback import Loopback
 
 APP = Path(__file__).parent / "app"
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -60,11 +59,13 @@ def free_ports(number: int) -> tuple[int, ...]:
             one.close()
 
 
-def network(folder: Path, nodes: int, imports: tuple[str, ...] = ()) -> Loopback:
+def network(folder: Path, nodes: int, imports: tuple[str, ...] = ()) -> Any:
+    from hanse.wings.operate.loopback import Loopback
+
     return Loopback(folder, APP, free_ports(nodes + 1), imports=imports)
 
 
-def begin(net: Loopback, node: int, **more: str) -> None:
+def begin(net: Any, node: int, **more: str) -> None:
     """Start a node with further environment variables."""
     with pytest.MonkeyPatch.context() as around:
         for name, value in more.items():
@@ -72,7 +73,7 @@ def begin(net: Loopback, node: int, **more: str) -> None:
         net.start_node(node)
 
 
-def revive(net: Loopback, node: int, patience_s: float = 240.0) -> None:
+def revive(net: Any, node: int, patience_s: float = 240.0) -> None:
     """Start a node that was killed, as often as it takes: the SuperLink does not take a node that it believes to be
     there, until it has missed its heartbeat for a minute.
     """

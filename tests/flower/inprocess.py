@@ -11,11 +11,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from hanse import flower
-from hanse.base.files import FEDERATION
+from hanse.base.files import FEDERATION, home_of
 from hanse.data import build
 from hanse.flower import server
 from hanse.flower.agreed import agree
-from hanse.flower.operator_key import home_of
 from hanse.flower.rehearsal import InProcessGrid
 from hanse.flower.server import run_name
 

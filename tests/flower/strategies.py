@@ -406,19 +406,3 @@ class Telling(Secretive):
 class Unpicklable(Secretive):
     def __getstate__(self) -> Any:
         raise TypeError(f"{self.tokens} stays here")
-
-
-class Part:
-    pass
-
-
-class Parts:
-    def __reduce__(self) -> Any:
-        return list, (), None, iter(Part, None)
-
-
-class Endless(FedMedian):
-    """Of parts that are pickled one by one, without end."""
-
-    def __getstate__(self) -> Any:
-        return {"parts": Parts()}

@@ -28,16 +28,17 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.base.files import ASKED, ASKED_HEAD
+from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD
 from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
 from hanse.core.port import Ask, Gradient, Mixture, Request, Score, Test, Train
 from hanse.federation.local import LocalFederation
-from hanse.federation.node import AGREEMENTS, EVIDENCE
+from hanse.federation.node import EVIDENCE
 from hanse.flower import server
 from hanse.flower.agreed import Binding, take
 from hanse.flower.agreement import Agreement, Asked, Tally, counted, digest_of, sources
+from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
 from hanse.flower.operator_key import make_operator_key, public_key
@@ -54,17 +55,6 @@ from hanse.wings.operate.loopback import Loopback
 
 DAY = "2026-11-28"
 FLOWERS = node._pull_and_store_message
-PROJECT = """[project]
-name = "harvest"
-version = "1.0.0"
-description = ""
-license = "MIT"
-[tool.flwr.app]
-publisher = "us"
-[tool.flwr.app.components]
-serverapp = "server_app:app"
-clientapp = "client_app:app"
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -536,10 +526,10 @@ def test_witnesses_of_a_run_without_books_are_refused(tmp_path: Path, monkeypatc
     assert (code, "no books" in said) == (2, True)
 
 
-def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path) -> None:
+def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    new("harvest")
     app_folder = tmp_path / "harvest"
-    app_folder.mkdir()
-    (app_folder / "pyproject.toml").write_text(PROJECT)
     toml = app_folder / "experiment.toml"
     toml.write_text(paying(4).to_toml())
     net = Loopback(app_folder, app_folder, (9100, 9101))

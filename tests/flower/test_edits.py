@@ -173,7 +173,3 @@ def test_log_and_heads_that_were_cut_together_are_found_by_what_is_left(played: 
         (run / LOG).write_bytes(b"".join(lines[: int(kept[HEAD + 1])]))
 
     assert refused_in_all_cases(played, tmp_path, edit) == []
-
-
-def test_there_are_47_edits() -> None:
-    assert len(EDITS) * len(PLACES) + len(HEADS) == 47

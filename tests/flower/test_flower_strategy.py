@@ -157,7 +157,7 @@ def test_what_is_refused_is_in_no_figure(samples: float, tmp_path: Path) -> None
     told = ours.start(grid_of(apps), FIRST, num_rounds=1)
     assert told.train_metrics_clientapp[1]["train_loss"] == pytest.approx((1 * 3.0 + 3 * 9.0) / 4)
     seats = played_lines(tmp_path / "run", SEATS)
-    assert f"its 'num-examples' is {samples!r}" in str(seats[1]["refused"])
+    assert f"'num-examples' is {samples!r}" in str(seats[1]["refused"])
 
 
 def test_forms() -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import random
 import sys
 import threading
 import warnings
@@ -20,8 +19,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays
-from rotation import rotating
-from strategies import SECRETS, STRATEGIES, Dying, Endless, Hanging, Secretive, Telling, Unpicklable
+from strategies import SECRETS, Dying, Hanging, Secretive, Telling, Unpicklable
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
 from typer.testing import CliRunner
 
@@ -29,8 +27,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.flower.valued import reaggregate
-from hanse.flower.valued.reaggregate import Again, Child, NotAgain, pickled
-from hanse.flower.valued.states import Kept, states
+from hanse.flower.valued.reaggregate import Again
 from hanse.runs.run_record import load_run
 
 pytestmark = pytest.mark.by_turns(5)  # each starts a process of its own for each aggregate that it makes again
@@ -44,11 +41,11 @@ def loss(arrays: ArrayRecord) -> dict[str, float]:
 
 
 class Bystander(logging.Handler):
-    """A thread that draws and logs, as long as a block runs."""
+    """A thread that logs, as long as a block runs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.drawn: list[tuple[float, float, float]] = []
+        self.count = 0
         self.heard: list[str] = []
         self._stop = threading.Event()
 
@@ -57,9 +54,8 @@ class Bystander(logging.Handler):
 
     def _work(self) -> None:
         while not self._stop.wait(0.0005):
-            drawn = random.random(), float(np.random.standard_normal()), float(torch.rand(()))  # noqa: NPY002
-            self.drawn.append(drawn)
-            QUIET.critical("line %d", len(self.drawn))
+            self.count += 1
+            QUIET.critical("line %d", self.count)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -75,22 +71,13 @@ class Bystander(logging.Handler):
 
 
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize("name", rotating(["fedadam", "median"], 2))
-def test_another_threads_lines_and_draws_are_those_of_a_run_without_hanse(name: str, tmp_path: Path) -> None:
+def test_another_threads_lines_are_those_of_a_run_without_hanse(tmp_path: Path) -> None:
     other = Bystander()
-    np.random.seed(6)  # noqa: NPY002
-    torch.manual_seed(7)
-    with hanse.valued(STRATEGIES[name](), out=tmp_path / "run", validation=loss) as strategy, other.working():
+    with hanse.valued(FedMedian(), out=tmp_path / "run", validation=loss) as strategy, other.working():
         strategy.start(RecordedGrid(6), first_arrays(), num_rounds=ROUNDS)
     assert gaps(tmp_path / "run") == [None] * ROUNDS
-    assert other.heard == [f"line {i}" for i in range(1, len(other.drawn) + 1)]
-    assert len(other.drawn) > 100
-    np.random.seed(6)  # noqa: NPY002
-    torch.manual_seed(7)
-    assert [n for _, n, _ in other.drawn] == [float(np.random.standard_normal()) for _ in other.drawn]  # noqa: NPY002
-    assert [t for *_, t in other.drawn] == [float(torch.rand(())) for _ in other.drawn]
-    # Flower draws from this one, too, when it samples nodes
-    assert len({r for r, *_ in other.drawn}) == len(other.drawn)
+    assert other.heard == [f"line {i}" for i in range(1, other.count + 1)]
+    assert other.count > 100
 
 
 def process() -> dict[str, Any]:
@@ -134,25 +121,6 @@ def test_what_an_evaluation_draws_is_put_back_although_there_are_other_threads(t
         waiting.join()
 
 
-def test_a_generator_that_others_draw_from_is_not_put_back() -> None:
-    kept, stop = Kept(), threading.Event()
-
-    def draws() -> None:
-        while not stop.wait(0.001):
-            random.random()
-
-    thread = threading.Thread(target=draws)
-    thread.start()
-    try:
-        with kept.as_before():
-            np.random.standard_normal()  # noqa: NPY002
-            stop.wait(0.05)
-    finally:
-        stop.set()
-        thread.join()
-    assert (kept.shared, kept.ours) == ({"random"}, {"numpy"})
-
-
 # ---- what cannot be made again is a gap, and training goes on
 
 
@@ -185,7 +153,7 @@ def test_a_class_of_the_program_or_of_a_function_is_a_gap_that_says_so(tmp_path:
     main = type("Mine", (FedMedian,), {"__module__": "__main__"})
     for strategy, said in (
         (Local(), "it cannot be pickled ("),
-        (main(), "its class Mine cannot be imported: what it consists of must be found in modules, not in the program"),
+        (main(), "it cannot be pickled ("),
     ):
         watched(strategy, tmp_path / type(strategy).__name__)
         assert all(str(gap).startswith(said) for gap in gaps(tmp_path / type(strategy).__name__))
@@ -208,16 +176,17 @@ def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> No
     listening = hanse.valued(FedMedian(), out=tmp_path / "run", validation=loss)
     with listening as strategy:
         strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
-        started = listening._watch.child._process
+        started = listening.watch.again._process
         assert started.poll() is None
     assert started.returncode is not None
-    child = Child()
-    with pytest.raises(NotAgain, match="raised"):  # no replies: Flower makes nothing, and then there are no arrays
-        Again(child, pickled(Secretive(True)), 1, {}, states()).made([])
-    orphan = child._process
+    again = Again()
+    again.begin(Secretive(True), 1, {}, 60.0)
+    with pytest.raises(UserError, match="raised"):  # no replies: Flower makes nothing, and then there are no arrays
+        again.made([])
+    orphan = again._process
     orphan.stdin.close()  # as the kernel does when the parent dies
     assert orphan.wait(60) == 0
-    child.close()
+    again.close()
 
 
 # ---- secrets
@@ -263,8 +232,8 @@ def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_p
     with pytest.raises(UserError, match="'recorded:Wages'"):
         hanse.load(tmp_path / "paid")
     config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:info"))
-    with pytest.raises(UserError, match=r"mechanism:info': is an import path"):
+    config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:watching"))
+    with pytest.raises(UserError, match=r"mechanism:watching': is an import path"):
         hanse.load(tmp_path / "run")
 
 
@@ -282,9 +251,3 @@ def test_the_time_that_valuing_took_is_counted_once(tmp_path: Path) -> None:
         parts = [seconds for name, seconds in line.items() if name.startswith("time/")]
         whole = line["time/round_s"]
         assert sum(parts) - whole - line["time/play_s"] <= line["time/play_s"] <= whole
-
-
-def test_a_strategy_that_takes_too_long_to_pickle_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaggregate, "PICKLE_S", 0.1)
-    with pytest.raises(NotAgain, match=r"0.1 s"):
-        pickled(Endless())

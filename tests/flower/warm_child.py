@@ -1,5 +1,6 @@
 """The process that aggregates again, forked from one that has the libraries loaded: a cold one takes seconds."""
 
+import io
 import multiprocessing
 import os
 from multiprocessing.connection import Connection
@@ -8,34 +9,29 @@ from typing import Any
 from hanse.flower.valued import child
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["flwr.serverapp.strategy", "hanse.flower.valued.states", __name__])
+FORKS.set_forkserver_preload(["flwr.serverapp.strategy", "torch", __name__])
 
 
-def serve(asked: Connection, told: Connection) -> None:
+def serve(line: Connection) -> None:
     os.setsid()
-    os.dup2(asked.fileno(), 0)
-    os.dup2(told.fileno(), 1)
-    child.main()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    child.main(line)
 
 
 class Warm:
     """Stands in for the ``subprocess.Popen`` of ``reaggregate``."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        asked, asking = FORKS.Pipe(duplex=False)
-        telling, told = FORKS.Pipe(duplex=False)
-        self._process = FORKS.Process(target=serve, args=(asked, told), daemon=True)
-        self._process.start()
-        self.stdin, self.stdout = os.fdopen(os.dup(asking.fileno()), "wb"), os.fdopen(os.dup(telling.fileno()), "rb")
-        for end in (asked, asking, telling, told):
-            end.close()
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
+    def __init__(self, command: list[str], **_: Any) -> None:
+        self.stdin = io.BytesIO()
+        with Connection(os.dup(int(command[-1]))) as line:
+            self._process = FORKS.Process(target=serve, args=(line,), daemon=True)
+            self._process.start()
 
     def kill(self) -> None:
         self._process.kill()
 
-    def wait(self) -> None:
+    def wait(self) -> int | None:
         self._process.join()
+        return self._process.exitcode

@@ -99,6 +99,10 @@ def test_parts_sum_to_the_whole_and_are_within_one_of_their_share(total: int, we
         (Transaction("a", "x", (("client/0", 0),)), "1 postings"),
         (Transaction("a", "x", (("mint", -1), ("clients/0", 1))), "account 'clients/0'"),
         (Transaction("a", "x", (("mint", 0), ("client/0", 0))), "amount 0"),
+        (Transaction("a", "x", (("mint", -5.0), ("client/0", 5.0))), "amount -5.0"),  # type: ignore[arg-type]
+        (Transaction("a", "x", (("mint", -1), ("client/0", True))), "amount True"),
+        (Transaction("a", "x", (("mint", -(2**63)), ("client/0", 2**63))), "amount -9223372036854775808"),
+        (Transaction("a", "x", (("mint", 1 - 2**63), ("pool/a", 2**63 - 1), ("mint", -5), ("pool/a", 5))), "at most"),
         (Transaction("a", "x", (("mint", -1), ("client/0", 2))), "postings sum"),
     ],
 )

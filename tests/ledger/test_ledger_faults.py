@@ -60,14 +60,7 @@ def test_a_crash_at_every_byte_of_a_round(tmp_path: Path) -> None:
 
 def test_random_histories_with_a_crash(tmp_path: Path) -> None:
     draw = random.Random(11)
-    for seed in range(30):
-        crashed_history(tmp_path / f"{seed}.jsonl", seed, draw)
-
-
-@pytest.mark.soak
-def test_ten_thousand_histories_with_a_crash(tmp_path: Path) -> None:
-    draw = random.Random(12)
-    for seed in range(int(os.environ.get("HANSE_SOAK_HISTORIES", "10000"))):
+    for seed in range(int(os.environ.get("HANSE_SOAK_HISTORIES", "30"))):
         crashed_history(tmp_path / f"{seed}.jsonl", seed, draw)
 
 

@@ -63,33 +63,19 @@ def posting(number: int, place: int, units: Any) -> Callable[[list[bytes]], None
     return line(number, lambda f: f["postings"][place].__setitem__(1, units))
 
 
+# tests/flower/test_edits.py has more: what these add is what a line may be
 EDITS: dict[str, tuple[Callable[[list[bytes]], Any], str]] = {
-    "amount": (posting(5, 0, 12345), "transaction 5: transaction 'step/"),
-    "both amounts": (
-        line(5, lambda f: [p.__setitem__(1, -p[1]) for p in f["postings"]]),
-        "transaction 5: transaction 'step",
-    ),
     "float": (posting(5, 1, 0.5), ": amount 0.5 for "),
     "text": (posting(5, 1, "much"), ": amount 'much' for "),
     "account": (line(5, lambda f: f["postings"][0].__setitem__(0, "client/77")), "transaction"),
     "no account": (line(5, lambda f: f["postings"][0].__setitem__(0, "c")), "account 'c': must be mint"),
     "a posting goes": (line(5, lambda f: f["postings"].pop()), "transaction 5: "),
     "all postings go": (line(5, lambda f: f["postings"].clear()), "0 postings: at least two"),
-    "kind": (line(4, lambda f: f.update(kind="gift")), "transactions 1 to 4: lead to the root"),
-    "memo": (line(3, lambda f: f.update(memo="x")), "transactions 1 to 4: lead to the root"),
-    "step": (line(3, lambda f: f.update(step="x")), "transactions 1 to 4: lead to the root"),
-    "round": (line(3, lambda f: f.update(round=1)), "transaction 4: round 0: the book is in round 1 already"),
     "no field": (line(3, lambda f: f.pop("memo")), "transaction 3: is not a transaction"),
     "a field more": (line(3, lambda f: f.update(more=1)), "transaction 3: is not written as the log writes a "),
-    "number": (line(3, lambda f: f.update(number=-3)), "transaction 3: has the number -3"),
     "number of another type": (line(1, lambda f: f.update(number=True)), "transaction 1: has the number True"),
     "no JSON": (lambda lines: lines.__setitem__(2, b"{"), "transaction 3: is not a transaction"),
     "deep JSON": (lambda lines: lines.__setitem__(2, b"[" * 100_000), "transaction 3: is not a transaction"),
-    "a transaction goes": (lambda lines: lines.pop(2), "transaction 3: has the number 4"),
-    "the last goes": (lambda lines: lines.pop(), "is missing; the head says that there are"),
-    "the first goes": (lambda lines: lines.pop(0), "transaction 1: has the number 2"),
-    "two change places": (lambda lines: lines.__setitem__(slice(2), lines[1::-1]), "transaction 1: has the number 2"),
-    "twice": (lambda lines: lines.insert(3, lines[3]), "transaction 5: has the number 4"),
 }
 
 
@@ -150,11 +136,11 @@ def test_a_missing_note_in_between_changes_nothing_and_one_at_the_end_is_found_b
     )
 
 
-def bytes_flipped(written: Path, file: Path, number: int, seed: int) -> None:
+def test_random_bytes_of_the_files(written: Path, file: Path) -> None:
     """Flip random bytes of the two files: each is found, by the files alone or by the last head."""
-    draw = random.Random(seed)
+    draw = random.Random(1)
     last = {book_of(TOLD).head: "checkpoint"}
-    for _ in range(number):
+    for _ in range(int(os.environ.get("HANSE_SOAK_BYTES", "100"))):
         target = draw.choice([file, heads_of(file)])
         blob = bytearray(target.read_bytes())
         sound, place = bytes(blob), draw.randrange(len(blob))
@@ -163,15 +149,6 @@ def bytes_flipped(written: Path, file: Path, number: int, seed: int) -> None:
         assert verify(file, "run", 0, heads=last).wrong is not None, (target, place)
         target.write_bytes(sound)
     assert verify(file, "run", 0, heads=last).ok
-
-
-def test_random_bytes_of_the_files(written: Path, file: Path) -> None:
-    bytes_flipped(written, file, 100, seed=1)
-
-
-@pytest.mark.soak
-def test_many_random_bytes_of_the_files(written: Path, file: Path) -> None:
-    bytes_flipped(written, file, int(os.environ.get("HANSE_SOAK_BYTES", "5000")), seed=2)
 
 
 def test_a_book_that_is_forged_whole_needs_receipts(file: Path, tmp_path: Path) -> None:

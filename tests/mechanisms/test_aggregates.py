@@ -26,8 +26,7 @@ from hanse.mechanisms.weigh import BySamples, SamplesOverProbability
 from hanse.reports.audit import audit_run
 from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.round_record import row_hash
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 M = 4
 Rows = np.ndarray
@@ -161,15 +160,16 @@ RULES: dict[str, tuple[Any, Callable[[Round], Rows]]] = {
 
 
 def world(weigh: Any, **mechanism: Any) -> Session:
-    experiment = hanse.Experiment(
-        data={"clients": M, "partition": {"alpha": 0.3}, "root": 0.2},
-        model={"name": "mlp", "hidden": [6]},
-        mechanism={"name": "fedavg", "clients_per_round": M, "value": "exact", "weigh": weigh, **mechanism},
-        train={"lr": 0.1, "steps": 8, "batch_size": 2000, "momentum": 0.5},
-        behaviour={"straggler": {"fraction": 0.6}},
-        engine={"train": "sequential", "threads": 1},
+    return build(
+        hanse.Experiment(
+            data={"clients": M, "partition": {"alpha": 0.3}, "root": 0.2},
+            model={"name": "mlp", "hidden": [6]},
+            mechanism={"name": "fedavg", "clients_per_round": M, "value": "exact", "weigh": weigh, **mechanism},
+            train={"lr": 0.1, "steps": 8, "batch_size": 2000, "momentum": 0.5},
+            behaviour={"straggler": {"fraction": 0.6}},
+            engine={"train": "sequential", "threads": 1},
+        )
     )
-    return build(experiment)
 
 
 def loss_of(setup: Session, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
@@ -337,9 +337,7 @@ class MakesRowsOfMany(AggregatePart):
     """A rule whose form does not show where it is tried, on three updates."""
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
-        if len(group) == 3:
-            return Aggregate(np.full(3, 1 / 3))
-        return Aggregate(row=group.updates.mean(dim=0))
+        return Aggregate(np.full(3, 1 / 3)) if len(group) == 3 else Aggregate(row=group.updates.mean(dim=0))
 
 
 def test_a_rule_shows_by_what_it_makes_what_can_value_it() -> None:

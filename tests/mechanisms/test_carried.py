@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 import hanse
 from hanse.cli import app
 from hanse.core.entry import TOKEN
-from hanse.ledger.run_ledger import movements, reading, wrong_in
+from hanse.ledger.run_ledger import reading, wrong_in
 from hanse.mechanisms.by_value import rounded
 from hanse.mechanisms.carried import SURE, Carried, Valued, matched, sure_transfers
 from hanse.runs.committed import validation_file
 from hanse.runs.recompute import recompute
-from hanse.runs.replay_by_value import replay_by_value
+from hanse.runs.replay import replay_books
 
 NUMBERS = some.lists(some.floats(-5, 5), min_size=2, max_size=10)
 
@@ -136,7 +136,7 @@ def test_a_run_pays_what_is_sure_and_an_auditor_finds_the_same(folder: Path) -> 
     found = recompute(folder, validation_file(folder))
     assert (found.unlike, wrong_in(folder)) == (None, None)
     with reading(folder) as ledger:
-        assert replay_by_value(folder, movements(ledger)) == (5, "")
+        assert (replay_books(folder, ledger).again, replay_books(folder, ledger).wrong) == (5, None)
         held = [ledger.balance(f"client/{c}") / TOKEN for c in range(5)]
     assert sum(held) == 500
     assert held[2] < 100 < max(held)

@@ -16,8 +16,7 @@ from hanse.learning.job import batch_plan
 from hanse.mechanisms.fedgen import FedGen
 from hanse.runs.config import FederationSection
 from hanse.runs.round import Played, first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 
 def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.Experiment:
@@ -30,10 +29,6 @@ def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.
         "run": {"rounds": rounds},
     }
     return hanse.Experiment(**(given | sections))
-
-
-def world_of(made: hanse.Experiment) -> Session:
-    return build(made)
 
 
 def play(world: Session, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:
@@ -53,7 +48,7 @@ def state_of(played: Played) -> Any:
 
 def test_label_counts_come_through_the_port_and_are_those_of_the_batches() -> None:
     made = experiment(behaviour={"straggler": {"fraction": 0.5}})
-    world = world_of(made)
+    world = build(made)
     [played] = play(world, 1)
     counts = played.view.trained.extras["label_counts"]
     assert counts.dtype == torch.int64
@@ -70,7 +65,7 @@ def test_label_counts_come_through_the_port_and_are_those_of_the_batches() -> No
 
 
 def test_the_terms_begin_after_the_generators_first_training_and_fade() -> None:
-    world = world_of(experiment(rounds=5))
+    world = build(experiment(rounds=5))
     part, played = FedGen(generative_alpha=4.0, generative_beta=6.0), play(world, 5, lost=(0,))
     sent = [part.sends(p.view, s).numbers for p, s in zip(played[1:], map(state_of, played[:-1]), strict=True)]
     assert [n["alpha"] for n in sent] == pytest.approx([0.0, 4 * 0.98**2, 4 * 0.98**3, 4 * 0.98**4])
@@ -79,13 +74,13 @@ def test_the_terms_begin_after_the_generators_first_training_and_fade() -> None:
 
 
 def test_round_0_is_fedavgs() -> None:
-    taught, plain = (play(world_of(experiment(name)), 2) for name in ("fedgen", "fedavg"))
+    taught, plain = (play(build(experiment(name)), 2) for name in ("fedgen", "fedavg"))
     assert torch.equal(taught[0].state.table.rows, plain[0].state.table.rows)
     assert not torch.equal(taught[1].state.table.rows, plain[1].state.table.rows)
 
 
 def test_labels_are_drawn_by_their_counts_or_uniformly_among_those_met() -> None:
-    world = world_of(experiment())
+    world = build(experiment())
     [played] = play(world, 1)
     state = dict(state_of(played)) | {"counts": np.array([0, 5, 0, 15, 0, 0, 0, 0, 0, 0.0])}
     by_counts = FedGen().sends(played.view, state).tensors["labels"]
@@ -95,13 +90,13 @@ def test_labels_are_drawn_by_their_counts_or_uniformly_among_those_met() -> None
 
 
 def test_the_generator_learns_what_the_heads_know() -> None:
-    world = world_of(experiment(mechanism={"name": "fedgen", "clients_per_round": 3, "generator_lr": 0.003}, rounds=6))
+    world = build(experiment(mechanism={"name": "fedgen", "clients_per_round": 3, "generator_lr": 0.003}, rounds=6))
     losses = [state_of(p)["loss"] for p in play(world, 6)]
     assert losses[-1] < 0.75 * losses[0]
 
 
 def test_a_head_out_of_all_bounds_leaves_the_generator_as_it_was() -> None:
-    world = world_of(experiment())
+    world = build(experiment())
     first, second = play(world, 2)
     updates = second.view.trained
     wild = replace(second.view, updates=replace(updates, rows=torch.full_like(updates.rows, 1e38)))
@@ -116,7 +111,7 @@ def test_a_head_out_of_all_bounds_leaves_the_generator_as_it_was() -> None:
     "counts", [None, torch.zeros(9, dtype=torch.int64), torch.zeros(10), torch.full((10,), -1), torch.arange(10)]
 )
 def test_wrong_label_counts_are_refused(counts: torch.Tensor | None) -> None:
-    [played] = play(world_of(experiment()), 1)
+    [played] = play(build(experiment()), 1)
     task = Train(0, 0, torch.zeros(5), payload=FedGen().sends(played.view, state_of(played)))
     trained = Trained(0, torch.zeros(5), 3.0, 0.1, 2, {} if counts is None else {"label_counts": counts})
     reason = refusal(Request(1, (task,)), Reply(1, (trained,)), 5)
@@ -124,7 +119,7 @@ def test_wrong_label_counts_are_refused(counts: torch.Tensor | None) -> None:
 
 
 def test_the_generator_and_the_counts_are_on_the_bill() -> None:
-    taught, plain = (play(world_of(experiment(name)), 1)[0] for name in ("fedgen", "fedavg"))
+    taught, plain = (play(build(experiment(name)), 1)[0] for name in ("fedgen", "fedavg"))
     generator = 4 * ((32 + 10) * 256 + 5 * 256 + 256 * 12 + 12)  # float32, statistics included
     assert taught.bytes_down - plain.bytes_down == 3 * (generator + 10 * 8)
     assert taught.bytes_up - plain.bytes_up == 3 * 10 * 8
@@ -169,7 +164,7 @@ def test_it_beats_fedavg_on_skewed_digits() -> None:
 
 
 def test_gtfedgen_weighs_by_the_equilibrium() -> None:
-    [plain], [gt] = (play(world_of(experiment(name)), 1) for name in ("fedgen", "gtfedgen"))
+    [plain], [gt] = (play(build(experiment(name)), 1) for name in ("fedgen", "gtfedgen"))
     assert torch.equal(plain.view.trained.rows, gt.view.trained.rows)
     assert torch.equal(state_of(plain)["generator"], state_of(gt)["generator"])
     assert plain.view.mixed.W.tolist() != gt.view.mixed.W.tolist()

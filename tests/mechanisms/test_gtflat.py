@@ -18,8 +18,7 @@ from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLATSelect, sketched
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.round import first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 M = 4
 
@@ -37,8 +36,7 @@ def experiment(**mechanism: Any) -> hanse.Experiment:
 
 @pytest.fixture(scope="module")
 def world() -> Session:
-    given = experiment()
-    return build(given)
+    return build(experiment())
 
 
 @pytest.fixture(scope="module")

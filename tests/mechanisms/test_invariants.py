@@ -18,7 +18,7 @@ from hanse.core.book import Book
 from hanse.core.entry import TOKEN, client
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View
 from hanse.core.port import Reply, Request, Roster, Trained
-from hanse.core.table import Seats, Table, Updates
+from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.flower.arrays import Form
 from hanse.flower.valued.mechanism import OfReplies, Watched
@@ -139,13 +139,15 @@ def outside(view: View, value: Any, said: str) -> None:
         before = ArrayRecord({"w": Array(old.numpy())})
         told = Watched(
             Form.of(before), ByFunction(lambda arrays: worth(arrays["w"].numpy())), Roster(), before, records=records,
-            weights=dict(enumerate(weights.tolist())), made=before, average=True,
-            replies={i: Trained(0, row, 1, 0.5, 1) for i, row in enumerate(rows)},
+            made=before, average=True, replies={i: Trained(0, row, weights[i], 0.5, 1) for i, row in enumerate(rows)},
         )  # fmt: skip
         S = len(rows)
         ones = np.ones(S)
         updates = Updates(Seats.at(np.arange(S), np.zeros(S, np.int64)), rows, ones, ones, ones.astype(np.int64))
-        watched = replace(view, table=Table.of(old[None]), updates=updates)
+        table = Table.of(old[None])
+        kept = Mix.keeping(table, S, np.zeros(S, np.int64))
+        mix = replace(kept, W=np.append(weights / weights.sum(), 0.0)[None])
+        watched = replace(view, table=table, updates=updates, mix=mix, found={})
         values, _ = OfReplies(Exact(), told).value(watched, {})
         np.testing.assert_allclose(values.per_seat, view.values.per_seat, rtol=1e-3, atol=1e-4, err_msg=said)
 

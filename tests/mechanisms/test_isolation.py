@@ -21,7 +21,8 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Seats, Updates
 from hanse.federation.behaviour import Behaviour, Me, with_updates
 from hanse.mechanisms.ipfl import APART, IPFL, ipfl_posted, pull_share
-from hanse.runs.recorded_market import MarketRound, recorded_markets
+from hanse.mechanisms.market_record import MarketRound
+from hanse.runs.replay import recorded_markets
 
 ATTACKER = 8
 

@@ -23,8 +23,7 @@ from hanse.reports.statement_contributed import contributed
 from hanse.runs import round as rounds
 from hanse.runs.round import first_state, play_round
 from hanse.runs.run_record import load_run
-from hanse.runs.session import Session
-from hanse.runs.setup import Own, build
+from hanse.runs.setup import Own, Session, build
 
 
 def experiment(mechanism: Any, *, rounds: int = 3, clients: int = 4, **more: Any) -> hanse.Experiment:

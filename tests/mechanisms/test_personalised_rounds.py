@@ -90,8 +90,7 @@ class World:
     def __init__(self, mechanism: Mechanism, federation: Scripted, recipe: Recipe | None = None) -> None:
         recipe = recipe or Recipe(lr=0.1)
         context = Context(N, 10, 0, recipe, PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
-        experiment = hanse.Experiment(mechanism="fedavg")
-        self.setup = Session(experiment, mechanism, federation, context, *[None] * 6)  # type: ignore[arg-type]
+        self.setup = Session(hanse.Experiment(mechanism="fedavg"), mechanism, federation, context, *[None] * 6)  # type: ignore[arg-type]
         self.state: LoopState = first_state(self.setup)
 
     def play(self) -> Played:

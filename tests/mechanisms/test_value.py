@@ -18,22 +18,22 @@ from hanse.learning.blocks import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.observers import valued_otherwise
 from hanse.runs.round import first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 M = 4
 
 
 @pytest.fixture(scope="module")
 def world() -> Session:
-    experiment = hanse.Experiment(
-        data={"clients": 6, "partition": {"alpha": 0.3}},
-        model={"name": "mlp", "hidden": [6]},
-        mechanism={"name": "greedyfed", "clients_per_round": M},
-        train={"lr": 0.1, "epochs": 2, "batch_size": 32},
-        engine={"train": "stacked", "threads": 1},
+    return build(
+        hanse.Experiment(
+            data={"clients": 6, "partition": {"alpha": 0.3}},
+            model={"name": "mlp", "hidden": [6]},
+            mechanism={"name": "greedyfed", "clients_per_round": M},
+            train={"lr": 0.1, "epochs": 2, "batch_size": 32},
+            engine={"train": "stacked", "threads": 1},
+        )
     )
-    return build(experiment)
 
 
 @pytest.fixture(scope="module")

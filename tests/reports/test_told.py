@@ -44,7 +44,6 @@ from hanse.reports.prospect import prospect
 from hanse.reports.report import figures
 from hanse.reports.statement import statement
 from hanse.runs.run_record import load_run, load_runs
-from hanse.wings.operate.page.live_run import LiveRun, encode
 
 FEE = 2 * TOKEN
 
@@ -160,6 +159,8 @@ def test_a_statement_has_their_words(folder: Path) -> None:
 
 
 def test_the_live_page_has_their_words(folder: Path) -> None:
+    from hanse.wings.operate.page.live_run import LiveRun, encode
+
     live = LiveRun(folder, "run")
     live.look()
     whole = json.loads(encode(live.whole()))

@@ -31,13 +31,8 @@ def line(accuracy: float | None, seconds: float = 1.0, megabytes: float = 2.0) -
 )
 def test_a_budget_is_over_at_the_first_limit(limits: dict, rounds: int | None, said: str | None) -> None:
     lines = [line(accuracy) for accuracy in [0.2, None, 0.6, 0.4, 0.6]]
-    over = None
-    for i in range(1, len(lines) + 1):
-        over = RunSection(**limits).over(lines[:i])
-        if over:
-            assert i == rounds
-            break
-    assert over == said
+    found = [RunSection(**limits).over(lines[:i]) for i in range(1, len(lines) + 1)]
+    assert next(((i, over) for i, over in enumerate(found, 1) if over), (None, None)) == (rounds, said)
 
 
 def experiment(**run: Any) -> hanse.Experiment:

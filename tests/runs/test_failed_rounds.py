@@ -35,9 +35,7 @@ from hanse.reports.audit import audit_run
 from hanse.runs.experiment import run_remote
 from hanse.runs.round import first_state, play_round
 from hanse.runs.run_record import load_run
-from hanse.runs.session import Session
-from hanse.runs.setup import build
-from hanse.wings.operate.page.live_run import LiveRun, encode
+from hanse.runs.setup import Session, build
 
 N = 4
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)
@@ -352,6 +350,8 @@ def test_reports_read_a_run_with_a_failed_round(tmp_path: Path, rounds: tuple[in
     play(experiment(rounds), tmp_path / "a")
     play(experiment(()), tmp_path / "b")
     assert len(load_run(tmp_path / "a").metrics) == 4
+    from hanse.wings.operate.page.live_run import LiveRun, encode
+
     live = LiveRun(tmp_path / "a", "a")
     live.look(60.0)
     page = json.loads(encode(live.whole()))

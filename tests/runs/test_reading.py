@@ -106,9 +106,7 @@ def test_a_mechanism_of_one_s_own_is_imported_only_if_trusted(played: hanse.Run,
     config = folder / "config.toml"
     config.write_text(config.read_text().replace('name = "ditto"', 'name = "nowhere_at_all:mechanism"'))
     run = hanse.load(folder)
-    assert (run.metrics, run.clients, run.names) == (played.metrics, played.clients, played.names)
-    assert torch.equal(run.table.rows, played.table.rows)
-    assert (run.over, run.interrupted) == (None, False)
+    assert (run.metrics, run.clients, run.interrupted) == (played.metrics, played.clients, False)
     for asks in (run.model, lambda: run.experiment, run.alone):
         with pytest.raises(UserError, match=r"is an import path.*hanse.load"):
             asks()

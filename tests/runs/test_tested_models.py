@@ -14,6 +14,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.lab.job import folder_of, play, play_kept, seeded
+from hanse.runs import setup
 
 DATA = {"clients": 6, "partition": {"name": "pathological", "classes_per_client": 3}, "client_test": 0.25}
 
@@ -79,11 +80,10 @@ def test_mixes_that_nobody_trains_are_refused() -> None:
 
 
 def test_a_network_refuses_it() -> None:
-    from hanse.runs.setup import build
-
-    asked = hanse.Experiment(data=DATA, mechanism={"name": "local"}, eval={"model": "trained"})
-    with pytest.raises(UserError, match=r"eval.model: 'trained'"):
-        build(asked, federation=object())  # type: ignore[arg-type]
+    asked = hanse.Experiment(data=DATA, mechanism="local", eval={"model": "trained"}, federation={"min_replies": 99})
+    with pytest.raises(UserError) as said:
+        setup.build(asked, federation=object())  # type: ignore[arg-type]
+    assert {line.partition(":")[0] for line in said.value.lines} == {"eval.model", "federation.min_replies"}
 
 
 CLASSES = {"clients": 5, "partition": {"name": "niid", "alpha": 0.3}, "client_test_from": "classes", "validation": 0.0}

@@ -19,8 +19,7 @@ from hanse.learning.scoring import Scorer
 from hanse.runs import loop
 from hanse.runs.checkpoint import load
 from hanse.runs.rundir import RunDir
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures, ask_tests, still_known
 
 N = 5
@@ -34,8 +33,7 @@ def world(**sections: Any) -> Session:
         "engine": {"train": "stacked", "threads": 1},
         **sections,
     }
-    experiment = hanse.Experiment(**given)
-    return build(experiment)
+    return build(hanse.Experiment(**given))
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +81,7 @@ def test_each_client_tests_the_model_that_it_is_sent_and_the_one_beside(here: Se
 
 @pytest.mark.parametrize("share", ["validation", "train"])
 @pytest.mark.parametrize("normalised", [True, False])
-def test_a_client_mixes_by_how_well_each_model_fits_its_own_samples(
-    here: Session, share: str, normalised: bool
-) -> None:
+def test_a_client_mixes_by_how_well_each_model_fits_its_samples(here: Session, share: str, normalised: bool) -> None:
     rows = rows_of(here)
     mixture = Mixture(rows, share, normalised)
     for c, result in enumerate(ask(here, *[Test("t", rows[0], mixture=mixture) for _ in range(N)])):
@@ -160,9 +156,7 @@ def test_means_are_plain_weighted_and_the_worst(here: Session) -> None:
     assert found.metrics["test/loss"] == pytest.approx(np.average(server.loss, weights=[2, 2, 1]))
 
 
-def test_personal_weights_of_all_clients_are_known_in_a_simulation_also_of_those_that_do_not_test(
-    here: Session,
-) -> None:
+def test_personal_weights_of_all_clients_are_known_in_a_simulation_of_those_that_do_not_test_too(here: Session) -> None:
     table = Table.of(rows_of(here))
     held = Deployment(np.zeros(N, np.int64), own_mix=OwnMix(np.array([0, 2])))
     some, everyone = figures(here, table, held, [1, 4]), figures(here, table, held)

@@ -34,8 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.core.table import Floats
-from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series, slug
+from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 from hanse_papers.compare import CellCurve, Row, curves, factor_of, finished, rows
 from hanse_papers.computed import fit
 from hanse_papers.runner import TableOutcome

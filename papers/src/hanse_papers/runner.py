@@ -248,7 +248,7 @@ MOST_TRADERS = 40  # whose trades are kept pair by pair
 def _trades(folder: Path) -> dict[str, Any]:
     """Return ``trades`` of a run directory, as :func:`play_audited` describes it; nothing without a small market."""
     from hanse.reports.market import traded
-    from hanse.runs.recorded_market import recorded_markets
+    from hanse.runs.replay import recorded_markets
 
     rounds = list(recorded_markets(folder))
     if not rounds or len(rounds[0].clients) > MOST_TRADERS:
@@ -261,7 +261,7 @@ def _audit(folder: Path) -> dict[str, Any]:
     """Return ``audit`` of a run directory: whether the ledger verifies and, for a market, every check of the audit."""
     from hanse.ledger.run_ledger import open_ledger
     from hanse.reports.audit import audit_run
-    from hanse.runs.recorded_market import recorded_markets
+    from hanse.runs.replay import recorded_markets
 
     with open_ledger(folder) as ledger:
         verdict = ledger.verify()

@@ -37,6 +37,7 @@ ARRAYS = 1 << 28  # bytes that the arrays of one round may unpack to
 CLIENTS = 10**7  # no run has more; arrays by client are as long as the highest number says
 FEDERATION = "federation.json"  # names the run to its participants, on a network and in a simulation on Ray
 ASKED, ASKED_HEAD = "requests.log", "requests.head"  # the requests that a participant's node has taken, and their head
+AGREEMENTS = "agreements"  # the folder of the agreements that a participant has signed
 MEMBERS = "members.json"  # who takes part in a federation on a network
 
 Arrays = dict[str, NDArray[Any]]
@@ -61,6 +62,11 @@ def run_folder(folder: Path) -> Path:
             "('cp -rL' makes a copy without links, if you know where they lead)"
         )
     return folder
+
+
+def home_of(folder: str | Path | None = None) -> Path:
+    """Return a participant's own folder: ``folder`` if given, else ``HANSE_HOME``, else ``~/.hanse``."""
+    return Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
 
 
 def on_network(folder: Path) -> bool:

@@ -42,10 +42,8 @@ class RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=RunByDefault,
-    help="Check a run that pays, recompute its values, or check that a member has the samples that it claims.",
-    epilog="Examples:\n\nhanse audit runs/market\n\n"
-    "hanse audit recompute runs/market\n\n"
-    "hanse audit size ~/.hanse/clinics/client-3 --data client_app:load_data --key auditor.pem",
+    help="Check a run that pays, or recompute its values.",
+    epilog="Examples:\n\nhanse audit runs/market\n\nhanse audit recompute runs/market",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -54,13 +52,15 @@ app = typer.Typer(
 @app.command(name="run")
 def audit(
     folder: RunFolder,
+    trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Check a run that pays: whether books and records are right, and for a market who lost and whether a lie pays.
 
-    Every round is replayed from its record: a market's prices, what was delivered to whom, an auction's settlement, and
-    what the ledger moved. It needs only the run directory. It prints a line for each check, a line for each further
-    fact (who traded nothing, what known cheats earned), and a row for each client. It exits with 1 if a check fails.
+    The payment rule is called again with what it was shown in each round, and must post what the ledger has. Checks
+    that do not use it look at prices, deliveries, sums and limits. Only the run directory is needed; a payment rule of
+    your own is imported only with --trust. It prints a line for each check, a line for each further fact (who traded
+    nothing, what known cheats earned), and a row for each client. It exits with 1 if a check fails.
 
     Use 'hanse attack' to search for cheats that would have paid.
 
@@ -72,7 +72,7 @@ def audit(
     from hanse.runs.run_record import load_run
 
     with counting("checks", err) as told:
-        result = audit_run(folder, told)
+        result = audit_run(folder, told, trust)
     if as_json:
         print(json.dumps(result.as_json(), indent=1, allow_nan=False))
     else:

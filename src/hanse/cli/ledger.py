@@ -193,11 +193,10 @@ def _tell(
         apart: how the index differs from the books; None: it does not.
         as_json: print JSON.
     """
-    again = {"markets": replayed.markets, "auctions": replayed.auctions, "payments by value": replayed.by_value}
     if as_json:
         answer = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": receipts}
-        answer |= {"markets": replayed.markets, "auctions": replayed.auctions, "by_value": replayed.by_value}
-        answer |= {"beyond": replayed.beyond}
+        answer |= {"settled_again": replayed.again, "why_not": replayed.why_not, "beyond": replayed.beyond}
+        answer |= {"checks": {check.name: check.holds for check in replayed.checks}}
         print(json.dumps({**answer, "witnessed": None if newest is None else newest.round}, indent=1))
     elif verdict.ok:
         counts = [
@@ -206,15 +205,16 @@ def _tell(
             f"{verdict.accounts} accounts",
         ]
         counts += [f"{receipts} receipts"] if receipts else []
-        counts += [f"{number} {what} replayed" for what, number in again.items() if number]
+        counts += [f"{replayed.again} rounds settled again"] if replayed.again else []
+        counts += [f"checked: {check.said}" for check in replayed.checks]
         counts += [f"cosigned by more than half of the witnesses up to round {newest.round}"] if newest else []
         if apart:  # it is made of them, and may be away
             print(f"The index does not fit the books: {apart}", file=sys.stderr)
         print(f"The books {'themselves ' * bool(apart)}hold: {', '.join(counts)}.\nhead {verdict.head}")
         if replayed.beyond:
             print(replayed.beyond)
-        if replayed.foreign and verdict.postings:
-            print("No amount was computed anew: hanse knows only what its own payment rules should have posted.")
+        if replayed.why_not and verdict.postings:
+            print(f"Not all rounds were settled again: {replayed.why_not}.")
     elif replayed.lost:
         told_too = " and agree with the receipts" if receipts else ""
         print(

@@ -76,8 +76,9 @@ def verify(
 
 def _pinned() -> list[bytes]:
     """Return the operators' keys that are pinned in this user's folder."""
+    from hanse.base.files import home_of
     from hanse.federation.node import OPERATORS
-    from hanse.flower.operator_key import home_of, public_key
+    from hanse.flower.operator_key import public_key
 
     return [public_key(path) for path in sorted((home_of() / OPERATORS).glob("*.pub"))]
 

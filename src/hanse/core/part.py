@@ -26,7 +26,7 @@ each part's state. With it you can call any method of a part in three lines:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
@@ -43,7 +43,7 @@ from hanse.core.payload import Payload
 from hanse.core.port import Answer, Answered, Request, Roster
 from hanse.core.recipe import Recipe
 from hanse.core.table import Add, Block, Floats, Ints, Layout, Mix, Replace, Seats, Table, Updates, mix
-from hanse.core.telling import Joining, Telling, Terms
+from hanse.core.telling import Check, Fact, Joining, Telling, Terms
 from hanse.games.jackknife import jackknife_errors
 
 GROUPS = "the rows of groups"  # filled by a part whose ``weigh`` says itself what becomes of them
@@ -836,6 +836,29 @@ class ValuePart(Part, Protocol):
         """Return one value per seat, and the next state. Not called in a round without updates."""
 
 
+@dataclass(frozen=True)
+class PostedRound:
+    """A round as an audit reads it from a run directory: its record, and what the payment rule posted.
+
+    Attributes:
+        number: the round. What was posted after the last round has the next number, and neither arrays nor metrics.
+        arrays: the round's recorded arrays.
+        metrics: the round's recorded numbers by name.
+        posted: what the payment rule posted, in order.
+        beside: what was posted in the round before that, such as grants.
+        book: the balances before ``posted``.
+        ended: whether this is what was posted after the last round.
+    """
+
+    number: int
+    arrays: Mapping[str, NDArray[Any]]
+    metrics: Mapping[str, Any]
+    posted: tuple[Transaction, ...]
+    beside: tuple[Transaction, ...]
+    book: Book
+    ended: bool = False
+
+
 class SettlePart(Part, Protocol):
     """Decides who pays whom, and what is withheld from those who do not pay."""
 
@@ -849,6 +872,27 @@ class SettlePart(Part, Protocol):
     def terms(self, joining: Joining) -> Terms | None:
         """Return what a client may pay and gain, to be shown before it joins. None, the default: not known."""
         return None
+
+    def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
+        """Yield whether what was posted has the properties that it must have, by the records of the rounds.
+
+        An audit calls ``settle`` again with what it was shown, which cannot find a mistake of ``settle`` itself. These
+        checks are to be independent of it. By default, there are none.
+
+        Args:
+            rounds: the rounds of a run in their order, which can be gone through once.
+            parts: the mechanism's parts by slot, without those of the user's own that an audit may not import.
+        """
+        return iter(())
+
+    def promises(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check | Fact]:
+        """Yield whether the rule has kept what it promises beside right postings, such as that nobody loses.
+
+        Args:
+            rounds: the rounds of a run in their order, which can be gone through several times.
+            parts: as for :meth:`checks`.
+        """
+        return iter(())
 
 
 class DeployPart(Part, Protocol):

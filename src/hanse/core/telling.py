@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -145,6 +145,40 @@ class Telling:
     worth: Worth | None = None
     measures: Measure | None = None
     warning: Sentence = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property that a run should have.
+
+    Attributes:
+        name: the property's name, such as "payments".
+        holds: whether the run has the property in all rounds.
+        said: what the property means, or a figure, if it holds; otherwise the first or worst place where it fails.
+    """
+
+    name: str
+    holds: bool
+    said: str
+
+    @staticmethod
+    def of(name: str, meaning: str, wrong: Iterable[tuple[int, str]]) -> Check:
+        """Return a check of rounds, given by number and what is wrong in each; "" if nothing."""
+        first = next((f"round {number}: {said}" for number, said in wrong if said), "")
+        return Check(name, not first, first or meaning)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A finding of an audit that is neither right nor wrong, such as a list of who traded nothing.
+
+    Attributes:
+        name: what the fact is about.
+        said: what was found.
+    """
+
+    name: str
+    said: str
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
-from hanse.base.files import ASKED, ASKED_HEAD, private_folder, write_whole
+from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD, private_folder, write_whole
 from hanse.base.import_trust import from_message
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Declared, Int64, Name
@@ -75,7 +75,7 @@ ACCOUNT, ACCOUNT_LOCK, MEMBERS = "privacy.json", "privacy.lock", "members.txt"
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
 OPERATORS = "operators"  # the folder next to it with the operators' keys that are pinned
 # the agreements that its owner has signed, and what went beyond them
-AGREEMENTS, EVIDENCE = "agreements", "evidence.jsonl"
+EVIDENCE = "evidence.jsonl"
 # models by content hash that a node keeps: the last that it was sent
 KEPT = 16
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hanse.base.errors import UserError
-from hanse.base.files import private_folder, read_text, write_whole
+from hanse.base.files import AGREEMENTS, private_folder, read_text, write_whole
 from hanse.core.declared import UnsoundError
 from hanse.core.port import Task
 from hanse.federation.codec import WireError
-from hanse.federation.node import AGREEMENTS, EVIDENCE
+from hanse.federation.node import EVIDENCE
 from hanse.flower.agreement import Agreement, Asked, Tally, counted
 from hanse.ledger.note import cosign, fingerprint, load_key, public_of
 from hanse.ledger.witness import KEY, Witness

@@ -25,16 +25,17 @@ from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
 from hanse.base.errors import UserError, import_path, path_of
+from hanse.base.files import AGREEMENTS, home_of
 from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
-from hanse.federation.node import AGREEMENTS, Assignment, ClientData, Node, hello, own_terms
+from hanse.federation.node import Assignment, ClientData, Node, hello, own_terms
 from hanse.flower.agreed import Binding, day_of, keep
 from hanse.flower.agreement import Asked, counted, digest_of
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
 from hanse.flower.node_log import NodeLog, left
-from hanse.flower.operator_key import home_of, pinned_key
+from hanse.flower.operator_key import pinned_key
 from hanse.flower.parent_process import end_with_parent
 from hanse.flower.signing import check
 from hanse.learning.loop import Loop

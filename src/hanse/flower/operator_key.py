@@ -29,11 +29,6 @@ KEY, PUBLIC = "operator.key", "operator.pub"
 SIGNS_WITH, PINNED = "HANSE_OPERATOR_KEY", "HANSE_OPERATOR"  # the environment variables
 
 
-def home_of(folder: str | Path | None = None) -> Path:
-    """Return a participant's own folder: ``folder`` if given, else ``HANSE_HOME``, else ``~/.hanse``."""
-    return Path(folder or os.environ.get("HANSE_HOME") or Path.home() / ".hanse").expanduser()
-
-
 # ---- the operator's side
 
 
@@ -115,7 +110,7 @@ def pin(home: Path, address: str, given: Path | None) -> Path:
     """Pin an operator's key (accept only this one from now on), and return the file that holds it.
 
     Args:
-        home: the participant's folder (:func:`home_of`).
+        home: the participant's folder (:func:`hanse.base.files.home_of`).
         address: ``HOST:PORT`` of the operator. Each address has its own pin.
         given: the ``operator.pub`` that the operator gave. None: the key that was pinned before.
 

@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING
 
 from hanse.base.errors import UserError
 from hanse.base.merkle import root_of
-from hanse.core.book import Book, LedgerError, Tally, check
+from hanse.core.book import Book, LedgerError, Tally
 from hanse.core.entry import MINT, Transaction, is_account
 from hanse.ledger.closing import NOTHING, Facts, close, moved_in
 from hanse.ledger.log import Walk, heads_of
@@ -165,7 +165,6 @@ class Ledger:
         wanted: dict[str, Transaction] = {}
         order = []
         for transaction in new:
-            check(transaction)
             order.append(transaction.step)
             if wanted.setdefault(transaction.step, transaction) != transaction:
                 raise LedgerError(f"transaction '{transaction.step}': comes twice with different content")

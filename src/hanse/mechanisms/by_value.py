@@ -14,7 +14,7 @@ alone brings, as long as nobody is at a limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -25,10 +25,11 @@ from pydantic import Field
 from hanse.core.entry import TOKEN, Transaction, escrow
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
-from hanse.core.part import Context, Settlement, SettlePart, State, View
+from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, View
 from hanse.core.table import Floats, Ints
-from hanse.core.telling import Joining, Kind, Telling, Terms
+from hanse.core.telling import Check, Joining, Kind, Telling, Terms
 from hanse.mechanisms.carried import Carried, Valued, sure_transfers
+from hanse.mechanisms.value_checks import Payments
 
 Tokens = Annotated[float, Field(ge=1e-6, le=1e9)]
 
@@ -157,6 +158,12 @@ class ByValue(SettlePart):
             (),
             (Kind("stake", "stakes put up"), Kind("value", "stakes returned, paid by value")),
         )
+
+    def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
+        """Yield whether stakes and payments follow from the recorded values, within the limits."""
+        payments = Payments(self.rate, self.units, self.pays_when == "sure")
+        wrong = ((r.number, payments.wrong(r)) for r in rounds)
+        yield Check.of("by value", "every payment follows from the recorded values", wrong)
 
     def terms(self, joining: Joining) -> Terms:
         """Return what a client that considers joining can lose."""

@@ -16,7 +16,7 @@ the utilities themselves are game theory: :mod:`hanse.games.market`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -37,6 +37,7 @@ from hanse.core.part import (
     Context,
     Mechanism,
     Most,
+    PostedRound,
     Questions,
     SelectPart,
     Settlement,
@@ -52,7 +53,7 @@ from hanse.core.part import (
 from hanse.core.port import Ask, ClientInfo, Request, Score, Scored
 from hanse.core.recipe import Recipe
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
-from hanse.core.telling import FREE, Joining, Kind, Plot, Telling, Terms, Worth
+from hanse.core.telling import FREE, Check, Fact, Joining, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gains, utilities_of
@@ -73,6 +74,7 @@ from hanse.games.market_numbers import gain
 from hanse.games.market_posted import APART, By, Tariff, on_sale, sold
 from hanse.games.market_prices import Pricing, due
 from hanse.learning.adapters import has_adapters, travel_gram
+from hanse.mechanisms import market_checks
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.feedback import gone, news, no_news, with_worth
 from hanse.mechanisms.train import chosen_seats, units
@@ -801,6 +803,14 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what the market's payments are called, if this part settles."""
         return MARKET_TELLING if "settle" in slots else Telling()
+
+    def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
+        """Yield whether the postings are those of the recorded markets."""
+        return market_checks.checks(rounds, parts)
+
+    def promises(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check | Fact]:
+        """Yield whether the markets kept what they promise: iPFL's theorems, or the rules of posted prices."""
+        return market_checks.promises(rounds, parts)
 
     def _markets(self, rounds: int) -> int:
         """Return how many markets there are in so many rounds."""

@@ -16,7 +16,7 @@ mechanism with values, can use the tokens without the tiers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -39,6 +39,7 @@ from hanse.core.part import (
     Mechanism,
     Most,
     OwnMix,
+    PostedRound,
     SelectPart,
     Settlement,
     SettlePart,
@@ -49,11 +50,12 @@ from hanse.core.part import (
 )
 from hanse.core.port import Ask, Request, Score, Scored
 from hanse.core.table import Block, Floats, Ints, Seats, Table
-from hanse.core.telling import Joining, Kind, Plot, Telling, Terms
+from hanse.core.telling import Check, Joining, Kind, Plot, Telling, Terms
 from hanse.federation.policy import fit, fits
 from hanse.games import tiers as games
 from hanse.games import tokens
 from hanse.mechanisms.deploy import ServerModel
+from hanse.mechanisms.token_checks import Auctions
 from hanse.mechanisms.train import SharedModel, chosen_seats
 from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
@@ -552,7 +554,7 @@ class TokenManager(SettlePart):
             metrics[f"tokens/tier {k}/accuracy"] = reached
             metrics[f"tokens/tier {k}/theta"] = tokens.reimbursement_rate(reached, best, self.eta, self.gamma)
         arrays = {"balances": balances, "bids": bids.escrowed, "tokens_paid": settled.paid}
-        # all that this round's settlement will need, for an audit that computes it anew (hanse.runs.replay_tokens)
+        # all that this round's settlement will need, for an audit's checks (hanse.mechanisms.token_checks)
         arrays |= {f"tokens_{name}": of_seat for name, of_seat in _sat(view, bids.escrowed & kept).items()}
         return Settlement(frozenset(), tuple(back), metrics, arrays, (replace(bids, escrowed=bids.escrowed & kept),))
 
@@ -616,6 +618,13 @@ class TokenManager(SettlePart):
                 Kind("reward", "earned by training"),
             ),
         )  # fmt: skip
+
+    def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
+        """Yield whether every posting follows from the records by PI-FL eqs (6)-(14)."""
+        auctions = Auctions(self.units, self.eta, self.gamma, self.invited == "earn")
+        yield Check.of(
+            "auctions", "every posting follows from the records", ((r.number, auctions.wrong(r)) for r in rounds)
+        )
 
     def terms(self, joining: Joining) -> Terms:
         """Return what bids cost a client that considers joining, and what it may earn by training."""

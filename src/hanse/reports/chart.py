@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 # Okabe and Ito's colours without yellow, which a white page swallows, and three more; the dash of a curve and its
 # markers carry the same difference for print and for eyes that do not see these colours. Looks are places in this tuple
-# (also in answers.py, web/drawing.py and the papers' figures.py): add colours at its end. The first one is also that of
+# (also in answers.py, the live page and the papers' figures.py): add colours at its end. The first one is also that of
 # links in report.html.j2 and live.css. Heat maps have theirs in vega.py.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#6A3D9A", "#8B4513", "#7D7D00",

@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_arrays
 from hanse.core.book import DamagedError, Tally
-from hanse.core.entry import client as account_of
 from hanse.ledger.receipts import Comparison, Difference, Receipt, read_receipts
-from hanse.ledger.record import Record
 from hanse.ledger.run_ledger import open_ledger, reading, verify_run
 from hanse.ledger.store import Ledger
-from hanse.runs.recorded_market import NEEDED, market_of
-from hanse.runs.round_record import lost_rounds, rounds_of
+from hanse.runs.replay import Replayed, replay_books
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class Replay:
     Attributes:
         receipts: how many receipts of the client were compared.
         signed: how many of them have a head that the operator has signed.
-        records: how many figures of the rounds' records were compared.
+        records: how many rounds the payment rule has settled again from their records.
         book: what is wrong with the book itself; "" if it verifies.
         disputes: every difference.
     """
@@ -72,7 +68,8 @@ class Replay:
 def replay(folder: Path, client: int, receipts: Path) -> Replay:
     """Compare what a run's books say of a client with its receipts and with the records of the rounds.
 
-    The mechanism's decisions are not computed anew; for a market, :mod:`hanse.reports.audit` does that.
+    The payment rule is called again with what it was shown, as far as the rounds' records have it
+    (:mod:`hanse.runs.replay`).
 
     Args:
         folder: the run directory.
@@ -93,10 +90,12 @@ def replay(folder: Path, client: int, receipts: Path) -> Replay:
         wrong = verify_run(folder, ledger).wrong or ""
         try:
             disputes = list(_walked(ledger, mine))
-            records, against = _records(folder, ledger, client)
+            again = Replayed() if wrong else replay_books(folder, ledger)
         except DamagedError:  # as ``wrong`` says; there is nothing to compare with
-            disputes, records, against = [], 0, []
-    return Replay(len(mine), sum(bool(r.note.signatures) for r in mine), records, wrong, (*disputes, *against))
+            disputes, again = [], Replayed()
+    if again.wrong is not None:
+        disputes.append(Dispute("records of the rounds", "payments", "what follows from them", again.wrong))
+    return Replay(len(mine), sum(bool(r.note.signatures) for r in mine), again.again, wrong, tuple(disputes))
 
 
 _NAMES = {
@@ -151,45 +150,3 @@ def _short(told: Mapping[str, Any]) -> str:
 
 def _named(receipt: Receipt) -> str:
     return f"receipt of round {receipt.round}"
-
-
-def _records(folder: Path, ledger: Ledger, client: int) -> tuple[int, list[Dispute]]:
-    """Return how many figures of the records were compared with the book, and where they differ.
-
-    Records have a market's bills and sales, and balances after an auction.
-    """
-    account = account_of(client)
-    balance, moved = _by_round(ledger.history(account), account)
-    lost, checked, latest = lost_rounds(folder), 0, 0
-    found = [Dispute(f"record of round {number}", "file", "as it was written", why) for number, why in lost.items()]
-    for number, file in rounds_of(folder):
-        if number in lost:
-            continue
-        latest = balance.get(number, latest)  # a round that moved nothing leaves the balance of the one before
-        record = read_arrays(file, (*NEEDED, "balances"))
-        market = market_of(number, file, record)
-        noted = record.get("balances")
-        who = f"record of round {number}"
-        if market is not None:
-            checked += 1
-            net = market.money.sum(axis=0) - market.money.sum(axis=1)
-            expected, posted = int(net[market.clients == client].sum()), moved.get(number, 0)
-            if posted != expected:
-                found.append(Dispute(who, "market, sales less bills (units)", str(expected), str(posted)))
-        if noted is not None and client < len(noted):
-            checked += 1
-            if int(noted[client]) != latest:
-                found.append(Dispute(who, "balance (units)", str(int(noted[client])), str(latest)))
-    return checked, found
-
-
-def _by_round(records: Iterator[Record], account: str) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the account's balance at the end of each round that moved it, and what markets moved in each round."""
-    total, balance, market = 0, dict[int, int](), dict[int, int]()
-    for record in records:
-        units = sum(amount for name, amount in record.transaction.postings if name == account)
-        total += units
-        balance[record.round] = total
-        if record.transaction.kind == "market":
-            market[record.round] = market.get(record.round, 0) + units
-    return balance, market

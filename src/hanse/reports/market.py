@@ -10,11 +10,11 @@ import numpy as np
 
 from hanse.core.entry import TOKEN
 from hanse.games.market import learn_graph
+from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.audit import client_sums, load_market, who_traded
 from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
-from hanse.runs.recorded_market import MarketRound
 from hanse.runs.run_record import RunRecord
 
 SECTION = "The market"

@@ -37,7 +37,7 @@ from hanse.runs.committed import Commitment, audit_folder, code_hash, config_has
 from hanse.runs.config import Experiment
 from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file, kinds_of
 from hanse.runs.reading import last_state
-from hanse.runs.replay_tokens import unlike
+from hanse.runs.replay import unlike
 from hanse.runs.round import LoopState, Played, finish, first_state, play_round
 from hanse.runs.round_record import (
     HASH,
@@ -48,6 +48,7 @@ from hanse.runs.round_record import (
     round_file,
 )
 from hanse.runs.session import Session
+from hanse.runs.settle_inputs import NAME as INPUTS
 from hanse.runs.setup import build
 from hanse.runs.shape import read_shape
 from hanse.runs.testing import Figures
@@ -55,7 +56,7 @@ from hanse.runs.testing import Figures
 FLOOR = 1e-4  # of the largest number of its kind in a round: what another processor may make otherwise
 HEAD = "ledger/head"
 TEST_ARRAYS, TEST_METRICS = "test", ("test/", "client/test_")  # how the names of what tests find begin
-HASHES = ("made_hash", "table_hash")  # arrays that another processor cannot make
+HASHES = ("made_hash", "table_hash", INPUTS)  # arrays that another processor cannot make
 
 
 @dataclass
@@ -336,10 +337,11 @@ class _Replay:
 
     def _same_arrays(self, made: Mapping[str, Any], recorded: Mapping[str, Any], played: Played) -> None:
         """Compare the arrays of the round, except those of its test."""
-        if more := sorted(name for name in recorded if name not in made and not name.startswith(TEST_ARRAYS)):
+        unmade = (TEST_ARRAYS,) if self.exact else (TEST_ARRAYS, INPUTS)
+        if more := sorted(name for name in recorded if name not in made and not name.startswith(unmade)):
             raise UnlikeError(f"'{more[0]}' was recorded, and the round makes no such array")
         for name, mine in made.items():
-            if name in HASHES and not self.exact:
+            if (name.startswith(HASHES) and not self.exact) or (name.startswith(INPUTS) and INPUTS not in recorded):
                 continue
             theirs = recorded.get(name)
             if theirs is None or mine.shape != theirs.shape:

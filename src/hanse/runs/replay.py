@@ -1,162 +1,50 @@
-"""Checks what a run must have posted: grants, kinds of transactions, and the payments of recorded markets.
+"""Checks what a run must have posted: grants, kinds of transactions, and the payments of its rule.
 
-``hanse ledger verify`` and ``hanse audit`` use it to check grants, prices, bills, deliveries and postings. They also
-use it to compare a run's models with their recorded hashes. It needs the run directory's ``rounds/``, the ledger's
-transactions, and for models a checkpoint.
+``hanse ledger verify`` and ``hanse audit`` use it. The rule's own ``settle`` is called again with what it was shown, as
+far as the rounds' records have it (:mod:`hanse.runs.settle_inputs`), and must return the postings of the ledger. Beside
+that, the checks that the rule names (:meth:`hanse.core.part.SettlePart.checks`) find what ``settle`` itself does wrong.
+They also hold for older runs, whose records do not have what the rule was shown.
 
-Each check returns "", or a phrase that names the first error.
+It needs the run directory's ``rounds/``, the ledger's transactions, and for models a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import UserError
-from hanse.base.files import json_lines, read_toml, table
+from hanse.base.errors import UserError, first_line
+from hanse.base.files import json_lines, read_arrays, read_toml, table
+from hanse.base.import_trust import looking
 from hanse.base.wings import Names, absent
-from hanse.core.book import LARGEST
+from hanse.core.book import Book
+from hanse.core.calling import checked_state, method_of
 from hanse.core.entry import BONDS, TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
+from hanse.core.part import PostedRound, Settlement, State
 from hanse.core.table import Table
-from hanse.core.telling import read_about
-from hanse.games.market_evidence import size_caps
-from hanse.games.market_prices import due
+from hanse.core.telling import Check, read_about
 from hanse.ledger.run_ledger import beyond_the_book, is_settled, movements, open_ledger, unbooked, verify_run
 from hanse.ledger.store import Ledger
-from hanse.mechanisms.ipfl import IPFL
-from hanse.mechanisms.pifl import TokenManager
-from hanse.mechanisms.registry import built_in_parts
+from hanse.mechanisms import market_checks
+from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
+from hanse.mechanisms.registry import build_mechanism, built_in_parts
 from hanse.runs.config import ClientsSection
 from hanse.runs.grants import grant, part_of
 from hanse.runs.names import registered
-from hanse.runs.recorded_market import MarketRound, recorded_markets
 from hanse.runs.recorded_seats import is_number
-from hanse.runs.replay_by_value import replay_by_value
-from hanse.runs.replay_tokens import replay_tokens
-from hanse.runs.round_record import METRICS, Arrays, lost_rounds, row_hash
+from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
+from hanse.runs.settle_inputs import NotRecordedError, Recorded
 
+MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the payment rule, by section
-
-
-def wrong_payments(r: MarketRound) -> str:
-    """Return the first bill that is negative, zero for a positive price, or not its price rounded down to a unit."""
-    owed = due(r.pricing, r.market, r.graph, r.tariff)
-    most = LARGEST // len(r.clients)  # what nobody can pay is recorded as this much, so sums fit
-    apart = np.abs(np.minimum(np.floor(np.maximum(owed, 0) * TOKEN), most) - r.units)
-    free = (r.graph != 0) & (owed > 0) & (r.units == 0)
-    bad = np.argwhere(~(apart <= 1) | free | (r.units < 0))  # a last bit may cross a unit
-    if not len(bad):
-        return ""
-    i, j = bad[0]
-    return (
-        f"client {r.clients[i]} owed client {r.clients[j]} {owed[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
-    )
-
-
-def wrong_delivery(r: MarketRound) -> str:
-    """Return a client that got its centre without paying, or paid without getting it."""
-    unpaid = np.sort(r.clients[~r.paid])
-    # rows of one block lie in the order of the clients, wherever the block begins: both differ by one number
-    if len(unpaid) == len(r.withheld) and len(np.unique(np.sort(r.withheld) - unpaid)) <= 1:
-        return ""
-    who = ", ".join(map(str, unpaid[:10].tolist())) or "nobody"
-    return f"a model without payment: {len(r.withheld)} were withheld, and {len(unpaid)} were not paid (by {who})"
-
-
-def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
-    """Return a check that a market followed the run's settings: pricing, tariff, lambda, and the end of Algorithm 2.
-
-    Only built-in parts are checked.
-
-    Args:
-        parts: the mechanism's built-in parts by slot, as ``config.toml`` has them.
-    """
-    due: dict[str, Any] = {}
-    if isinstance(market := parts.get("weigh"), IPFL):
-        due |= {"lam": market.lam, "stop": getattr(market, "stop", "skip")}
-    if isinstance(bills := parts.get("settle"), IPFL):
-        due |= {"pricing": bills.pricing, "tariff": bills.tariff}
-
-    def wrong(r: MarketRound) -> str:
-        """Return the first setting from which a market differs, or ""."""
-        had = {"lam": r.market.lam, "stop": r.stop, "pricing": r.pricing, "tariff": r.tariff}
-        other = [name for name in due if had[name] != due[name]]
-        return f"its {other[0]} was {had[other[0]]!r}, and the settings say {due[other[0]]!r}" if other else ""
-
-    return wrong
-
-
-def unlike_evidence(rounds: Iterable[MarketRound], z: float | None, clients: int) -> str:
-    """Return the first market whose sizes are not the claimed ones as limited by the evidence of earlier rounds.
-
-    Args:
-        rounds: the recorded markets, in their order.
-        z: how many standard errors a size may exceed the evidence, from the settings. None: there is no evidence.
-        clients: how many clients the run has.
-    """
-    caps = np.full(clients, np.inf)
-    for r in rounds:
-        if (r.cap is None or r.claimed is None) != (z is None):
-            return f"round {r.round}: evidence of sizes is in the record or in the settings, and not in both"
-        if z is None or r.cap is None or r.claimed is None:
-            continue
-        if not ((r.clients >= 0) & (r.clients < clients)).all():
-            return f"round {r.round}: a client is not one of the run's {clients}"
-        due = np.minimum(r.claimed, caps[r.clients])
-        bad = np.flatnonzero((r.cap != caps[r.clients]) | ((r.market.sizes != due) & (r.market.sizes != 0)))
-        if len(bad):
-            j = bad[0]
-            return (
-                f"round {r.round}: the size of client {r.clients[j]} was {r.market.sizes[j]:g}, and by evidence it is "
-                f"{due[j]:g}"
-            )
-        if r.evidence is not None:
-            if len(r.evidence[1]) != clients:
-                return f"round {r.round}: there is evidence of {len(r.evidence[1])} clients, and the run has {clients}"
-            caps = size_caps(*r.evidence, z)
-    return ""
-
-
-def unlike_books(
-    rounds: Iterable[MarketRound], history: Iterable[tuple[int, Transaction]], through: int | None = None
-) -> str:
-    """Return the first payment in which the records and the ledger differ, or "".
-
-    Args:
-        rounds: the recorded markets.
-        history: the ledger's transactions, each with its round.
-        through: rounds from this one on are not in the ledger yet. None: all rounds are in it.
-    """
-    owed: dict[tuple[int, str], dict[str, int]] = {}
-    for r in rounds:
-        if through is not None and r.round >= through:
-            continue
-        clients = r.clients.tolist()
-        for buyer, bill in zip(clients, r.money.tolist(), strict=True):
-            if any(bill):
-                paid = {account(seller): units for seller, units in zip(clients, bill, strict=True) if units}
-                owed[r.round, f"market/{buyer}"] = {account(buyer): -sum(bill)} | paid
-    for number, transaction in history:
-        if transaction.kind != "market":
-            continue
-        expected = owed.pop((number, transaction.step), None)
-        payer = transaction.step.partition("/")[2]
-        if expected is None:
-            return f"round {number}: the ledger moved client {payer}'s units, and no record explains it"
-        # not as a dictionary: an account may stand in several postings, of which it would keep the last
-        if sorted(transaction.postings) != sorted(expected.items()):
-            units = max(0, -expected[account(int(payer))])
-            return f"round {number}: the ledger moved client {payer}'s units otherwise than the record's {units}"
-    for number, step in owed:
-        return f"round {number}: client {step.partition('/')[2]} paid by the record, and the ledger has nothing of it"
-    return ""
 
 
 def unlike_rows(table: Table, record: Arrays) -> str:
@@ -249,36 +137,204 @@ def _kinds(folder: Path, config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(kind.kind for kind in rule.tells(standing).kinds)
 
 
-def first_wrong(
-    rounds: Iterable[MarketRound],
-    history: Iterable[tuple[int, Transaction]],
-    through: int | None = None,
-    parts: Mapping[str, Any] = MappingProxyType({}),
-) -> tuple[int, str | None]:
-    """Replay all markets of a run, and compare the ledger with them.
+@dataclass
+class Posted:
+    """The rounds of a run with what its payment rule posted. It can be iterated several times. Rounds whose file is
+    missing are left out.
+
+    Attributes:
+        folder: the run directory.
+        history: the ledger's transactions, each with its round.
+        through: rounds from this one on are not in the ledger yet.
+        floor: the lowest balance of an account in units.
+        settled: whether the ledger has the last settlement.
+        reached: the round that was read last.
+        whole: the rounds, kept after the first pass if they are small.
+    """
+
+    folder: Path
+    history: Sequence[tuple[int, Transaction]]
+    through: int
+    floor: int
+    settled: bool
+    reached: int = -1
+    whole: Sequence[PostedRound] = ()
+
+    @staticmethod
+    def of(folder: Path, ledger: Ledger) -> Posted:
+        """Return the rounds of a run whose ledger is open and verified."""
+        settled = is_settled(folder, ledger)
+        return Posted(folder, list(movements(ledger)), unbooked(folder, ledger).start, ledger.floor, settled)
+
+    def __iter__(self) -> Iterator[PostedRound]:
+        """Yield the rounds in their order, and what was posted after them."""
+        kept, size = list[PostedRound](), 0
+        for r in self.whole or self._read():
+            size += sum(array.nbytes for array in r.arrays.values())
+            kept += [r] if size <= MOST_KEPT else []
+            yield r
+        self.whole = kept if size <= MOST_KEPT else ()
+
+    def _read(self) -> Iterator[PostedRound]:
+        """Yield the rounds from the run directory."""
+        ours, beside = defaultdict[int, list[Transaction]](list), defaultdict[int, list[Transaction]](list)
+        for number, transaction in self.history:
+            rest = transaction.kind == "grant" or transaction.kind in BONDS
+            (beside if rest else ours)[number].append(transaction)
+        book, last = Book(floor=self.floor), -1
+        for line in json_lines(self.folder / METRICS, ("round",)):
+            last = self.reached = int(line["round"])
+            file, there = round_file(self.folder, last), (tuple(ours[last]), tuple(beside[last]))
+            if last >= self.through or not file.exists():
+                continue
+            book = book.post(last, beside[last])
+            yield PostedRound(last, read_arrays(file), line, *there, book)
+            book = book.post(last, ours[last])
+        for number in sorted({*ours, *([last + 1] if self.settled else [])}):
+            if number > last:
+                yield PostedRound(number, {}, {}, tuple(ours[number]), tuple(beside[number]), book, ended=True)
+
+
+def rule_of(folder: Path, trust: bool = False) -> tuple[Mapping[str, Any], str]:
+    """Return a run's parts by slot, as far as they are known here, and why the payment rule is not among them, or "".
 
     Args:
-        rounds: the recorded markets.
-        history: the ledger's transactions, each with its round.
-        through: as in :func:`unlike_books`.
-        parts: as in :func:`unlike_settings`.
-
-    Returns:
-        The number of markets, and the first error or None.
+        folder: the run directory.
+        trust: whether to import the user's own parts that its settings name.
     """
-    looks: tuple[Callable[[MarketRound], str], ...] = (unlike_settings(parts), wrong_payments, wrong_delivery)
-    count, wrong = 0, list[str]()
+    config = read_toml(folder / "config.toml")
+    why = "its settings name none"
+    with looking(trust=trust):
+        try:
+            parts: Mapping[str, Any] = build_mechanism(table(config, "mechanism")).slots()
+        except (UserError, TypeError, ValueError, KeyError) as wrong:
+            parts, why = built_in_parts(config), first_line(wrong)
+    return parts, "" if "settle" in parts else why
 
-    def seen() -> Iterator[MarketRound]:
-        """Yield, count and check the markets, so a long run is read only once."""
-        nonlocal count
+
+@dataclass
+class Again:
+    """Calls a payment rule again with what it was shown, round by round, and compares its postings and its records.
+
+    Attributes:
+        parts: the mechanism's parts by slot.
+        why_not: why not all rounds were settled again, or "".
+        rounds: how many rounds were settled again.
+        wrong: the first difference, or "".
+    """
+
+    parts: Mapping[str, Any]
+    why_not: str = ""
+    rounds: int = 0
+    wrong: str = ""
+    _state: State | None = None
+
+    def following(self, rounds: Iterable[PostedRound]) -> Iterator[PostedRound]:
+        """Yield the rounds, each once it was settled again."""
         for r in rounds:
-            count += 1
-            wrong.extend(f"round {r.round}: {said}" for said in (look(r) for look in looks) if said)
+            if not (self.wrong or self.why_not or r.ended or "failed" in r.metrics):
+                self._settle(r)
+                self.rounds += not (self.wrong or self.why_not)
             yield r
 
-    unlike = unlike_books(seen(), history, through)
-    return count, wrong[0] if wrong else unlike or None
+    def _settle(self, r: PostedRound) -> None:
+        """Settle a round again."""
+        rule = self.parts["settle"]
+        alone = not any(part is rule for slot, part in self.parts.items() if slot != "settle")
+        try:
+            recorded = Recorded(r.arrays, self.parts)
+            if self._state is None:
+                self._state = checked_state(rule.init(recorded.context)) if alone else {}
+            settlement, self._state = _again(r, rule, recorded, self._state, alone)
+            other = _other_record(settlement, r)
+            self.wrong = unlike(r.number, settlement.transactions, r.posted) or other
+        except NotRecordedError as missing:
+            self.why_not = f"the record of round {r.number} lacks what the payment rule reads: {missing}"
+        except Exception as wrong:  # a record that was tampered with may make a part raise anything
+            if "meta tensor" in str(wrong):  # numbers of a model, of which only the shape is recorded
+                self.why_not = f"the record of round {r.number} lacks the models that the payment rule reads"
+            else:
+                self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
+
+
+def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tuple[Check, ...], Again]:
+    """Return the checks that a run's payment rule names, or of a rule that is not known here those of markets, and what
+    came of calling it again.
+
+    Args:
+        rounds: the rounds of the run.
+        parts: the mechanism's parts by slot.
+        why_not: why the rule is not called again; "" if it is.
+
+    Raises:
+        UserError: a record is damaged.
+    """
+    again = Again(parts, why_not)
+    following = again.following(rounds)
+    try:
+        checks = tuple(parts.get("settle", market_checks).checks(following, parts))
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError) as wrong:
+        file = round_file(rounds.folder, rounds.reached)
+        raise UserError(f"{file}: the record of the round cannot be read: {first_line(wrong)}") from None
+    deque(following, maxlen=0)  # those that no check has asked for
+    return checks, again
+
+
+def _again(r: PostedRound, rule: Any, recorded: Recorded, state: State, alone: bool) -> tuple[Settlement, State]:
+    """Return a round's whole settlement and the rule's state after the round."""
+    known: dict[str, Any] = {"round": r.number, "book": r.book, "posted": r.beside, "settlement": None, "found": {}}
+    whole = Settlement()
+    for call in ("open", "close"):
+        view = recorded.view(call, stage=call, **known)
+        settlement, after = rule.settle(view, state if alone else view.state())
+        state = checked_state(after) if alone else state
+        new, arrays = settlement.transactions, {**whole.arrays, **settlement.arrays}
+        whole = Settlement(settlement.withheld, (*whole.transactions, *new), settlement.metrics, arrays)
+        known |= {"book": known["book"].post(r.number, new), "posted": (*known["posted"], *new), "settlement": whole}
+        known["found"] = {**known["found"], **{type(one): one for one in settlement.found}}
+    if alone and method_of(rule, "learn") is not None:
+        state = checked_state(rule.learn(recorded.view("learn", stage="close", **known), state))
+    return whole, state
+
+
+def _other_record(settlement: Settlement, r: PostedRound) -> str:
+    """Return what a settlement's records differ in from those of the round, or ""."""
+    withheld = np.array(sorted(settlement.withheld), np.int64)
+    for name, mine in {**settlement.arrays, "withheld": withheld}.items():
+        there = r.arrays.get(name)
+        if there is None or there.shape != mine.shape:
+            return f"round {r.number}: '{name}' was recorded in another form than follows from what the rule was shown"
+        numbers = mine.dtype.kind == "f" and there.dtype.kind == "f"
+        same = np.isclose(mine, there, rtol=1e-9, atol=1e-12, equal_nan=True) if numbers else mine == there
+        if not np.all(same):
+            return f"round {r.number}: '{name}' was recorded otherwise than follows from what the rule was shown"
+    return ""
+
+
+def unlike(round: int, due: Sequence[Transaction], posted: Sequence[Transaction]) -> str:
+    """Return the first difference between a round's transactions in the ledger and those that are due, or ""."""
+    for right, found in zip_longest(due, posted):
+        if right == found:
+            continue
+        if found is None:
+            return f"round {round}: '{right.step}' follows from the records, and the ledger does not have it"
+        if right is None or right.step != found.step:
+            return f"round {round}: the ledger has '{found.step}', which does not follow from the records"
+        pairs = zip_longest(right.postings, found.postings, fillvalue=("nothing", 0))
+        for (name, units), (moved, amount) in pairs:
+            if (name, units) != (moved, amount):
+                said = f"round {round}: '{found.step}' moves {moved} by {amount:+d} units"
+                return f"{said}; by the records {name} by {units:+d}"
+        return f"round {round}: '{found.step}' has another kind or memo than by the records"
+    return ""
+
+
+def recorded_markets(folder: Path) -> Iterator[MarketRound]:
+    """Yield the markets recorded in a run directory. Raises UserError if a record is damaged."""
+    for number, file in rounds_of(folder):
+        market = market_of(number, read_arrays(file, NEEDED))
+        if market is not None:
+            yield market
 
 
 @dataclass(frozen=True)
@@ -286,21 +342,19 @@ class Replayed:
     """The result of checking a run's books against its settings and records.
 
     Attributes:
-        markets: how many markets of models were recomputed.
-        auctions: how many rounds of a token manager were recomputed. None: the run has no built-in token manager.
+        again: how many rounds the payment rule has settled again.
+        why_not: why it has not settled all rounds again, or "".
+        checks: the checks that the payment rule names.
         wrong: the first error. None: there is none.
-        lost: whether the error is that a round's file is lost, so nothing was recomputed.
-        foreign: whether the payment rule is unknown, so no amount can be recomputed.
-        by_value: how many rounds of payment by value were recomputed. None: the run has no such rounds.
+        lost: whether the error is that a round's file is lost, so nothing was compared.
         beyond: a sentence on rounds that are in the records and not in the book. "": there are none.
     """
 
-    markets: int = 0
-    auctions: int | None = None
+    again: int = 0
+    why_not: str = ""
+    checks: tuple[Check, ...] = field(default=())
     wrong: str | None = None
     lost: bool = False
-    foreign: bool = False
-    by_value: int | None = None
     beyond: str = ""
 
 
@@ -310,12 +364,13 @@ def wrong_books(folder: Path) -> str | None:
         return verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong
 
 
-def replay_books(folder: Path, ledger: Ledger) -> Replayed:
+def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
     """Check a run's books against its settings and the records of its rounds.
 
     Args:
         folder: the run directory.
         ledger: the run's open ledger, already verified.
+        trust: whether to import a payment rule of the user's own that the settings name.
 
     Raises:
         UserError: a record is damaged.
@@ -324,20 +379,8 @@ def replay_books(folder: Path, ledger: Ledger) -> Replayed:
         return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost", lost=True)
     if wrong := against_rules(folder, movements(ledger)):
         return Replayed(wrong=wrong)
-    beyond = unbooked(folder, ledger)
-    through = beyond.start
-    parts = built_in_parts(read_toml(folder / "config.toml"))
-    markets, unlike = first_wrong(recorded_markets(folder), movements(ledger), through, parts)
-    if unlike is not None:
-        return Replayed(markets, None, unlike)
-    auctions, differs = replay_tokens(folder, movements(ledger), through, is_settled(folder, ledger))
-    foreign = not isinstance(parts.get("settle"), IPFL | TokenManager)
-    by_value, otherwise = replay_by_value(folder, movements(ledger), through)
-    return Replayed(
-        markets,
-        auctions,
-        differs or otherwise or None,
-        foreign=foreign and by_value is None,
-        by_value=by_value,
-        beyond=beyond_the_book(beyond),
-    )
+    rounds, (parts, why_not) = Posted.of(folder, ledger), rule_of(folder, trust)
+    checks, again = checked(rounds, parts, why_not)
+    error = next((check.said for check in checks if not check.holds), "") or again.wrong
+    beyond = beyond_the_book(unbooked(folder, ledger))
+    return Replayed(again.rounds, again.why_not, checks, error or None, beyond=beyond)

@@ -33,6 +33,7 @@ from hanse.runs.arrivals import Underway
 from hanse.runs.exchange import Exchange, continued, merge, sent, training
 from hanse.runs.grants import grant
 from hanse.runs.session import Session
+from hanse.runs.settle_inputs import Watched
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def play_round(session: Session, state: LoopState) -> Played:
     now = _deploy(session, now)
 
     view = now.view
-    learned = _learned(session, now)
+    learned, view = _learned(session, now)
     personal = None if view.deployment is None else view.deployment.weights
     moved = _moved(state, view, table)
     history = None if state.history is None else state.history.after(state.round, view.trained)
@@ -227,14 +228,19 @@ def _held(view: View) -> Ints | None:
     return view.deployment.rows
 
 
-def _learned(session: Session, now: _Now) -> dict[str, State]:
-    """Return the parts' states after the round, once each part has seen it as a whole."""
+def _learned(session: Session, now: _Now) -> tuple[dict[str, State], View]:
+    """Return the parts' states after the round, once each part has seen it as a whole, and the round with what the
+    settle part read of it.
+    """
     learned = {}
     for key, part in session.parts().items():
-        state = call(key, part.learn, now.view, now.view, now.states[key])
+        watched = Watched(part.learn, alone=True)
+        state = call(key, watched if key == "settle" else part.learn, now.view, now.view, now.states[key])
         with guarded(f"{name_of(key, part.learn, now.view)}: its learn returned"):
             learned[key] = checked_state(state)
-    return learned
+        if key == "settle":  # a part that stands in no other slot
+            now = now.handing_on([watched.inputs(now.view, "learn")])
+    return learned, now.view
 
 
 def _moved(state: LoopState, view: View, table: Table) -> Ints:
@@ -461,13 +467,15 @@ def _settled(session: Session, now: _Now) -> _Now:
         return now
     settlement: Settlement
     with now.port.clock("settle"):
-        settlement, states = decide("settle", settle.settle, now.view, now.states, session.key("settle"))
+        watched = Watched(settle.settle, alone=session.key("settle") == "settle")
+        settlement, states = decide("settle", watched, now.view, now.states, session.key("settle"))
         if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
             metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
             settlement = replace(settlement, metrics=metrics, arrays=arrays)
         _declared(session, settlement.transactions)
         view = _post(replace(now.view, settlement=settlement), settlement.transactions)
-    return replace(now, states=states, view=view).handing_on(settlement.found)
+    inputs = watched.inputs(now.view, now.view.stage, settlement.found)
+    return replace(now, states=states, view=view).handing_on([*settlement.found, inputs])
 
 
 def _declared(session: Session, transactions: Iterable[Transaction]) -> None:

@@ -31,6 +31,7 @@ from hanse.learning.loop import NO_STEP
 from hanse.learning.metrics import ACCURACY, Reading
 from hanse.ledger import closing
 from hanse.ledger.run_ledger import latest_claim
+from hanse.runs.settle_inputs import Inputs, packed
 
 if TYPE_CHECKING:
     from hanse.core.part import View
@@ -344,7 +345,7 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     # homes rarely change, and a run of many clients would repeat them in every file
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
-    return arrays
+    return arrays | packed(view.get(Inputs), view.context, arrays)
 
 
 def _made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:

@@ -21,7 +21,6 @@ from hanse.federation.profiles import build_profiles
 from hanse.flower import ClientData, client_app
 from hanse.ledger.note import load_key
 from hanse.runs.config import Experiment
-from hanse.wings.evidence.audits import AuditFolder, tag_key
 
 SEEN: dict[str, ClientData] = {}
 
@@ -38,6 +37,8 @@ class Auditor(Behaviour):
     """Looks at what the node trains on, and signs what was asked in an earlier request, if all is well."""
 
     def on_request(self, me, round, request):
+        from hanse.wings.evidence.audits import AuditFolder, tag_key
+
         home = Path(os.environ["HANSE_HOME"])
         for asked in home.glob(f"*/client-{me.id}/audit.json"):
             tags = tag_key(own_secret(home), asked.parent.parent.name, me.id)

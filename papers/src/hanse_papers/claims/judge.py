@@ -339,19 +339,15 @@ def judge(claims: Sequence[Claim], runs: Runs) -> list[Verdict]:
             [claim.weight for claim in here],
         )
         for claim, seeds, floor, effect, fits, word in zip(here, known, floors, effects, fit, judged, strict=True):
-            word = word if effect else _undecided(claim, runs, word)
+            if not effect:  # before its first look, a claim only says whether any of its runs is finished
+                begun = any(runs.of(job) for seed in claim.seeds for job in jobs_of(claim, seed))
+                word = Judged("open" if begun else "not run", needed=looks_of(claim)[0], level=word.level)
             if not fits:
                 word = Judged("not testable at this scale", level=word.level)
             elif claim.cannot and word.word in ("open", "not run"):
                 word = replace(word, word="cannot be decided here")
             found[claim.name] = Verdict(claim, word, len(seeds), floor)
     return [found[claim.name] for claim in claims]
-
-
-def _undecided(claim: Claim, runs: Runs, judged: Judged) -> Judged:
-    """Return the verdict of a claim before its first look, which says whether any of its runs is finished."""
-    begun = any(runs.of(found) for seed in claim.seeds for found in jobs_of(claim, seed))
-    return Judged("open" if begun else "not run", needed=looks_of(claim)[0], level=judged.level)
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:

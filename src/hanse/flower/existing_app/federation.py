@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
@@ -51,21 +52,6 @@ class Keys:
     config: str = "config"
     weighted_by: str = "num-examples"
     loss: str = ""
-
-
-@dataclass(frozen=True)
-class _Out:
-    """A message that has not been answered yet.
-
-    Attributes:
-        request: the client's request.
-        tasks: the tasks of the request that this message asks.
-        size: bytes of its arrays.
-    """
-
-    request: Request
-    tasks: tuple[Task, ...]
-    size: int
 
 
 @dataclass
@@ -155,22 +141,19 @@ class PlainFederation:
         seconds = deadline_s or self.deadline_s
         messages = [self._message(round, r, tasks, nodes[r.client], seconds) for r, tasks in due]
         ids = list(self.grid.push_messages(messages)) if messages else []
-        waiting = {
-            name: _Out(request, tasks, _weight(message))
-            for name, (request, tasks), message in zip(ids, due, messages, strict=False)
-            if name
-        }
+        waiting = {name: out for name, out in zip(ids, zip(due, messages, strict=True), strict=False) if name}
         found: dict[int, dict[int, Result | str]] = {}  # by client, then by the task's id(): a result or a refusal
-        down, up = dict[int, int](), dict[int, int]()
-        for out, answer in answers(self.grid, waiting, seconds):
-            client = out.request.client
-            said, size = self._heard(round, out.request, out.tasks, answer)
-            found.setdefault(client, {}).update(zip(map(id, out.tasks), said, strict=True))
-            down[client] = down.get(client, 0) + out.size
-            up[client] = up.get(client, 0) + size
+        down, up = Counter[int](), Counter[int]()
+        for ((request, tasks), message), answer in answers(self.grid, waiting, seconds):
+            said = guarded(self._read, round, request, tasks, answer)
+            results = [said] * len(tasks) if isinstance(said, str) else said
+            found.setdefault(request.client, {}).update(zip(map(id, tasks), results, strict=True))
+            down[request.client] += _weight(message)
+            if not isinstance(said, str):
+                up[request.client] += _weight(answer)
         replies = [_put_together(r, found.get(r.client, {})) for r in requests]
         return [
-            replace(reply, bytes_down=down.get(reply.client, 0), bytes_up=up.get(reply.client, 0))
+            replace(reply, bytes_down=down[reply.client], bytes_up=up[reply.client])
             for reply in replies
             if reply is not None
         ]
@@ -206,16 +189,6 @@ class PlainFederation:
             "config": json.dumps({**self.evaluate_config, "server-round": round + 1}),
         }  # fmt: skip
         return self.form.into(to_records(pack(request), kind="request", **beside))
-
-    def _heard(
-        self, round: int, request: Request, tasks: tuple[Task, ...], answer: FlowerMessage | Exception
-    ) -> tuple[Sequence[Result | str], int]:
-        """Return each task's result, or why it is refused, and the bytes that came. The answer is untrusted."""
-        found = guarded(self._read, round, request, tasks, answer)
-        if isinstance(found, str):
-            return [found] * len(tasks), 0
-        assert not isinstance(answer, Exception)  # which _read raises
-        return found, _weight(answer)
 
     def _read(
         self, round: int, request: Request, tasks: tuple[Task, ...], answer: FlowerMessage | Exception
@@ -257,10 +230,7 @@ class PlainFederation:
 
     def _samples_in(self, metrics: MetricRecord) -> float:
         """Return the number of samples that a reply states. Raises WireError if there is none, or no such number."""
-        try:
-            found = samples_of(metrics, self.keys.weighted_by)
-        except WireError as wrong:
-            raise WireError(f"its {wrong}") from None
+        found = samples_of(metrics, self.keys.weighted_by)
         if found is None:
             raise WireError(f"its metrics have no {self.keys.weighted_by!r}, the number of its samples")
         return found
@@ -301,6 +271,7 @@ def _put_together(request: Request, found: Mapping[int, Result | str]) -> Reply 
     return Reply(request.client, results) if len(results) == len(said) else None
 
 
-def _weight(message: FlowerMessage) -> int:
+def _weight(message: FlowerMessage | Exception) -> int:
     """Return the bytes of all arrays in a message."""
+    assert not isinstance(message, Exception)
     return sum(map(size_of, message.content.array_records.values()))

@@ -1,9 +1,9 @@
 """A Flower strategy's rounds as a mechanism of hanse whose decisions the strategy has already made.
 
-:class:`Watched` collects what the strategy did in a round. :func:`watching` turns it into a mechanism: :class:`Asked`
-selects the clients that the strategy asked, :class:`Combined` returns its aggregate, and :class:`OfReplies` values the
-replies. :class:`Replies` replaces the clients and returns the replies that have already arrived. The usual loop then
-plays the round. Values, payments, books and records are therefore made as in any other run.
+:class:`Watched` collects what the strategy did in a round. :func:`watching` turns it into a mechanism in which
+:class:`Combined` returns the strategy's aggregate, and :class:`OfReplies` values the replies. :class:`Replies` replaces
+the clients and returns the replies that have already arrived. The usual loop then plays the round. Values, payments,
+books and records are therefore made as in any other run.
 
 The run's ``config.toml`` names this mechanism as ``hanse.flower.valued.mechanism:flower``. The run cannot be played
 from there, because nothing would tell it what the strategy did.
@@ -20,45 +20,21 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from hanse.base.errors import UserError, first_line
-from hanse.core.part import (
-    Aggregate,
-    Aggregated,
-    AggregatePart,
-    Choice,
-    Group,
-    Mechanism,
-    SelectPart,
-    State,
-    ValuePart,
-    Values,
-    View,
-    in_slots,
-)
-from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster, Train, Trained
+from hanse.base.errors import UserError
+from hanse.core.part import Aggregate, AggregatePart, Group, Mechanism, State, ValuePart, Values, View, in_slots
+from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Plot, Telling
-from hanse.federation.codec import WireError
-from hanse.flower.arrays import Form, average, opened, shares, size_of
-from hanse.flower.valued.reaggregate import Again, NotAgain
-from hanse.flower.valued.worth import ByClients, ByFunction, NoWorthError, Worth, counted_in
-from hanse.games.mixture import Game
+from hanse.flower.arrays import Form, average, shares, size_of
+from hanse.flower.valued.reaggregate import Again
+from hanse.flower.valued.worth import ByClients, ByFunction, Worth, counted_in
 from hanse.learning.by_function import FunctionCoalitions
-from hanse.learning.coalitions import Rule
 from hanse.mechanisms.deploy import ServerModel
+from hanse.mechanisms.registry import word_of
+from hanse.mechanisms.select import Everyone
 from hanse.mechanisms.train import SharedModel
-from hanse.mechanisms.value import GTG, Exact, Mixture, Path, steadied
+from hanse.mechanisms.value import GTG, Exact, Mixture
 
-STRATEGY = frozenset({"strategy"})  # a need that only a watched strategy meets: it keeps these parts out of other runs
-OTHER = "aggregating the same replies again gave another model: it has state that a copy does not carry"
-NO_SUM = (
-    "method 'path' shares out the step of an average of the replies, which the aggregate is not: 'mixture', 'exact' "
-    "and 'gtg' value any aggregate that can be made again"
-)
-NO_STEPS = (
-    "game 'increment' takes the replies' steps one by one, and the aggregate is not their average: game 'average' "
-    "values any aggregate that can be made again"
-)
 TINY = 1e-37  # numbers may always differ by this: float32's relative error does not hold for the smallest ones
 FEW = 6  # up to so many replies the exact value is taken: at most 64 coalitions are aggregated again
 GAIN = Measure(
@@ -93,10 +69,9 @@ class Watched:
         replies: the sound replies.
         records: the arrays of the sound replies, as they came.
         refused: why a client has no sound reply.
-        weights: the number of samples that each sound reply states; 0 if a reply states none.
         made: the strategy's aggregate of the replies. None: it made none.
         average: whether ``made`` is the weighted average of the sound replies.
-        again: the function that makes the aggregate of some of the replies. It is used if ``made`` is not an average.
+        again: makes the aggregate of some of the replies again. It is used if ``made`` is not an average.
         answered: the clients whose replies, sound or not, the strategy has seen.
         why_not: why the aggregate of some replies is not available, if ``again`` is None.
         tests: clients' evaluations of the model after the round: ``(figure, samples)`` by client. Higher figures are
@@ -107,16 +82,18 @@ class Watched:
         A round of FedAvg with the replies of two clients, given by hand:
 
         >>> from flwr.app import Array
+        >>> from hanse.core.port import ClientInfo
         >>> def model(*w):
         ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
         >>> before, records = model(0, 0), {0: model(1, 0), 1: model(0, 1)}
         >>> form, worth = Form.of(before), ByFunction(lambda arrays: float(arrays["w"].numpy().sum()))
         >>> replies = {c: Trained(0, form.row(records[c]), 10, 0.5, 1) for c in (0, 1)}
+        >>> roster = Roster([ClientInfo(0, "farm", "node 100", 10), ClientInfo(1, "mill", "node 101", 10)])
         >>> told = Watched(
-        ...     form, worth, Roster([info(0, 100, "farm", 10), info(1, 101, "mill", 10)]), before, asked=[0, 1],
-        ...     replies=replies, records=records, weights={0: 10.0, 1: 10.0}, made=model(0.5, 0.5), answered=[0, 1],
+        ...     form, worth, roster, before, asked=[0, 1], replies=replies, records=records, made=model(0.5, 0.5),
+        ...     answered=[0, 1],
         ... )
-        >>> told.settled()
+        >>> told.average = told.averaged(known=True)
         >>> told.average, told.share([0, 1])
         (True, array([0.5, 0.5]))
         >>> told.coalition([1])["w"].numpy()
@@ -125,7 +102,7 @@ class Watched:
         As a mechanism, it plays the round again with these replies:
 
         >>> mechanism, federation = watching(flower(), told), Replies(told)
-        >>> federation.present(0).ids, mechanism.select.told is told
+        >>> federation.present(0).ids, mechanism.weigh.told is told
         (array([0, 1]), True)
     """
 
@@ -137,7 +114,6 @@ class Watched:
     replies: Mapping[int, Trained] = field(default_factory=dict)
     records: Mapping[int, ArrayRecord] = field(default_factory=dict)
     refused: Mapping[int, str] = field(default_factory=dict)
-    weights: Mapping[int, float] = field(default_factory=dict)
     made: ArrayRecord | None = None
     average: bool = False
     again: Again | None = None
@@ -148,21 +124,21 @@ class Watched:
 
     def share(self, clients: Sequence[int]) -> Floats:
         """Return the weights of some clients' replies in an average of them, ``[n]``, summing to 1."""
-        return shares(np.array([self.weights[c] for c in clients]))
+        return shares(np.array([float(self.replies[c].num_samples) for c in clients]))
 
     def coalition(self, clients: Sequence[int]) -> ArrayRecord | None:
         """Return the aggregate that the strategy makes of some clients' replies, or None if it makes none.
 
         Raises:
-            NotAgain: the aggregate cannot be made again.
+            UserError: the aggregate cannot be made again.
         """
         if self.average:
             return average([self.records[c] for c in clients], self.share(clients))
         if self.again is None:
-            raise NotAgain(self.why_not)
+            raise UserError(self.why_not or "its aggregate is not the average of the replies")
         return self.again.made(clients)
 
-    def _averaged(self, known: bool) -> bool:
+    def averaged(self, known: bool) -> bool:
         """Say whether the aggregate is the weighted average of the sound replies, up to rounding.
 
         Args:
@@ -173,81 +149,39 @@ class Watched:
             return False
         clients = list(self.replies)
         rows = torch.stack([self.replies[c].row for c in clients]).double()
-        old = row_of(self.form, self.before, "the arrays before").double()
+        old = self.form.row(self.before).double()
         mean = torch.from_numpy(self.share(clients)) @ rows
-        made = row_of(self.form, self.made, "the aggregate").double()
+        made = self.form.row(self.made).double()
         size = torch.maximum(rows.abs().max(0).values, old.abs())
         # an error bound for a weighted sum of n terms in the coarsest type of each column
         near = (len(clients) + 2) * (self.form.rounding([self.made, *self.records.values()]) * size + TINY)
         tells = known or bool(((rows - mean).abs() > 4 * near).any())
         return tells and bool(((mean - made).abs() <= near).all())
 
-    def repeats(self) -> bool:
-        """Say whether the strategy makes the same aggregate of the sound replies again.
+    def check_repeats(self) -> None:
+        """Raise UserError unless the strategy makes the same aggregate of the sound replies again."""
+        why = "aggregating the same replies again gave another model: it has state that a copy does not carry"
+        try:
+            remade = self.coalition(list(self.replies))
+            if self.made is not None and remade is not None and bytes_of(self.made) == bytes_of(remade):
+                return
+        except UserError as wrong:
+            why = str(wrong)
+        self.check_sound(self.answered, self.replies)
+        raise UserError(why)
 
-        Raises:
-            NotAgain: the aggregate cannot be made again.
-        """
-        remade = self.coalition(list(self.replies)) if self.replies else None
-        return self.made is not None and remade is not None and same(self.made, remade)
-
-    def settled(self) -> None:
-        """Find out whether the aggregate is the average of the sound replies and, if not, whether a copy of the
-        strategy reproduces it. If it is neither, ``why_not`` says why.
-        """
-        if self.made is None:
-            return
-        known, self.average = self.average, self._averaged(self.average)
-        if self.average:
-            return
-        why = "its aggregate is not the average of the replies" if known else OTHER
-        if self.again is not None:
-            try:
-                if self.repeats():
-                    return
-            except Exception as wrong:
-                why = str(wrong) if isinstance(wrong, NotAgain) else first_line(wrong)
-        elif not known:
-            return  # why_not says it
-        self.again, self.why_not = None, self.unsound(self.answered, self.replies) or why
-
-    def unsound(self, answered: Iterable[int], sound: Iterable[int]) -> str:
-        """Return why a round cannot be valued if its aggregate also has unsound updates, for which hanse has no rows.
-
-        Empty if all replies are sound.
-        """
-        others = sorted(set(answered) - set(sound))
-        names = ", ".join(self.roster[client].name for client in others)[:150]
-        why = f"its aggregate is not that of the sound replies alone: there were others, refused here, of {names}"
-        return why if others else ""
+    def check_sound(self, answered: Iterable[int], sound: Iterable[int]) -> None:
+        """Raise UserError if the aggregate also has unsound updates, for which hanse has no rows."""
+        if others := sorted(set(answered) - set(sound)):
+            names = ", ".join(self.roster[client].name for client in others)[:150]
+            raise UserError(
+                f"its aggregate is not that of the sound replies alone: there were others, refused here, of {names}"
+            )
 
 
-def row_of(form: Form, arrays: ArrayRecord, what: str) -> Tensor:
-    """Return arrays as a row ``[P]``.
-
-    Args:
-        form: what the arrays should be.
-        arrays: the arrays.
-        what: the name of the arrays in the message.
-
-    Raises:
-        UserError: the arrays have another form.
-    """
-    try:
-        return form.row(arrays)
-    except WireError as wrong:
-        raise UserError(f"{what}: {wrong}") from None
-
-
-def same(one: ArrayRecord, other: ArrayRecord) -> bool:
-    """Say whether two records hold the same numbers under the same names, in the same order."""
-    if list(one) != list(other):
-        return False
-    return all(
-        # NumPy looks for NaN in real numbers alone
-        np.array_equal(opened(array), opened(other[name]), equal_nan=np.dtype(array.dtype).kind == "f")
-        for name, array in one.items()
-    )
+def bytes_of(arrays: ArrayRecord) -> list[Any]:
+    """Return all that records with the same numbers have in common, in the order of the arrays."""
+    return [(name, array.dtype, tuple(array.shape), array.data) for name, array in arrays.items()]
 
 
 # ---- the mechanism
@@ -263,7 +197,7 @@ def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None
         flower: version of Flower.
         settings: the strategy's parameters that Flower itself defines.
     """
-    return Mechanism("flower", Asked(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
+    return Mechanism("flower", Everyone(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
 
 
 def watching(mechanism: Mechanism, told: Watched | None) -> Mechanism:
@@ -274,39 +208,12 @@ def watching(mechanism: Mechanism, told: Watched | None) -> Mechanism:
         told: what the strategy did in the round. None: no round is known yet.
     """
     value = None if mechanism.value is None else OfReplies(mechanism.value, told)
-    return replace(mechanism, select=Asked(told), weigh=Combined(told), value=value)
-
-
-@dataclass(frozen=True)
-class Asked(SelectPart):
-    """A select part: the clients that the strategy asked.
-
-    Attributes:
-        told: what the strategy did in the round. None: no round is known yet, and ``select`` cannot be called.
-
-    Examples:
-        >>> from hanse.runs.rehearsal import rehearse
-        >>> empty = ArrayRecord()
-        >>> told = Watched(Form.of(empty), ByClients(), Roster(), empty, asked=[2, 0])
-        >>> choice, state = Asked(told).select(rehearse("fedavg").view, {})
-        >>> choice.clients
-        array([0, 2])
-    """
-
-    needs = STRATEGY
-    told: Watched | None = None
-
-    def select(self, view: View, state: State) -> tuple[Choice, State]:
-        """Return the clients that were asked, in ascending order. All start from the server's row."""
-        assert self.told is not None
-        return Choice(np.array(sorted(self.told.asked), np.int64)), state
+    return replace(mechanism, weigh=Combined(told), value=value)
 
 
 @dataclass(frozen=True)
 class Combined(AggregatePart):
     """A weigh part: what the strategy's ``aggregate_train`` made of the replies.
-
-    Values may ask the part for the aggregate of some of the updates.
 
     Attributes:
         told: what the strategy did in the round. None: no round is known yet, and ``aggregate`` cannot be called.
@@ -317,13 +224,13 @@ class Combined(AggregatePart):
         >>> from hanse.runs.rehearsal import rehearse
         >>> (group,) = rehearse("fedavg").groups
         >>> empty = ArrayRecord()
-        >>> weights = dict.fromkeys(range(4), 10.0)
-        >>> told = Watched(Form.of(empty), ByClients(), Roster(), empty, weights=weights, made=empty, average=True)
+        >>> replies = {client: Trained(0, torch.zeros(0), 10, 0.5, 1) for client in range(4)}
+        >>> told = Watched(Form.of(empty), ByClients(), Roster(), empty, replies=replies, made=empty, average=True)
         >>> Combined(told).aggregate(group, {}).weights
         array([0.25, 0.25, 0.25, 0.25])
     """
 
-    needs = STRATEGY
+    needs = frozenset({"strategy"})  # which only a watched strategy meets: it keeps this part out of other runs
     told: Watched | None = None
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
@@ -334,15 +241,52 @@ class Combined(AggregatePart):
         """
         told = self.told
         assert told is not None
-        if told.made is None:
-            return Aggregate(row=group.old)
         clients = group.view.trained.seats.client[group.at].tolist()
         if told.average:
-            return Aggregate(told.share(clients), reapply=True)
-        if len(clients) == len(group.view.trained):
-            return Aggregate(row=row_of(told.form, told.made, "the aggregate"))
-        made = told.coalition(clients)
-        return Aggregate(row=group.old if made is None else row_of(told.form, made, "the aggregate of some replies"))
+            return Aggregate(told.share(clients))
+        whole = told.made is None or len(clients) == len(group.view.trained)
+        made = told.made if whole else told.coalition(clients)
+        return Aggregate(row=group.old if made is None else told.form.row(made))
+
+
+@dataclass
+class Referee:
+    """What a value part of a watched round asks as ``view.judge``. It keeps the last game.
+
+    A user's function judges the arrays that the strategy would have made; a row has not all of them.
+
+    Attributes:
+        judge: the run's judge, which answers everything else.
+        told: what the strategy did in the round.
+        game: the last game; None before the first.
+    """
+
+    judge: Any
+    told: Watched
+    game: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.judge, name)
+
+    def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str, **more: Any) -> Any:
+        """Return the game of coalitions, as :meth:`hanse.core.judge.Judge.coalitions` does."""
+        told, worth = self.told, self.told.worth
+        if not isinstance(worth, ByFunction):
+            self.game = self.judge.coalitions(updates, base, weights, utility, **more)
+            return self.game
+        clients = sorted(told.replies)
+        # a reply of weight 0 is in no average, and no player
+        players = [c for c, w in zip(clients, told.share(clients), strict=True) if w or not told.average]
+
+        def make(members: Ints) -> ArrayRecord | None:
+            if more.get("game") == "increment":
+                steps = torch.from_numpy(weights[members]) @ (updates[members] - base).double()
+                return told.form.arrays((base + steps).float())
+            return told.coalition([players[m] for m in members.tolist()])
+
+        again = more.get("again")
+        self.game = FunctionCoalitions(worth.worth, make, told.before, weights, updates - base, again)
+        return self.game
 
 
 @dataclass(frozen=True)
@@ -359,19 +303,23 @@ class OfReplies(ValuePart):
         A round of two clients whose models a user's function judges:
 
         >>> from flwr.app import Array
-        >>> from hanse.core.table import Seats, Table, Updates
+        >>> from hanse.core.table import Mix, Seats, Table, Updates
         >>> from hanse.runs.rehearsal import rehearse
         >>> def model(*w):
         ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
         >>> worth = ByFunction(lambda arrays: float(arrays["w"].numpy()[0]))
         >>> records = {0: model(1, 0), 1: model(0, 1)}
+        >>> form, half = Form.of(model(0, 0)), np.array([[0.5, 0.5, 0.0]])
+        >>> replies = {c: Trained(0, form.row(records[c]), 10, 0.5, 1) for c in (0, 1)}
         >>> told = Watched(
-        ...     Form.of(model(0, 0)), worth, Roster(), model(0, 0), records=records, weights={0: 10.0, 1: 10.0},
-        ...     made=model(0.5, 0.5), average=True,
+        ...     form, worth, Roster(), model(0, 0), replies=replies, records=records, made=model(0.5, 0.5),
+        ...     average=True,
         ... )
-        >>> rows, ones = torch.stack([told.form.row(records[c]) for c in (0, 1)]), np.ones(2)
+        >>> rows, ones = torch.stack([replies[c].row for c in (0, 1)]), np.ones(2)
         >>> updates = Updates(Seats.at([0, 1], [0, 0]), rows, 10 * ones, ones, ones.astype(np.int64))
-        >>> view = replace(rehearse("fedavg").view, table=Table.of(torch.zeros(1, 2)), updates=updates)
+        >>> table = Table.of(torch.zeros(1, 2))
+        >>> mix = replace(Mix.keeping(table, 2, np.zeros(2, np.int64)), W=half)
+        >>> view = replace(rehearse("fedavg").view, table=table, updates=updates, mix=mix)
         >>> values, state = OfReplies(Exact(), told).value(view, {})
         >>> values.per_seat
         array([ 0.75, -0.25])
@@ -394,86 +342,55 @@ class OfReplies(ValuePart):
         """Return the value of each reply.
 
         Raises:
-            NoWorthError: a model could not be judged, or the strategy made no aggregate.
-            NotAgain: the models of coalitions are not available.
+            UserError: a model could not be judged, the strategy made no aggregate, or the models of coalitions are not
+                available.
         """
-        told = self.told
+        told, clients = self.told, view.trained.seats.client.tolist()
         assert told is not None
         if told.made is None:
-            raise NoWorthError("the strategy made no aggregate")
-        clients = view.trained.seats.client.tolist()
-        rows, old = view.trained.rows, view.table.rows[0]
-        weights = told.share(clients)
+            raise UserError("the strategy made no aggregate")
         if isinstance(told.worth, ByClients):
             gain = told.worth.gain(told.tests_before, told.tests)
-            values = told.worth.values(gain, weights, rows - old)
-            return Values(values, metrics={"value/sum": float(values.sum()), "value/models_evaluated": 0.0}), state
-        part: Any = self.part
+            parts = told.worth.values(gain, told.share(clients), view.trained.rows - view.table.rows[0])
+            return Values(parts, metrics={"value/sum": float(parts.sum()), "value/models_evaluated": 0.0}), state
         # of the replies that could be read and are in the aggregate, the round refuses some, such as too long ones
-        if why := told.unsound(told.replies, clients):
-            raise NotAgain(why)
-        if isinstance(part, Path):
-            if not told.average:
-                raise NotAgain(told.unsound(told.answered, told.replies) or NO_SUM)
-            return part.value(view, state)
-        if getattr(part, "game", "average") == "increment" and not told.average:
-            raise NotAgain(told.unsound(told.answered, told.replies) or NO_STEPS)
-        if not told.average and "reapply" not in in_slots(getattr(part, "accepts", frozenset()), ["value"]):
-            part = Exact() if len(clients) <= FEW else GTG()
-        if not told.average and told.again is None:
-            raise NotAgain(told.why_not)
-        S, counted = len(clients), np.arange(len(clients))
-        if told.average:  # a reply of weight 0 is in no average
-            counted = np.flatnonzero(weights)
-            clients, weights, rows = [clients[s] for s in counted.tolist()], weights[counted], rows[counted]
-        game = self._game(view, told, clients, weights, rows, part)
-        solved = steadied(part.solve(game, len(clients), view), game)
-        if not told.average and not told.repeats():  # once more: what it remembers of other coalitions shows now
-            raise NotAgain(OTHER)
+        told.check_sound(told.replies, clients)
+        part = self.part if told.average else self._of_any_rule(told, len(clients))
+        referee = Referee(view.judge, told)
+        values, state = part.value(replace(view, judge=referee), state)
+        if referee.game is None:
+            return values, state
+        if not told.average:
+            told.check_repeats()  # once more: what it remembers of other coalitions shows now
         # beside the values, what all updates together and none of them were worth: their difference is what was shared
         # out
-        together, nothing = game.many([frozenset(range(len(clients))), frozenset()])
+        together, nothing = referee.game.many([frozenset(range(referee.game.players)), frozenset()])
         metrics = {
-            "value/models_evaluated": float(game.evaluated),
-            "value/sum": float(solved.values.sum()),
+            **values.metrics,
+            "value/models_evaluated": float(referee.game.evaluated),
             "value/all_together": float(together),
             "value/nothing": float(nothing),
             **({} if told.average else {"value/aggregated_again": 1.0}),
-            **solved.metrics,
         }
-        errors = np.zeros(len(clients)) if solved.errors is None else solved.errors  # of all coalitions: none
-        known = None if np.isnan(errors).all() else _among(errors, counted, S)
-        without = None if isinstance(game, FunctionCoalitions) else _among(solved.without_block, counted, S)
-        exact = None if solved.exact is None else _among(solved.exact, counted, S)
-        return Values(_among(solved.values, counted, S), known, exact, metrics, without), state
+        errors = np.zeros(len(clients)) if values.standard_errors is None else values.standard_errors
+        if told.average:
+            errors = np.where(told.share(clients) > 0, errors, 0.0)
+        without = None if isinstance(told.worth, ByFunction) else values.without_block
+        return replace(values, metrics=metrics, standard_errors=errors, without_block=without), state
 
-    @staticmethod
-    def _game(view: View, told: Watched, clients: Sequence[int], weights: Floats, rows: Tensor, part: Any) -> Any:
-        """Return the game of these clients' replies, for its part: what each coalition's aggregate is worth."""
-        old = view.table.rows[0]
-        kind: Game = getattr(part, "game", "average")
-        if isinstance(told.worth, ByFunction):
-
-            def make(members: Ints) -> ArrayRecord | None:
-                if kind == "increment":
-                    steps = torch.from_numpy(weights[members]) @ (rows[members] - old).double()
-                    return told.form.arrays((old + steps).float())
-                return told.coalition([clients[m] for m in members.tolist()])
-
-            return FunctionCoalitions(told.worth.worth, make, told.before, weights, rows - old)
-        aggregated = view.get(Aggregated)
-        assert aggregated is not None
-        rule: Rule | None = None if told.average else aggregated.again[0]
-        return view.judge.coalitions(rows, old, weights, part.utility, again=rule, game=kind)
-
-
-def _among(numbers: Floats, counted: Ints, seats: int) -> Floats:
-    """Return the players' numbers ``[m, ...]`` in their places ``counted [m]`` among all seats, ``[S, ...]``; others
-    have 0.
-    """
-    whole = np.zeros((seats, *numbers.shape[1:]))
-    whole[counted] = numbers
-    return whole
+    def _of_any_rule(self, told: Watched, replies: int) -> ValuePart:
+        """Return the part that values the replies of a strategy that does not average, if it can be made again."""
+        told.check_repeats()
+        part = self.part
+        if not hasattr(part, "solve") or getattr(part, "game", "average") == "increment":
+            what = "game 'increment'" if hasattr(part, "solve") else f"method {word_of(part, 'value')}"
+            raise UserError(
+                f"{what} takes the replies' steps one by one, and the aggregate is not their average: 'mixture', "
+                "'exact' and 'gtg', with game 'average', value any aggregate that can be made again"
+            )
+        if "reapply" in in_slots(part.accepts, ["value"]):
+            return part
+        return Exact() if replies <= FEW else GTG()
 
 
 # ---- the clients, whose replies are here
@@ -499,8 +416,7 @@ class Replies(Federation):
 
     def present(self, round: int) -> Roster:
         """Return the clients that the strategy asked."""
-        asked = set(self.told.asked)
-        return Roster(one for one in self.told.roster if one.id in asked)
+        return Roster(one for one in self.told.roster if one.id in self.told.asked)
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
@@ -509,30 +425,15 @@ class Replies(Federation):
 
         Args:
             round: the number of the round. The recorded replies are those of the round in ``told``.
-            requests: training tasks by client. A client without a reply or a refusal in ``told`` is left out.
+            requests: a training task for each client. A client without a reply or a refusal in ``told`` is left out.
             deadline_s: not used, because there is nobody to wait for.
             closing: not used.
         """
-        found = []
-        for request in requests:
-            trained, why = self.told.replies.get(request.client), self.told.refused.get(request.client)
-            if trained is not None:
-                seats = [task.seat for task in request.tasks if isinstance(task, Train)]
-                results = tuple(replace(trained, seat=seat) for seat in seats)
-                up = size_of(self.told.records[request.client])
-                found.append(Reply(request.client, results, bytes_down=size_of(self.told.before), bytes_up=up))
-            elif why is not None:
-                found.append(Reply(request.client, refused=why[:900], bytes_down=size_of(self.told.before)))
+        told, found, down = self.told, [], size_of(self.told.before)
+        for client, tasks in [(request.client, request.tasks) for request in requests]:
+            if client in told.replies:
+                results = tuple(replace(told.replies[client], seat=t.seat) for t in tasks if isinstance(t, Train))
+                found.append(Reply(client, results, bytes_down=down, bytes_up=size_of(told.records[client])))
+            elif client in told.refused:
+                found.append(Reply(client, refused=told.refused[client][:900], bytes_down=down))
         return found
-
-
-def info(number: int, node: int, name: str, samples: float) -> ClientInfo:
-    """Return what mechanisms know of the client at a node of Flower.
-
-    Args:
-        number: the client's id.
-        node: the id of the client's node in Flower.
-        name: the client's name.
-        samples: how many samples the client's reply of this round states.
-    """
-    return ClientInfo(number, name, f"node {node}", int(samples))

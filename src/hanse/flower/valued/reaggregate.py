@@ -15,37 +15,29 @@ from __future__ import annotations
 import io
 import logging
 import pickle
+import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
-from hanse.base.errors import first_line
+from hanse.base.errors import UserError, first_line
 from hanse.flower.valued.child import IMPORTABLE
-from hanse.flower.valued.states import settings
 
 LOG = logging.getLogger("hanse.valued")
 PROGRAM = Path(__file__).with_name("child.py")
-START_S = 60.0  # seconds that the process may take to start and to import the strategy
-PICKLE_S = 10.0  # seconds that the strategy may take to be pickled, in the app's own process
+START_S = 120.0  # seconds that the process may take to start and to import the strategy
 LEAST_S = 30.0  # seconds that the aggregates of a round may take in all, however short the round was
 SKIPPED = frozenset({"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"})  # Flower's attributes that only make metrics
-
-
-class NotAgain(Exception):  # noqa: N818 (a reason, told as such)
-    """Why a strategy's aggregate cannot be made again, in one line."""
-
-
-class _Late(Exception):  # noqa: N818 (not a fault)
-    """The process gave no answer in time, and was ended."""
 
 
 def no_metrics(contents: Any, key: str) -> MetricRecord:
@@ -54,21 +46,11 @@ def no_metrics(contents: Any, key: str) -> MetricRecord:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out the functions that make metrics of replies: often lambdas, and no part of the aggregate. It gives up
-    at a limit, looked at before each object: a single object's own way of being pickled is not interrupted.
-    """
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._end = time.perf_counter() + PICKLE_S
+    """Leaves out the functions that make metrics of replies: often lambdas, and no part of the aggregate."""
 
     def reducer_override(self, thing: Any) -> Any:
         """Return how a strategy is taken apart; everything else as ever."""
-        if time.perf_counter() > self._end:
-            raise _Late
-        if not isinstance(thing, Strategy):
-            return NotImplemented
-        parts = thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        parts = thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if isinstance(thing, Strategy) else NotImplemented
         if not isinstance(parts, tuple) or len(parts) < 3 or not isinstance(parts[2], dict):
             return parts
         state = {name: no_metrics if name in SKIPPED else value for name, value in parts[2].items()}
@@ -79,154 +61,65 @@ def pickled(strategy: Strategy) -> bytes:
     """Return a strategy as bytes, in memory, for the other process.
 
     Raises:
-        NotAgain: the strategy cannot be pickled, or something of which it is made cannot be imported. The message names
-            the attribute.
+        UserError: the strategy cannot be pickled. The reason is logged, since it may contain secrets.
     """
-    if type(strategy).__module__ == "__main__":
-        raise NotAgain(f"its class {type(strategy).__name__} cannot be imported: {IMPORTABLE}")
-    begun = time.perf_counter()
+    file = io.BytesIO()
     try:
-        found = _dumped(strategy)
-        if time.perf_counter() - begun > PICKLE_S:
-            raise _Late
-        return found
-    except _Late:
-        raise NotAgain(f"it takes more than {PICKLE_S:g} s to be pickled") from None
+        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(strategy)
     except Exception as wrong:
         LOG.warning("hanse: the strategy cannot be pickled: %s", first_line(wrong))
-        raise NotAgain(f"{_culprit(strategy)} cannot be pickled ({type(wrong).__name__}): {IMPORTABLE}") from None
-
-
-def _dumped(thing: Any) -> bytes:
-    """Return something pickled."""
-    file = io.BytesIO()
-    _Pickler(file).dump(thing)
+        raise UserError(f"it cannot be pickled ({type(wrong).__name__}): {IMPORTABLE}") from None
     return file.getvalue()
 
 
-def _culprit(strategy: Strategy) -> str:
-    """Return which attribute of a strategy cannot be pickled, in words."""
-    for name, value in vars(strategy).items():
-        try:
-            _dumped(None if name in SKIPPED else value)
-        except Exception:
-            return f"its attribute {name!r}"
-    return "it"
-
-
-class Child:
-    """The process in which a run's strategy aggregates again.
-
-    The first question starts the process, which is closed at the end.
-    """
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def ask(self, question: Any, seconds: float) -> Any:
-        """Send a question and return the answer.
-
-        Args:
-            question: a task (a dictionary), or clients.
-            seconds: the longest time that the answer may take.
-
-        Raises:
-            NotAgain: the process ended, or the answer is a reason.
-            _Late: there is no answer in time.
-        """
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-BP", str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-            question = (sys.path, (seconds, question))
-        else:
-            question = ((seconds, question),)
-        process, late = self._process, threading.Event()
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def end() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            for part in question:
-                pickle.dump(part, process.stdin, pickle.HIGHEST_PROTOCOL)
-            process.stdin.flush()
-            arrays, why, more = pickle.load(process.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError) as wrong:
-            self.close()
-            if late.is_set():
-                raise _Late from None
-            ended = f"the process that aggregates some of the replies ended (code {process.returncode})"
-            raise NotAgain(ended) from wrong
-        except BaseException:  # half a question or answer is in the pipes
-            self.close()
-            raise
-        finally:
-            timer.cancel()
-        if more:
-            LOG.warning("hanse: the strategy in a process of its own: %s", more)
-        if why:
-            raise NotAgain(why)
-        return arrays
-
-    def close(self) -> None:
-        """End the process, if there is one."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
-        process.wait()
-
-
-@dataclass
 class Again:
-    """A strategy's aggregate of some of a round's replies.
-
-    Attributes:
-        child: the process in which the aggregate is made.
-        strategy: the strategy from just before it aggregated, pickled.
-        number: the round's number in Flower.
-        replies: the replies by client, in the order in which they came.
-        states: the states of the random generators at that time, so all coalitions get the same noise.
-        seconds: how long all aggregates of the round together may take.
+    """Makes a strategy's aggregates of some of a round's replies, in a process that is started when first needed.
 
     Examples:
         There are two replies to FedAvg, and only the second is aggregated:
 
-        >>> import numpy as np
         >>> from flwr.app import Array, RecordDict
         >>> from flwr.serverapp.strategy import FedAvg
         >>> from hanse.flower.rehearsal import InProcessGrid
-        >>> from hanse.flower.valued.states import states
         >>> def answer(message, context):
         ...     arrays = ArrayRecord({"w": Array(np.full(2, context.node_id, np.float32))})
         ...     metrics = MetricRecord({"num-examples": 10})
         ...     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
         >>> grid = InProcessGrid({100: answer, 101: answer})
         >>> messages = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (100, 101)]
-        >>> replies, child = dict(enumerate(grid.send_and_receive(messages))), Child()
-        >>> Again(child, pickled(FedAvg()), 1, replies, states()).made([1])["w"].numpy()
+        >>> again = Again()
+        >>> again.begin(FedAvg(), 1, dict(enumerate(grid.send_and_receive(messages))), LEAST_S)
+        >>> again.made([1])["w"].numpy()
         array([101., 101.], dtype=float32)
-        >>> child.close()
+        >>> _ = again.close()
     """
 
-    child: Child
-    strategy: bytes
-    number: int
-    replies: Mapping[int, Message]
-    states: Mapping[str, Any]
-    seconds: float = LEAST_S
-    _took: float = field(default=0.0, init=False)
-    _sent: bool = field(default=False, init=False)
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: Connection | None = None
+        self._task: dict[str, Any] | None = None  # the round, until it is sent
+        self._seconds = self._left = 0.0
+
+    def begin(self, strategy: Strategy, number: int, replies: Mapping[int, Message], seconds: float) -> None:
+        """Take a round, from just before the strategy aggregates it.
+
+        Args:
+            strategy: the strategy. It is pickled now.
+            number: the round's number in Flower.
+            replies: the replies by client, in the order in which they came.
+            seconds: how long all aggregates of the round together may take.
+
+        Raises:
+            UserError: the strategy cannot be pickled (:func:`pickled`).
+        """
+        self._seconds = self._left = seconds
+        self._task = {
+            "strategy": pickled(strategy),
+            "number": number,
+            "replies": {client: pickle.dumps(reply) for client, reply in replies.items()},
+            # so that all coalitions get the same noise
+            "drawn": (random.getstate(), np.random.get_state(), torch.get_rng_state()),  # noqa: NPY002
+        }
 
     def made(self, clients: Sequence[int]) -> ArrayRecord | None:
         """Return the aggregate of these clients' replies, in the order in which they came.
@@ -234,30 +127,54 @@ class Again:
         None if the strategy makes no aggregate of them, for example because it needs more replies.
 
         Raises:
-            NotAgain: the aggregate cannot be made again, the round's time is used up, or the strategy raises even for
+            UserError: the aggregate cannot be made again, the round's time is used up, or the strategy raises even for
                 all replies together.
         """
-        if not self._sent:
-            self._send()
-        begun, left = time.perf_counter(), self.seconds - self._took
-        try:
-            found: ArrayRecord | None = self.child.ask([*clients], max(left, 0.0))
-        except _Late:
-            raise NotAgain(f"its aggregates of some of the replies take more than {self.seconds:.0f} s") from None
-        self._took += time.perf_counter() - begun
+        if self._task is not None:
+            task, self._task = self._task, None
+            self._ask(task, START_S, f"it takes more than {START_S:.0f} s to import it in a process of its own")
+        begun, late = time.perf_counter(), f"its aggregates of some of the replies take more than {self._seconds:.0f} s"
+        found: ArrayRecord | None = self._ask([*clients], max(self._left, 0.0), late)
+        self._left -= time.perf_counter() - begun
         return found
 
-    def _send(self) -> None:
-        """Send the round to the process."""
-        task = {
-            "strategy": self.strategy,
-            "number": self.number,
-            "replies": {client: pickle.dumps(reply) for client, reply in self.replies.items()},
-            "states": self.states,
-            "settings": settings(),
-        }
+    def _ask(self, question: Any, seconds: float, late: str) -> Any:
+        """Send a task or clients and return the answer. Raises UserError: ``late`` if there is none in time."""
+        if self._line is None:
+            self._line, there = Pipe()
+            self._process = subprocess.Popen(
+                [sys.executable, "-BP", str(PROGRAM), str(there.fileno())], stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[there.fileno()], start_new_session=True,
+            )  # fmt: skip
+            there.close()
+            self._line.send_bytes(pickle.dumps(sys.path))
         try:
-            self.child.ask(task, START_S)
-        except _Late:
-            raise NotAgain(f"it takes more than {START_S:.0f} s to import it in a process of its own") from None
-        self._sent = True
+            self._line.send_bytes(pickle.dumps(question, pickle.HIGHEST_PROTOCOL))
+            answer = self._line.recv_bytes() if self._line.poll(seconds) else None
+        except BaseException as wrong:  # half a question or answer is on the line
+            code = self.close()
+            if isinstance(wrong, EOFError | OSError):
+                wrong = UserError(f"the process that aggregates some of the replies ended (code {code})")
+            raise wrong from None
+        if answer is None:
+            self.close()
+            raise UserError(late)
+        arrays, why, more = pickle.loads(answer)
+        if more:
+            LOG.warning("hanse: the strategy in a process of its own: %s", more)
+        if why:
+            raise UserError(why)
+        return arrays
+
+    def close(self) -> int | None:
+        """End the process, if there is one, and return its exit code."""
+        process, self._process = self._process, None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if process is None:
+            return None
+        process.kill()
+        assert process.stdin is not None
+        process.stdin.close()
+        return process.wait()

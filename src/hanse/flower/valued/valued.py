@@ -3,11 +3,11 @@
 :func:`valued` checks its arguments and returns a :class:`Valued`, a context manager. Inside its ``with`` block the app
 starts its own strategy as usual, and :class:`hanse.flower.valued.record.Watch` records what happens as a run.
 
-Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train``, ``configure_evaluate`` and
-``aggregate_evaluate`` of the strategy. During the block, the strategy *object* therefore has attributes with these
-names. They call its own methods and record what happens. Its class, its ``start`` and references to it do not change,
-and ``super()`` inside it never sees these attributes. They are removed at the end of the block, and also while one of
-the strategy's own methods runs. A strategy that copies or saves itself is therefore not affected.
+Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train`` and ``aggregate_evaluate`` of the strategy.
+During the block, the strategy *object* therefore has attributes with these names. They call its own methods and record
+what happens. Its class and references to it do not change, and ``super()`` inside it never sees these attributes. They
+are removed at the end of the block, and also while one of these methods runs. A strategy that copies or saves itself
+there is therefore not affected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import copy
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from importlib.metadata import version
@@ -24,27 +25,33 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from hanse.base import toml
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, in_python
 from hanse.base.lock import Hold
 from hanse.core.calling import method_of
-from hanse.flower.valued.mechanism import watching
-from hanse.flower.valued.record import Plan, Watch, averages, guarded
-from hanse.flower.valued.states import Kept
-from hanse.flower.valued.worth import ByClients, ByFunction, ByModule, Worth, why_no_path
-from hanse.mechanisms.fits import unmet_needs
-from hanse.mechanisms.value import Path as PathValues
+from hanse.core.part import Mechanism
+from hanse.flower.valued.record import Watch, as_before, averages, guarded
+from hanse.flower.valued.worth import judge_of, why_no_slope
+from hanse.mechanisms.fits import CLIENTS_GIVE, unmet_needs
 from hanse.runs.config import Experiment
 from hanse.runs.rundir import claim_anew
 
 S = TypeVar("S", bound=Strategy)
-LISTENED = ("start", "configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")  # methods
-GIVEN = frozenset({"strategy", "validation", "values", "groups", "clients"})  # needs of parts that such a run meets
+LISTENED = ("start", "configure_train", "aggregate_train", "aggregate_evaluate")  # methods
+GIVEN = frozenset({"strategy", "validation", "values", "groups", "clients", "average"})  # needs that such a run meets
 MECHANISM = "hanse.flower.valued.mechanism:flower"  # what the run's config.toml names
+# settings of an experiment, and the arguments that they are here
+ARGUMENTS = {
+    "mechanism.value": "method",
+    "mechanism.settle": "payment",
+    "clients.grant": "grant",
+    "data.clients": "clients",
+    "run.seed": "seed",
+}
 
 
 def valued(
@@ -81,18 +88,20 @@ def valued(
             accuracy. The name decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses
             and errors).
         target: the name of the labels, if samples are dictionaries or a table.
-        method: how values are computed, as in ``mechanism.value`` of an experiment: "path" (with ``model``, by its
-            loss), "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table with options. None:
-            "path" if there is a ``model`` whose loss has a gradient and the strategy averages as Flower's FedAvg does;
-            otherwise "mixture". If the strategy does not average, "mixture" is replaced by "exact" (up to 6 replies) or
-            "gtg", which repeat the aggregation for each coalition. "path" then gives no values.
+        method: how values are computed, as in ``mechanism.value`` of an experiment: "path" or "first_order" (with
+            ``model``, by its loss), "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table
+            with options. None: "path" if there is a ``model`` whose loss has a gradient and the strategy averages as
+            Flower's FedAvg does; otherwise "mixture". If the strategy does not average, "mixture" is replaced by
+            "exact" (up to 6 replies) or "gtg", which repeat the aggregation for each coalition. "path" and
+            "first_order" then give no values.
         payment: a payment rule, as in ``mechanism.settle``: its import path, or a table with options. It must not ask
             clients anything. None: nothing is paid.
         grant: with a payment rule, the tokens that a new client gets.
         names: the nodes' names, by Flower's node id. Alternatively, the key of a number or text that clients report
             with their arrays, such as "partition-id"; this becomes their name. None: their ids.
-        clients: the largest number of different nodes, 1 to 1,000,000. Rounds with more nodes have no values.
-        seed: the seed of hanse's own random draws. No other generator is changed.
+        clients: the largest number of different nodes. Rounds with more nodes have no values.
+        seed: the seed of hanse's own random draws. Global generators are restored after each of hanse's steps, so a
+            thread of your own that draws from them meanwhile may draw the same numbers again.
         overwrite: whether an existing run in ``out`` may be deleted.
 
     Returns:
@@ -149,12 +158,23 @@ def valued(
     if app := _app_around(Path(out)):
         said = f"out: {out}: lies in the Flower app {app}, whose files go to every node with the next flwr run"
         logging.getLogger("hanse.valued").warning("hanse: %s: take a folder outside the app", said)
-    with Kept().as_before():
-        worth = _worth(validation, model, utility, target)
-        if method is None:
-            method = "path" if averages(strategy) and why_no_path(worth) is None else "mixture"
-        experiment = _experiment(strategy, worth, method, payment, grant, clients, seed)
-    return Valued(strategy, Plan(experiment, worth, Path(out), names if names is not None else {}, overwrite))
+    mechanism: dict[str, Any] = {
+        "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"),
+        "settings": _flowers(strategy),
+    }  # fmt: skip
+    with as_before():
+        worth = judge_of(validation, model, utility, target)
+        slope = why_no_slope(worth)
+        mechanism["value"] = method or ("path" if averages(strategy) and slope is None else "mixture")
+        if payment is not None:
+            mechanism["settle"] = payment
+        with in_python(_as_argument):
+            experiment = Experiment(
+                data={"source": "object", "clients": clients}, mechanism=mechanism, clients={"grant": grant},
+                run={"rounds": 0, "seed": seed},
+            )  # fmt: skip
+            _check(experiment.mechanism.built, slope)
+    return Valued(strategy, Watch(experiment, worth, strategy, Hold(Path(out)), names or {}, overwrite))
 
 
 class Valued(Generic[S]):
@@ -162,20 +182,18 @@ class Valued(Generic[S]):
 
     Attributes:
         strategy: the app's strategy.
-        plan: the settings of the run.
+        watch: the run that is kept of it.
     """
 
-    def __init__(self, strategy: S, plan: Plan) -> None:
-        self.strategy, self.plan = strategy, plan
+    def __init__(self, strategy: S, watch: Watch) -> None:
+        self.strategy, self.watch = strategy, watch
         # attributes that the strategy has itself under the listened names, put back at the end
         self._own: dict[str, Any] = {}
-        self._hold = Hold(plan.out)
-        self._watch = Watch(plan, strategy, self._hold)
 
     @property
     def gaps(self) -> Sequence[str]:
         """A line for each round that could not be valued, with the reason."""
-        return tuple(self._watch.gaps)
+        return tuple(self.watch.gaps)
 
     def start(self, *given: Any, **more: Any) -> Any:
         """Raise UserError: start the strategy instead, inside the ``with`` block."""
@@ -185,10 +203,9 @@ class Valued(Generic[S]):
         """Begin to listen, and return the strategy. Raises UserError if ``out`` is taken, or the strategy is listened
         to already.
         """
-        mine = vars(self.strategy)
-        if any(isinstance(mine.get(name), _Listening) for name in LISTENED):
+        if any(isinstance(one, _Listening) for one in vars(self.strategy).values()):
             raise UserError("strategy: is in another 'with hanse.valued(...)' already")
-        claim_anew(self._hold, overwrite=self.plan.overwrite)
+        claim_anew(self.watch.hold, overwrite=self.watch.overwrite)
         self._put_on()
         return self.strategy
 
@@ -197,14 +214,13 @@ class Valued(Generic[S]):
     ) -> None:
         """Stop listening, and finish the run's record, also when an exception ends the block."""
         self._take_off()
-        watch = self._watch
+        watch = self.watch
         guarded(watch, watch.close)
-        watch.child.close()
-        self._hold.release()
-        if watch.state is not None and watch.state.round:
-            rounds = watch.state.round
+        watch.again.close()
+        watch.hold.release()
+        if watch.state is not None and (rounds := watch.state.round):
             said = f"{rounds - len(watch.gaps)} of {rounds} rounds have values"
-            logging.getLogger("flwr").info("hanse: %s; see: hanse report %s", said, self.plan.out)
+            logging.getLogger("flwr").info("hanse: %s; see: hanse report %s", said, watch.hold.folder)
 
     # ---- listening
 
@@ -224,11 +240,11 @@ class Valued(Generic[S]):
                     mine[name] = self._own[name]
 
     @contextmanager
-    def _bare(self) -> Iterator[None]:
+    def _bare(self) -> Iterator[S]:
         """Let nobody listen during a block, in which the strategy is as its author wrote it."""
         self._take_off()
         try:
-            yield
+            yield self.strategy
         finally:
             self._put_on()
 
@@ -240,127 +256,87 @@ class Valued(Generic[S]):
             given: the method's positional arguments.
             more: the method's keyword arguments.
         """
+        own = self._own.get(name) or partial(getattr(type(self.strategy), name), self.strategy)
+        try:
+            # by Flower's own names; a wrapper of the user's often takes *args alone, which name nothing
+            said = inspect.signature(partial(getattr(Strategy, name), None)).bind(*given, **more).arguments
+        except TypeError:  # called in a way of its own, which is not heard
+            return own(*given, **more)
         if name == "start":
-            given, more = self._starts(given, more)
-            # start calls the listened methods, so that it must not run bare
-            return self._its_own(name)(*given, **more)
-        if name == "configure_evaluate":
-            return self._alone(name, given, more)
-        return getattr(self, f"_{name}")(given, more)
-
-    def _its_own(self, name: str) -> Any:
-        """Return the strategy's own method of this name."""
-        return self._own.get(name) or partial(getattr(type(self.strategy), name), self.strategy)
+            if callable(judge := said.get("evaluate_fn")):
+                given, more = _swapped(given, more, judge, self._judging(judge))
+            self._starts(said["initial_arrays"], said.get("num_rounds"))
+            return own(*given, **more)  # which calls the listened methods
+        replies = said.get("replies", ())
+        heard = list(replies)
+        if isinstance(replies, Iterator):  # which can be read only once
+            given, more = _swapped(given, more, replies, iter(heard))
+        said["replies"] = [copy.deepcopy(reply) for reply in heard]
+        return getattr(self, f"_{name}")(said, partial(self._alone, name, given, more))
 
     def _alone(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
         """Call the strategy's own method while nobody listens."""
-        with self._bare():
-            return getattr(self.strategy, name)(*given, **more)
+        with self._bare() as strategy:
+            return getattr(strategy, name)(*given, **more)
 
-    def _given(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by the names of the method's parameters.
-
-        The parameters of Flower's method count first. A wrapper of the user's often takes ``*args`` alone, which name
-        nothing.
-        """
-        found: dict[str, Any] = {}
-        for method in (partial(getattr(Strategy, name), None), self._its_own(name)):
-            try:
-                bound = inspect.signature(method).bind(*given, **more)
-            except (TypeError, ValueError):
-                continue
-            bound.apply_defaults()
-            found = {**bound.arguments, **found}
-        return found or dict(more)
-
-    def _starts(self, given: tuple[Any, ...], more: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Hear the start: the initial arrays and how many rounds are planned.
-
-        Returns:
-            Its arguments, in which the server's own evaluation is one that is heard.
-        """
-        said = self._given("start", given, more)
-        # a start of the user's own may call its arguments otherwise
-        arrays = next((v for v in (said.get("initial_arrays"), *said.values()) if isinstance(v, ArrayRecord)), None)
-        rounds = said.get("num_rounds")
-        with self._watch.kept.as_before():
-            self._watch.begins(arrays, rounds if isinstance(rounds, int) and rounds > 0 else None)
-        judge = said.get("evaluate_fn")
-        if not callable(judge):
-            return given, more
-        self._watch.judged = True
-        heard = self._judging(judge)
-        again = {name: heard if one is judge else one for name, one in more.items()}
-        return tuple(heard if one is judge else one for one in given), again
+    def _starts(self, arrays: object, rounds: object) -> None:
+        """Hear the start: the initial arrays and how many rounds are planned."""
+        with as_before():  # a start of the user's own may take other arguments
+            if isinstance(arrays, ArrayRecord) and isinstance(rounds, int | None):
+                self.watch.begins(arrays, rounds)
 
     def _judging(self, judge: Callable[..., Any]) -> Callable[..., Any]:
         """Return the server's own evaluation, which ends a round, so that what it says is heard."""
-        watch = self._watch
+        watch = self.watch
+        watch.judged = True
 
         @wraps(judge)
         def heard(*given: Any, **more: Any) -> Any:
-            try:
-                found = judge(*given, **more)
-                guarded(watch, lambda: watch.says("server", found))
-            finally:
-                guarded(watch, watch.ends)
+            found = judge(*given, **more)
+            guarded(watch, lambda: watch.says("server", found))
+            guarded(watch, watch.ends)
             return found
 
         return heard
 
-    def _configure_train(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    def _configure_train(self, said: dict[str, Any], own: Callable[[], Any]) -> Any:
         """Hear which round begins from which arrays, and who is asked."""
-        watch = self._watch
-        said = self._given("configure_train", given, more)
-        number, arrays = _of_type(int, said, "server_round"), _of_type(ArrayRecord, said, "arrays")
-        guarded(watch, lambda: watch.asks(number or 0, arrays if arrays is not None else ArrayRecord()))
-        return self._heard(self._alone("configure_train", given, more))
-
-    def _asked(self, messages: Iterable[Message]) -> None:
-        """Hear to which nodes messages go."""
-        guarded(self._watch, lambda: self._watch.asked([message.metadata.dst_node_id for message in messages]))
-
-    def _heard(self, messages: Iterable[Message]) -> Iterable[Message]:
-        """Return the messages, heard: a list at once, an iterator while the strategy reads it."""
-        if isinstance(messages, Iterator):
-
-            def passing() -> Iterator[Message]:
-                for message in messages:
-                    self._asked([message])
-                    yield message
-
-            return passing()
-        self._asked(messages)
+        watch = self.watch
+        guarded(watch, lambda: watch.asks(said["server_round"], said["arrays"]))
+        messages = list(own())
+        guarded(watch, lambda: watch.asked([message.metadata.dst_node_id for message in messages]))
         return messages
 
-    def _aggregate_train(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    def _aggregate_train(self, said: dict[str, Any], own: Callable[[], Any]) -> Any:
         """Hear the replies before the strategy may change them, and afterwards what it made of them."""
-        watch = self._watch
-        given, more, replies = _listed(given, more)
+        watch = self.watch
 
         def comes() -> None:
             with self._bare():  # the strategy is pickled, by its own ways
-                watch.comes(_copies(replies))
+                watch.comes(said["replies"])
 
         guarded(watch, comes)
-        found = self._alone("aggregate_train", given, more)
-        pair = found if isinstance(found, tuple) and found else (None,)
-        guarded(watch, lambda: watch.makes(pair[0]))
-        guarded(watch, lambda: watch.says("train", pair[-1]))
+        found = own()
+        guarded(watch, lambda: watch.makes(*found))
         return found
 
-    def _aggregate_evaluate(self, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
-        """Hear the evaluate replies; the round ends here, also if the strategy's method raises."""
-        watch = self._watch
-        given, more, replies = _listed(given, more)
-        guarded(watch, lambda: watch.tests(_copies(replies)))
-        try:
-            found = self._alone("aggregate_evaluate", given, more)
-            guarded(watch, lambda: watch.says("evaluate", found))
-            return found
-        finally:
-            if not watch.judged:
-                guarded(watch, watch.ends)
+    def _aggregate_evaluate(self, said: dict[str, Any], own: Callable[[], Any]) -> Any:
+        """Hear the evaluate replies; the round ends here, unless the server evaluates models itself."""
+        watch = self.watch
+        guarded(watch, lambda: watch.tests(said["replies"]))
+        found = own()
+        guarded(watch, lambda: watch.says("evaluate", found))
+        if not watch.judged:
+            guarded(watch, watch.ends)
+        return found
+
+
+def _swapped(
+    given: tuple[Any, ...], more: dict[str, Any], old: Any, new: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call with one object in the place of another."""
+    named = {name: new if one is old else one for name, one in more.items()}
+    return tuple(new if one is old else one for one in given), named
 
 
 class _Listening:
@@ -378,38 +354,6 @@ class _Listening:
     def __reduce__(self) -> Any:
         return partial, (getattr(type(self._valued.strategy), self._name), self._valued.strategy)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        own = self._valued.strategy
-        return partial(getattr(type(own), self._name), memo.get(id(own), own))
-
-
-def _listed(given: tuple[Any, ...], more: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], list[Message]]:
-    """Return the arguments of a call and its replies as a list.
-
-    An iterator can be read only once, so that the arguments then hold a new one over the same replies.
-    """
-    replies = more["replies"] if "replies" in more else given[1] if len(given) > 1 else []
-    if not isinstance(replies, Iterator):
-        return given, more, list(replies)
-    listed = list(replies)
-    again = (message for message in listed)
-    if "replies" in more:
-        return given, {**more, "replies": again}, listed
-    return (given[0], again, *given[2:]), more, listed
-
-
-def _copies(replies: Sequence[Message]) -> list[Message]:
-    """Return copies of the replies, whose records nobody else changes. The bytes of their arrays are shared."""
-    return [copy.deepcopy(reply) for reply in replies]
-
-
-T = TypeVar("T")
-
-
-def _of_type(kind: type[T], said: Mapping[str, Any], name: str) -> T | None:
-    """Return the argument of this name if it is of the type ``kind``, else the first one that is; None if none is."""
-    return next((v for v in (said.get(name), *said.values()) if isinstance(v, kind)), None)
-
 
 # ---- what was asked for
 
@@ -426,26 +370,6 @@ def _app_around(folder: Path) -> Path | None:
     return None
 
 
-def _worth(validation: Any, model: nn.Module | None, utility: str | None, target: str | None) -> Worth:
-    """Return what judges models. Raises UserError for arguments that do not fit together."""
-    if utility is not None and (not isinstance(utility, str) or not utility):
-        raise UserError(f"utility: {utility!r}: must be a figure's name")
-    if model is not None and not isinstance(model, nn.Module):
-        raise UserError(f"model: {type(model).__name__}: must be a torch.nn.Module; of others give validation=evaluate")
-    if validation is None:
-        if model is not None:
-            raise UserError("model: needs validation=, the samples that it is judged on")
-        return ByClients(utility)
-    if model is None:
-        if not callable(validation) or isinstance(validation, type):
-            raise UserError(
-                f"validation: {type(validation).__name__}: must be a function evaluate(arrays), or, with "
-                "model=, a torch module, a validation set"
-            )
-        return ByFunction(validation, utility)
-    return ByModule.of(model, validation, utility, target)
-
-
 def _flowers(strategy: Strategy) -> dict[str, bool | int | float | str]:
     """Return the parameters of Flower's own strategies that this one has, by name, where they are plain values. Other
     attributes are the user's and may be secrets.
@@ -456,59 +380,30 @@ def _flowers(strategy: Strategy) -> dict[str, bool | int | float | str]:
     return {name: value for name, value in plain.items() if name in known}
 
 
-def _experiment(
-    strategy: Strategy,
-    worth: Worth,
-    method: str | Mapping[str, Any],
-    payment: Any,
-    grant: float,
-    clients: int,
-    seed: int,
-) -> Experiment:
-    """Return the experiment that the run's ``config.toml`` describes.
+def _as_argument(line: str) -> str:
+    """Return a line about a setting of an experiment as one about the argument that it is here."""
+    return re.sub("|".join(ARGUMENTS), lambda found: ARGUMENTS[found[0]], line, count=1)
 
-    Raises:
-        UserError: with a line for each wrong argument, under the name that it has in :func:`valued`.
+
+def _check(built: Mechanism, slope: str | None) -> None:
+    """Raise UserError for a value part or payment rule that such a run cannot have.
+
+    Args:
+        built: the mechanism with these parts.
+        slope: why the judge has no loss with a gradient. None: it has one.
     """
-    if isinstance(clients, bool) or not isinstance(clients, int) or not 1 <= clients <= 10**6:
-        raise UserError(f"clients: {clients!r}: must be a whole number from 1 to 1000000")
-    mechanism: dict[str, Any] = {
-        "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"),
-        "settings": _flowers(strategy), "value": method,
-    }  # fmt: skip
-    if payment is not None:
-        mechanism["settle"] = payment
-    try:
-        experiment = Experiment(
-            data={"source": "object", "clients": clients}, mechanism=mechanism, clients={"grant": grant},
-            run={"rounds": 0, "seed": seed},
-        )  # fmt: skip
-        built = experiment.mechanism.built
-    except UserError as wrong:
-        said = [
-            ("mechanism.value", "method"),
-            ("mechanism.settle", "payment"),
-            ("clients.grant", "grant"),
-            ("run.seed", "seed"),
-        ]
-        lines = list(wrong.lines)
-        for key, name in said:
-            lines = [line.replace(key, name, 1) if line.startswith(key) else line for line in lines]
-        raise UserError(*lines) from None
-    lines = [lack.line.replace("mechanism.settle", "payment", 1) for lack in unmet_needs(watching(built, None), GIVEN)]
+    lacks = dict.fromkeys(CLIENTS_GIVE, ", which a plain client app does not give")
+    for word in ("slope", "server_gradient"):  # which the server has by itself, if at all
+        lacks[word] = f": {slope}"
+        if slope is None:
+            del lacks[word]
+    lines = [lack.line for lack in unmet_needs(built, GIVEN, lacks)]
+    if getattr(built.value, "novel", False):
+        lines.insert(0, "method.novel: true: must be false: rounds are valued here each by itself")
     if built.settle is not None and method_of(built.settle, "asks") is not None:
         lines.append(
             f"payment: {type(built.settle).__name__} asks clients questions, which a plain client app does not answer: "
             "take a rule that goes by values, or hanse.flower.strategy"
         )
-    if isinstance(built.value, PathValues):
-        if built.value.novel:
-            lines.append("method.novel: true: must be false: rounds are valued here each by itself")
-        if (why := why_no_path(worth)) is not None:
-            lines.append(f"method: 'path' {why}; 'mixture', 'exact' and 'gtg' take any model, function and utility")
-    elif built.value is not None and not hasattr(built.value, "solve"):
-        names = "mixture, exact, gtg, monte_carlo, leave_one_out, banzhaf or path"
-        lines.append(f"method: {type(built.value).__name__}: must be {names}")
     if lines:
         raise UserError(*lines)
-    return experiment

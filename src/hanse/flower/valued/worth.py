@@ -4,15 +4,15 @@
 server's validation set. Both can judge any model, including those of coalitions. :class:`ByClients` needs neither: it
 divides a round's gain according to the clients' own evaluations.
 
-The arguments ``validation`` and ``model`` of :func:`hanse.valued` decide which one is used. :func:`counted_in`
-describes the unit of its values.
+The arguments ``validation`` and ``model`` of :func:`hanse.valued` decide which one is used (:func:`judge_of`).
+:func:`counted_in` describes the unit of its values.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,37 +20,23 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
-from hanse.base.errors import UserError, first_line
+from hanse.base.errors import UserError, gated
 from hanse.core.table import Floats
 from hanse.data.own import as_samples
 from hanse.data.samples import Samples
-from hanse.flower.arrays import own_copy, shares
+from hanse.flower.arrays import own_copy
 from hanse.games.gram import inner_products
+from hanse.learning import slopes
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.engines import EngineChoice
 from hanse.learning.figures import WORTH, Figures, as_figures, counted, less_is_better, signed, worth_of
 from hanse.learning.job import Engine, Problem
 from hanse.learning.models import build_problem
-from hanse.learning.slopes import why_no_slope
 
 Evaluate = Callable[[ArrayRecord], float | Mapping[str, float]]
-
-
-class NoWorthError(Exception):
-    """A model could not be judged.
-
-    The message says why in one line. It becomes a gap in the record, and never ends a training.
-    """
-
-
-FIRST = "(of the initial arrays, the model before the first round)"
-EMPTY = (
-    "; a model that is still empty, as a forest without trees, is worth a guess: return {'loss': math.log(2)} for two "
-    "classes"
-)
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,7 @@ class ByFunction:
             arrays: the model; ``evaluate`` gets a copy, which it may change.
 
         Raises:
-            NoWorthError: ``evaluate`` raised, or returned nothing that can be compared.
+            UserError: ``evaluate`` raised, or returned nothing that can be compared.
 
         Examples:
             >>> import numpy as np
@@ -85,67 +71,28 @@ class ByFunction:
             >>> judge.worth(model), judge.known
             (-25.0, {'utility': 'loss'})
         """
-        try:
-            said: Any = self.evaluate(own_copy(arrays))
-        except (Exception, SystemExit) as wrong:  # sys.exit() in it is no reason to end a training
-            raise NoWorthError(f"validation: raised {first_line(wrong)}") from wrong
-        try:
-            figures = as_figures(said, "validation")
-            if self.utility is not None and list(figures) == [WORTH] != [self.utility]:
-                raise UserError(
-                    f"utility: {self.utility!r}: validation returned {_shown(said)}: must be numbers by name"
-                )
-            number = worth_of(figures, self.utility, "utility")
-            if list(figures) != [WORTH]:
-                self.known["utility"] = counted(figures, self.utility) or ""
-        except UserError as wrong:
-            raise NoWorthError(str(wrong)) from None
-        except Exception:  # whatever its own way of becoming a number, or a text, raises
-            raise NoWorthError(f"validation: returned {_shown(said)}: must be a number, or numbers by name") from None
+        with gated("validation"):
+            figures = as_figures(self.evaluate(own_copy(arrays)), "validation")
+        if list(figures) != [WORTH]:
+            self.known["utility"] = counted(figures, self.utility) or ""
+        elif self.utility not in (None, WORTH):
+            raise UserError(f"utility: {self.utility!r}: validation returned one number: must be numbers by name")
+        number = worth_of(figures, self.utility, "utility")
         if not math.isfinite(number):
-            name = "" if list(figures) == [WORTH] else f" as {counted(figures, self.utility)!r}"
-            raise NoWorthError(f"validation: returned {abs(number)}{name}: must be finite")
+            name = f" as {self.known['utility']!r}" if self.known else ""
+            raise UserError(f"validation: returned {abs(number)}{name}: must be finite")
         return number
-
-    def first_worth(self, arrays: ArrayRecord) -> float:
-        """Return what the initial model is worth, before any client is asked.
-
-        Raises:
-            UserError: the model cannot be judged. A mistake in ``evaluate`` is thus found at once and not in every
-                round.
-        """
-        try:
-            return self.worth(arrays)
-        except NoWorthError as wrong:
-            # only these may come of a model with nothing in it; a TypeError is more often a wrong signature
-            cause = wrong.__cause__
-            failed = str(wrong).endswith("must be finite") if cause is None else not isinstance(cause, TypeError)
-            raise UserError(f"{wrong} {FIRST}{EMPTY * failed}") from None
-
-
-def _shown(said: Any) -> str:
-    """Return what a function returned, in at most 80 characters, whatever its own ``repr`` does."""
-    try:
-        return " ".join(f"{said!r:.80}".split())
-    except Exception:
-        return type(said).__name__
 
 
 def counted_in(worth: Worth) -> str:
     """Return a sentence that says what a value of 0.1 means."""
-    if isinstance(worth, ByModule):
-        name, whose = worth.utility, "on the server's validation samples"
-    elif isinstance(worth, ByFunction):
-        name, whose = worth.known.get("utility", ""), "by the server's own function"
-    else:
-        name, whose = worth.utility or "", "as the clients report it"
-    if not name and isinstance(worth, ByFunction):
-        return "A value of 0.1 is a model that the server's own function calls better by 0.1."
-    if not name:  # which figure they have is seen once they reply
-        return (
-            "A value of 0.1 is a loss lower by 0.1, or, without a loss, an accuracy higher, as the clients report it."
-        )
-    return f"A value of 0.1 is {name[:60]} {'lower' if less_is_better(name) else 'higher'} by 0.1, {whose}."
+    whose = {ByModule: "on the server's validation samples", ByFunction: "by the server's own function"}
+    by, name = whose.get(type(worth), "as the clients report it"), worth.utility or worth.known.get("utility", "")
+    what = f"{name[:60]} {'lower' if less_is_better(name) else 'higher'} by 0.1"
+    if not name:  # of clients, which figure they have is seen once they reply
+        guess = "a loss lower by 0.1, or, without a loss, an accuracy higher"
+        what = guess if isinstance(worth, ByClients) else "a model better by 0.1"
+    return f"A value of 0.1 is {what}, {by}."
 
 
 @dataclass(frozen=True)
@@ -165,6 +112,7 @@ class ByModule:
     samples: Samples
     num_classes: int | None
     utility: str
+    known: Mapping[str, str] = field(default_factory=dict, init=False)
 
     @staticmethod
     def of(module: nn.Module, validation: Any, utility: str | None, target: str | None) -> ByModule:
@@ -195,12 +143,29 @@ class ByModule:
         return ByModule(problem, engine, samples, classes, utility or "loss")
 
 
-def why_no_path(worth: Worth) -> str | None:
-    """Return why path values are impossible with a judge, or None if they are possible."""
+def why_no_slope(worth: Worth) -> str | None:
+    """Return why a judge has no loss with a gradient, which path values need, or None if it has one."""
     if not isinstance(worth, ByModule) or worth.utility != "loss":
-        return "follows the gradient of a loss: give model=, and validation= its samples, with utility 'loss'"
-    why = why_no_slope(worth.problem, worth.samples)
-    return None if why is None else f"needs a loss with a gradient, and {why}"
+        return "give model=, and validation= its samples, with utility 'loss'"
+    return slopes.why_no_slope(worth.problem, worth.samples)
+
+
+class _Items(IterableDataset[Any]):
+    """The samples of a loader's batches, one by one."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.batches = list(loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.batches:
+            yield from _apart(batch)
+
+
+def _apart(batch: Any) -> Any:
+    """Return the samples of a batch: a tensor, or pairs or dictionaries of such."""
+    if isinstance(batch, Mapping):
+        return [dict(zip(batch, one, strict=True)) for one in zip(*map(_apart, batch.values()), strict=True)]
+    return list(zip(*map(_apart, batch), strict=True)) if isinstance(batch, list | tuple) else batch
 
 
 def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | None]:
@@ -209,31 +174,18 @@ def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | N
     Args:
         given: ``(x, y)``, a PyTorch or Hugging Face data set, a table, or a ``DataLoader``. All batches of a loader are
             used; they are pairs ``(x, y)`` or dictionaries.
-        target: the labels' name in dictionaries. None: the first of "label", "labels", "target" and "y" that exists.
+        target: the labels' name in dictionaries. None: of a loader's, the first of "label", "labels", "target" and "y"
+            that exists.
 
     Raises:
         UserError: the set has no samples, or its labels cannot be found.
     """
-    if not isinstance(given, DataLoader):
-        return as_samples(given, target, "validation")
-    found: list[tuple[Any, Any]] = []
-    for batch in given:
-        if isinstance(batch, Mapping):
-            names = [name for name in (target, "label", "labels", "target", "y") if name in batch]
-            rest = {name: x for name, x in batch.items() if not names or name != names[0]}
-            if not names or not rest:
-                raise UserError(
-                    f"validation: its batches have {', '.join(map(str, batch))}: name the labels by target="
-                )
-            batch = (rest if len(rest) > 1 else next(iter(rest.values())), batch[names[0]])
-        if not isinstance(batch, list | tuple) or len(batch) != 2:
-            raise UserError("validation: its batches must be pairs (x, y), or dictionaries with the labels by target=")
-        found.append((batch[0], batch[1]))
-    if not found:
-        raise UserError("validation: has no samples")
-    xs, y = [x for x, _ in found], torch.cat([torch.as_tensor(y) for _, y in found])
-    x = {name: torch.cat([one[name] for one in xs]) for name in xs[0]} if isinstance(xs[0], Mapping) else torch.cat(xs)
-    return as_samples((x, y), None, "validation")
+    if isinstance(given, DataLoader):
+        given = _Items(given)
+        first = next(iter(given), None)
+        if target is None and isinstance(first, Mapping):
+            target = next((name for name in ("label", "labels", "target", "y") if name in first), None)
+    return as_samples(given, target, "validation")
 
 
 # ---- without data of the server's
@@ -276,7 +228,7 @@ class ByClients:
                 weighted by these samples. If all of them are 0, it is not weighted.
 
         Raises:
-            NoWorthError: no client evaluated both models.
+            UserError: no client evaluated both models.
 
         Examples:
             >>> before = {0: (-0.9, 10), 1: (-0.5, 30)}  # minus the loss, samples
@@ -285,8 +237,8 @@ class ByClients:
         """
         both = sorted(before.keys() & after.keys())
         if not both:
-            why = "no client evaluated the model before" if not before else "no client evaluated both models"
-            raise NoWorthError(f"{why} the round, so the clients do not say what it gained")
+            why = "no client evaluated both models" if before else "no client evaluated the model before"
+            raise UserError(f"{why} the round, so the clients do not say what it gained")
         weights = np.array([after[c][1] for c in both])
         weights = weights if weights.sum() > 0 else np.ones(len(both))
         return float(np.average([after[c][0] - before[c][0] for c in both], weights=weights))
@@ -297,19 +249,40 @@ class ByClients:
 
         Args:
             gain: what the round gained.
-            weights: ``[S]``, the weights with which the updates were averaged, on any scale.
+            weights: ``[S]``, the weights with which the updates were averaged. They sum to 1.
             moves: ``[S, P]``, each update minus the model that it started from.
 
         Returns:
             The shares. They are zeros if the weighted updates cancel and the model did not move. A share is negative if
                 its update opposed the others.
         """
-        parts = shares(weights)
-        together = parts * (inner_products(moves) @ parts)
+        together = weights * (inner_products(moves) @ weights)
         total = float(together.sum())
-        if not total > 0:
-            return np.zeros(len(weights))
-        return np.asarray(gain * together / total)
+        return np.asarray(gain * together / total) if total > 0 else np.zeros(len(weights))
+
+
+def judge_of(validation: Any, model: nn.Module | None, utility: str | None, target: str | None) -> Worth:
+    """Return what judges models, of the arguments of :func:`hanse.valued`.
+
+    Raises:
+        UserError: the arguments do not fit together, or the samples do not fit the model.
+    """
+    if utility is not None and (not isinstance(utility, str) or not utility):
+        raise UserError(f"utility: {utility!r}: must be a figure's name")
+    if model is not None and not isinstance(model, nn.Module):
+        raise UserError(f"model: {type(model).__name__}: must be a torch.nn.Module; of others give validation=evaluate")
+    if validation is None and model is not None:
+        raise UserError("model: needs validation=, the samples that it is judged on")
+    if model is not None:
+        return ByModule.of(model, validation, utility, target)
+    if validation is None:
+        return ByClients(utility)
+    if not callable(validation) or isinstance(validation, type):
+        raise UserError(
+            f"validation: {type(validation).__name__}: must be a function evaluate(arrays), or, with model=, a torch "
+            "module, a validation set"
+        )
+    return ByFunction(validation, utility)
 
 
 Worth = ByFunction | ByModule | ByClients

@@ -212,7 +212,8 @@ def join(
     Examples:
         hanse network join example.org:9092 --ca ca.crt --key clinic --operator operator.pub --agree agreement.txt
     """
-    from hanse.flower.operator_key import PINNED, home_of, pin, public_key
+    from hanse.base.files import home_of
+    from hanse.flower.operator_key import PINNED, pin, public_key
     from hanse.ledger.note import fingerprint
     from hanse.wings.operate import server_access
     from hanse.wings.operate.server_access import split
@@ -388,9 +389,9 @@ def log(
     Examples:
         hanse network log
     """
+    from hanse.base.files import home_of
     from hanse.federation.node import EVIDENCE
     from hanse.flower.node_log import NodeLog, in_words
-    from hanse.flower.operator_key import home_of
 
     mine = NodeLog(home_of(home))
     for line in mine.verified(root):

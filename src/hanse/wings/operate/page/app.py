@@ -275,5 +275,4 @@ def _gone(shown: Page, request: Request) -> Response:
 
 def _summaries(found: list[ListedRun]) -> list[dict[str, Any]]:
     """Return a line about each run."""
-    now = time.time()
-    return [summary(one, now) for one in found]
+    return [summary(one, time.time()) for one in found]

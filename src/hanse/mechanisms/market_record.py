@@ -1,21 +1,20 @@
-"""A run's recorded markets, read from its rounds' arrays and checked (:class:`MarketRound`)."""
+"""A market of models as a round's record has it, read from the arrays and checked (:class:`MarketRound`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_arrays
 from hanse.games.market import Market, Stop
 from hanse.games.market_posted import Tariff
 from hanse.games.market_prices import Pricing
-from hanse.runs.round_record import Arrays, rounds_of
+
+Arrays = Mapping[str, NDArray[Any]]
 
 # the arrays of a recorded market: how many axes of clients, and of what kinds of dtype
 MARKET: Mapping[str, tuple[int, str]] = {
@@ -30,12 +29,14 @@ MARKET: Mapping[str, tuple[int, str]] = {
     "market_paid": (1, "b"),
     "market_pricing": (0, "U"),
     "market_utility": (1, "f"),
-    "withheld": (1, "iu"),  # as many as were not delivered
 }
-# what :func:`market_of` reads; what is not in MARKET is not in every market
-EVIDENCE = ("market_claimed", "market_cap", "evidence_loss", "evidence_size")
 TRUTH = ("market_true_size", "market_true_cost", "market_true_eagerness")
-NEEDED = (*MARKET, "market_stop", "market_tariff", "market_least", *TRUTH, *EVIDENCE)
+SOME: Mapping[str, tuple[int, str]] = {  # what not every market has
+    **dict.fromkeys(TRUTH, (1, "iuf")),
+    **dict.fromkeys(("market_least", "market_claimed", "market_cap"), (1, "f")),
+}
+EVIDENCE = ("evidence_loss", "evidence_size")
+NEEDED = (*MARKET, *SOME, *EVIDENCE, "withheld", "market_stop", "market_tariff")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +64,11 @@ class MarketRound:
         evidence: the losses ``[N, N]`` and the claimed sizes ``[N]`` from which later limits follow. It may be empty.
 
     Examples:
-        The markets that a small run of iPFL has recorded:
+        The market that a small round of iPFL records:
 
-        >>> import hanse
         >>> from hanse.runs.rehearsal import rehearse
-        >>> run = hanse.run(rehearse("ipfl").experiment, out="market", overwrite=True)
-        >>> first = next(recorded_markets(Path("market")))
+        >>> settlement = rehearse("ipfl").view.settlement
+        >>> first = market_of(0, {**settlement.arrays, "withheld": np.array([], np.int64)})
         >>> first.round, first.graph.shape
         (0, (4, 4))
     """
@@ -101,12 +101,11 @@ class MarketRound:
         return np.where(self.paid[:, None], self.units, 0)
 
 
-def market_of(number: int, file: Path, record: Arrays) -> MarketRound | None:
+def market_of(number: int, record: Arrays) -> MarketRound | None:
     """Return the market of a round, or None if it had none.
 
     Args:
         number: the round.
-        file: the file that the arrays are from, for errors.
         record: the round's arrays. Those that ``NEEDED`` names are read.
 
     Raises:
@@ -115,24 +114,26 @@ def market_of(number: int, file: Path, record: Arrays) -> MarketRound | None:
     try:
         return _checked_market(number, record) if "market_units" in record else None
     except (ValueError, KeyError, IndexError, TypeError) as wrong:
-        raise UserError(f"{file}: the record of the round cannot be read: {wrong}") from None
+        raise UserError(f"round {number}: its record cannot be read: {wrong}") from None
 
 
 def _checked_market(number: int, record: Arrays) -> MarketRound:
     """Return the market that these arrays describe. Raises ValueError or KeyError if one is missing or has another
     form.
     """
-    d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
-    for name, (axes, kinds) in MARKET.items():
+    m = len(record["market_size"])
+    wanted = {**MARKET, **{name: form for name, form in SOME.items() if name in record}}
+    for name, (axes, kinds) in wanted.items():
         array = record[name]
-        fits = array.ndim == axes and (name == "withheld" or array.shape == (len(n),) * axes)
-        if not fits or array.dtype.kind not in kinds:
-            raise ValueError(f"{name} is {array.dtype} {array.shape} with {len(n)} clients")
-    graph, pricing = record["market_graph"], str(record["market_pricing"])
-    if pricing not in get_args(Pricing):
-        raise ValueError(f"market_pricing is {pricing!r}")
-    if not ((graph >= 0) & (graph <= 1)).all():
-        raise ValueError("market_graph has numbers that are not from 0 to 1")
+        if array.shape != (m,) * axes or array.dtype.kind not in kinds:
+            raise ValueError(f"{name} is {array.dtype} {array.shape} with {m} clients")
+    graph, pricing, withheld = record["market_graph"], str(record["market_pricing"]), record["withheld"]
+    if pricing not in get_args(Pricing) or withheld.ndim != 1 or withheld.dtype.kind not in "iu":
+        raise ValueError(f"market_pricing is {pricing!r}, and withheld {withheld.dtype} {withheld.shape}")
+    if not ((graph >= 0) & (graph <= 1)).all() or not (record.get("market_least", np.zeros(0)) >= 0).all():
+        raise ValueError("market_graph has numbers that are not from 0 to 1, or market_least some below 0")
+    d, n, c, K = (record[f"market_{name}"] for name in ("distance", "size", "cost", "eagerness"))
+    truth = tuple(record[name].astype(np.float64) for name in TRUTH if name in record)
     return MarketRound(
         round=number,
         clients=record["market_client"],
@@ -142,66 +143,28 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         paid=record["market_paid"],
         pricing=pricing,
         utility=record["market_utility"],
-        truth=_truth(record, len(n)),
-        withheld=record["withheld"],
+        truth=truth if len(truth) == len(TRUTH) else None,
+        withheld=withheld,
         stop="break" if str(record.get("market_stop", "skip")) == "break" else "skip",
-        tariff=_tariff(record),
-        least=_least(record, len(n)),
-        **_evidence(record, len(n)),
+        tariff=_tariff(record) if pricing == "posted" else None,
+        least=record.get("market_least"),
+        claimed=record.get("market_claimed"),
+        cap=record.get("market_cap"),
+        evidence=_evidence(*(record[name] for name in EVIDENCE)) if "evidence_loss" in record else None,
     )
 
 
-def _truth(record: Arrays, m: int) -> tuple[NDArray[np.float64], ...] | None:
-    """Return the true sizes, costs and eagerness ``[m]``; None of a record without them. Raises ValueError for another
-    form.
-    """
-    if not all(name in record for name in TRUTH):
-        return None
-    found = tuple(record[name] for name in TRUTH)
-    if any(one.shape != (m,) or one.dtype.kind not in "iuf" for one in found):
-        raise ValueError(f"{', '.join(TRUTH)} are {[one.shape for one in found]} with {m} clients")
-    return tuple(one.astype(np.float64) for one in found)
+def _evidence(losses: NDArray[Any], sizes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return a round's evidence of sizes. Raises ValueError for another form."""
+    if losses.dtype.kind != "f" or sizes.dtype.kind != "f" or losses.shape != (len(sizes),) * 2:
+        raise ValueError(f"evidence_loss is {losses.dtype} {losses.shape} with {sizes.shape} sizes")
+    return losses, sizes
 
 
-def _evidence(record: Arrays, m: int) -> dict[str, Any]:
-    """Return what a record says of evidence. Raises ValueError for another form, KeyError if an array is missing."""
-    evidence_arrays: dict[str, Any] = {}
-    if "market_cap" in record or "market_claimed" in record:
-        evidence_arrays = {"claimed": record["market_claimed"], "cap": record["market_cap"]}
-    if "evidence_loss" in record:
-        losses, sizes = evidence_arrays["evidence"] = record["evidence_loss"], record["evidence_size"]
-        if losses.dtype.kind != "f" or sizes.dtype.kind != "f" or losses.shape != (len(sizes),) * 2:
-            raise ValueError(f"evidence_loss is {losses.dtype} {losses.shape} with {sizes.shape} sizes")
-    for name in ("claimed", "cap"):
-        if name in evidence_arrays and (evidence_arrays[name].shape != (m,) or evidence_arrays[name].dtype.kind != "f"):
-            raise ValueError(
-                f"market_{name} is {evidence_arrays[name].dtype} {evidence_arrays[name].shape} with {m} clients"
-            )
-    return evidence_arrays
-
-
-def _tariff(record: Arrays) -> Tariff | None:
-    """Return the tariff of a market at posted prices; None of another. Raises ValueError for one that cannot be."""
-    if str(record["market_pricing"]) != "posted":
-        return None
+def _tariff(record: Arrays) -> Tariff:
+    """Return the tariff of a market at posted prices. Raises ValueError for one that cannot be."""
     numbers = np.asarray(record["market_tariff"], np.float64)
     if numbers.shape != (2,) or not (np.isfinite(numbers) & (numbers >= 0)).all():
         raise ValueError(f"market_tariff is {numbers.tolist()}")
     flat, per_thousand = numbers.tolist()
     return Tariff(flat, per_thousand, "weight" if "market_least" in record else "size")
-
-
-def _least(record: Arrays, m: int) -> NDArray[np.float64] | None:
-    """Return the least that each sold for; None where prices go by size. Raises ValueError for another form."""
-    found = record.get("market_least")
-    if found is not None and (found.shape != (m,) or found.dtype.kind != "f" or not (found >= 0).all()):
-        raise ValueError(f"market_least is {found.dtype} {found.shape} with {m} clients")
-    return found
-
-
-def recorded_markets(folder: Path) -> Iterator[MarketRound]:
-    """Yield the markets recorded in a run directory. Raises UserError if a record is damaged."""
-    for number, file in rounds_of(folder):
-        market = market_of(number, file, read_arrays(file, NEEDED))
-        if market is not None:
-            yield market

@@ -1,0 +1,352 @@
+"""What holds in a market of models, whatever part has made it: iPFL's theorems, prices, deliveries and the books.
+
+The functions look at recorded markets (:class:`hanse.mechanisms.market_record.MarketRound`) and compute with
+:mod:`hanse.games` alone, so that they find mistakes of :class:`hanse.mechanisms.ipfl.IPFL` itself. A function on one
+market returns "", or a phrase that names the first error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hanse.core.book import LARGEST
+from hanse.core.entry import TOKEN, Transaction
+from hanse.core.entry import client as account
+from hanse.core.part import PostedRound
+from hanse.core.telling import Check, Fact
+from hanse.games.market import best_imports, utilities_of
+from hanse.games.market_checks import local_optimality
+from hanse.games.market_evidence import size_caps
+from hanse.games.market_posted import on_sale, sold
+from hanse.games.market_prices import due
+from hanse.mechanisms.market_record import MarketRound, market_of
+
+SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
+MOST_LEFT_OUT = 20  # rounds that are named
+_TRULY = "nobody lost in any round, by what the run has as true of the clients"
+_BUT_BY_CHOICE = "nobody lost in any round but by what it chose itself, by what the run has as true of the clients"
+_DECLAREDLY = "nobody lost in any round, by what clients declared of themselves"
+
+
+def checks(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield whether the postings are those of the markets: their rules, prices, deliveries, and who paid.
+
+    Args:
+        rounds: the rounds of the run.
+        parts: the mechanism's parts by slot, as far as they are known.
+    """
+    looks: dict[str, tuple[Callable[[MarketRound], str], str]] = {
+        "settings": (unlike_settings(parts), "every market had the rules that the run's settings name"),
+        "payments": (wrong_payments, "every payment is its price, rounded down to the unit"),
+        "delivery": (wrong_delivery, "clients that did not pay got nothing"),
+    }
+    wrong, count = dict.fromkeys((*looks, "bills", "evidence"), ""), 0
+    sizes = Evidence(getattr(parts.get("weigh"), "evidence", None))
+    for posted in rounds:
+        market = market_of(posted.number, posted.arrays)
+        said = {"bills": unlike_bills(market, posted.posted) or wrong_clearing(market, posted)}
+        if market is not None:
+            count += 1
+            said |= {name: look(market) for name, (look, _) in looks.items()} | {"evidence": sizes.unlike(market)}
+        for name, error in said.items():
+            wrong[name] = wrong[name] or (f"round {posted.number}: {error}" if error else "")
+    if not count and not any(wrong.values()):
+        return
+    for name, (_, meaning) in looks.items():
+        yield Check(name, not wrong[name], wrong[name] or meaning)
+    yield Check(
+        "bills", not wrong["bills"], wrong["bills"] or f"the books have the bills of {count} markets, unit by unit"
+    )
+    if wrong["evidence"] or sizes.seen:
+        meaning = "no size counted for more than others' losses had shown by then"
+        yield Check("evidence", not wrong["evidence"], wrong["evidence"] or meaning)
+
+
+def promises(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check | Fact]:
+    """Yield whether the markets kept what they promise: iPFL's theorems, or the rules of posted prices.
+
+    Args:
+        rounds: the rounds of the run.
+        parts: as for :func:`checks`.
+    """
+    found = (market_of(posted.number, posted.arrays) for posted in rounds)
+    markets = [market for market in found if market is not None]
+    if not markets:
+        return
+    if any(r.tariff for r in markets):
+        yield _all(
+            "offers", "only models that were on sale were bought, each at the posted price", markets, _not_on_sale
+        )
+    else:
+        algorithm = "who imports whom is what iPFL's Algorithm 2 makes of the declarations"
+        yield _all("graph", algorithm, markets, _graph)
+        worth = "every import is worth at least its price (iPFL eq. 9)"
+        yield _all("no import too many", worth, markets, _too_many)
+        yield _left_out(markets)
+        yield _rationality("individual rationality", markets, _DECLAREDLY, _declared)
+    yield from _truly(markets)
+
+
+def wrong_payments(r: MarketRound) -> str:
+    """Return the first bill that is negative, zero for a positive price, or not its price rounded down to a unit."""
+    owed = due(r.pricing, r.market, r.graph, r.tariff)
+    most = LARGEST // len(r.clients)  # what nobody can pay is recorded as this much, so sums fit
+    apart = np.abs(np.minimum(np.floor(np.maximum(owed, 0) * TOKEN), most) - r.units)
+    free = (r.graph != 0) & (owed > 0) & (r.units == 0)
+    bad = np.argwhere(~(apart <= 1) | free | (r.units < 0))  # a last bit may cross a unit
+    if not len(bad):
+        return ""
+    i, j = bad[0]
+    return (
+        f"client {r.clients[i]} owed client {r.clients[j]} {owed[i, j]:.6f} and was billed {r.units[i, j] / TOKEN:.6f}"
+    )
+
+
+def wrong_delivery(r: MarketRound) -> str:
+    """Return a client that got its centre without paying, or paid without getting it."""
+    unpaid = np.sort(r.clients[~r.paid])
+    # rows of one block lie in the order of the clients, wherever the block begins: both differ by one number
+    if len(unpaid) == len(r.withheld) and len(np.unique(np.sort(r.withheld) - unpaid)) <= 1:
+        return ""
+    who = ", ".join(map(str, unpaid[:10].tolist())) or "nobody"
+    return f"a model without payment: {len(r.withheld)} were withheld, and {len(unpaid)} were not paid (by {who})"
+
+
+def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
+    """Return a check that a market followed the run's settings: pricing, tariff, lambda, and the end of Algorithm 2.
+
+    Args:
+        parts: the mechanism's parts by slot.
+    """
+    market, bills, wanted = parts.get("weigh"), parts.get("settle"), dict[str, Any]()
+    if market is not None and hasattr(market, "lam"):
+        wanted |= {"lam": market.lam, "stop": getattr(market, "stop", "skip")}
+    if bills is not None and hasattr(bills, "pricing"):
+        wanted |= {"pricing": bills.pricing, "tariff": bills.tariff}
+
+    def wrong(r: MarketRound) -> str:
+        """Return the first setting from which a market differs, or ""."""
+        had = {"lam": r.market.lam, "stop": r.stop, "pricing": r.pricing, "tariff": r.tariff}
+        other = [name for name in wanted if had[name] != wanted[name]]
+        return f"its {other[0]} was {had[other[0]]!r}, and the settings say {wanted[other[0]]!r}" if other else ""
+
+    return wrong
+
+
+class Evidence:
+    """Compares the sizes of markets, in their order, with the claimed ones as limited by earlier rounds' evidence.
+
+    Args:
+        z: how many standard errors a size may exceed the evidence, from the settings. None: there is no evidence.
+
+    Attributes:
+        seen: whether settings or records name any evidence.
+    """
+
+    def __init__(self, z: float | None) -> None:
+        self._z, self._caps, self.seen = z, np.zeros(0), z is not None
+
+    def unlike(self, r: MarketRound) -> str:
+        """Return the first size of the next market that is not as it should be, or ""."""
+        self.seen |= r.cap is not None
+        if (r.cap is None or r.claimed is None) != (self._z is None):
+            return "evidence of sizes is in the record or in the settings, and not in both"
+        if self._z is None or r.cap is None or r.claimed is None:
+            return ""
+        clients = int(r.clients.max(initial=-1)) + 1
+        self._caps = np.pad(self._caps, (0, max(0, clients - len(self._caps))), constant_values=np.inf)
+        expected = np.minimum(r.claimed, self._caps[r.clients])
+        bad = np.flatnonzero((r.cap != self._caps[r.clients]) | ((r.market.sizes != expected) & (r.market.sizes != 0)))
+        if r.evidence is not None:
+            self._caps = size_caps(*r.evidence, self._z)
+        if not len(bad):
+            return ""
+        j = bad[0]
+        return f"the size of client {r.clients[j]} was {r.market.sizes[j]:g}, and by evidence it is {expected[j]:g}"
+
+
+def unlike_bills(r: MarketRound | None, posted: Sequence[Transaction]) -> str:
+    """Return the first payment in which a market's record and the ledger differ, or "".
+
+    Args:
+        r: the market. None: the round had none.
+        posted: what the payment rule posted in the round.
+    """
+    owed: dict[str, dict[str, int]] = {}
+    if r is not None:
+        clients = r.clients.tolist()
+        for buyer, bill in zip(clients, r.money.tolist(), strict=True):
+            if any(bill):
+                paid = {account(seller): units for seller, units in zip(clients, bill, strict=True) if units}
+                owed[f"market/{buyer}"] = {account(buyer): -sum(bill)} | paid
+    for transaction in (one for one in posted if one.kind == "market"):
+        expected, payer = owed.pop(transaction.step, None), transaction.step.partition("/")[2]
+        if expected is None:
+            return f"the ledger moved client {payer}'s units, and no record explains it"
+        # not as a dictionary: an account may stand in several postings, of which it would keep the last
+        if sorted(transaction.postings) != sorted(expected.items()):
+            units = max(0, -expected[account(int(payer))])
+            return f"the ledger moved client {payer}'s units otherwise than the record's {units}"
+    for step in owed:
+        return f"client {step.partition('/')[2]} paid by the record, and the ledger has nothing of it"
+    return ""
+
+
+def wrong_clearing(r: MarketRound | None, posted: PostedRound) -> str:
+    """Return who paid more than it had agreed to, or did not pay although it could and its centre would have changed;
+    "" if nobody, or if the record does not have what clients had agreed to.
+    """
+    agreed = posted.arrays.get("market_authorised")
+    if r is None or agreed is None:
+        return ""
+    owed = r.units.sum(axis=1)
+    willing = (agreed < 0) | (owed <= agreed)
+    if len(over := np.flatnonzero(r.paid & ~willing)):
+        return f"client {r.clients[over[0]]} paid {owed[over[0]]} units and had agreed to {agreed[over[0]]}"
+    book, rows = posted.book.post(posted.number, posted.posted), posted.arrays["W_row"]
+    moved = dict(zip(*np.unique(rows, return_counts=True), strict=True))
+    unpaid = np.argsort(r.clients)[~r.paid[np.argsort(r.clients)]]
+    for i, row in zip(unpaid.tolist(), np.sort(r.withheld).tolist(), strict=False):
+        column = posted.arrays["W_column"][rows == row]
+        kept = moved.get(row) == 1 and column[0] == len(posted.arrays["answered"]) + row
+        if willing[i] and not kept and book.can_pay(account(int(r.clients[i])), int(owed[i])):
+            return f"client {r.clients[i]} did not pay {owed[i]} units, which it had agreed to and had"
+    return ""
+
+
+def _not_on_sale(r: MarketRound) -> str:
+    """Return who bought something that was not offered, or not offered at the tariff's price; "" if nobody."""
+    if r.tariff is None:
+        return "it has no tariff, and other rounds have one"
+    offered = np.isfinite(r.market.costs)
+    wrong = np.flatnonzero(offered & ~np.isclose(r.market.costs, r.tariff.price(r.market.sizes), rtol=1e-12))
+    if len(wrong):
+        return f"the model of client {r.clients[wrong[0]]} was on sale at another price than the tariff's"
+    bad = np.argwhere((r.graph != 0) & ~on_sale(r.market))
+    if len(bad):
+        i, j = bad[0]
+        return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
+    if r.least is None:
+        return ""
+    graph = np.asarray(r.graph, np.float64)
+    cheap = np.flatnonzero((graph != sold(graph, r.market.sizes, r.tariff, r.least)).any(axis=0))
+    return f"client {r.clients[cheap[0]]} sold for less than the least that it sells for" if len(cheap) else ""
+
+
+def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Callable[[MarketRound], str]) -> Check:
+    """Return a check that holds if ``wrong(round)`` is "" for every round; ``what`` is its meaning then."""
+    return Check.of(name, what, ((r.round, wrong(r)) for r in rounds))
+
+
+def _graph(r: MarketRound) -> str:
+    """Return where the graph differs from that of Algorithm 2 by the declared numbers; "" if nowhere."""
+    bad = np.argwhere(best_imports(r.market, r.stop) != r.graph)
+    if not len(bad):
+        return ""
+    i, j = bad[0]
+    does, should = ("imports", "should not") if r.graph[i, j] else ("does not import", "should")
+    return f"client {r.clients[i]} {does} the model of client {r.clients[j]}, and by Algorithm 2 it {should}"
+
+
+def _too_many(r: MarketRound) -> str:
+    """Return an import that costs its buyer more than it gains, by iPFL eq. (9); "" if there is none."""
+    removal, _ = local_optimality(r.market, r.graph)
+    return f"an import is worth {removal:.2g} less than its price" if removal > _slack(r) else ""
+
+
+def _slack(r: MarketRound) -> float:
+    """Return the allowed rounding error of eq. (9), in proportion to a client's largest possible gain, sqrt(K / n)."""
+    return 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
+
+
+def _left_out(rounds: Sequence[MarketRound]) -> Check | Fact:
+    """Return whether imports that would have paid were left out, the other half of iPFL eq. (9).
+
+    If Algorithm 2 ends at the first seller that does not pay ("break"), such imports are allowed; what the best of them
+    would have gained, round by round, is then a fact.
+    """
+    name = "no import left out"
+    gains = {r.round: gain for r in rounds if (gain := local_optimality(r.market, r.graph)[1]) > _slack(r)}
+    if not gains:
+        return Check(name, True, "no import that would have paid was left out (iPFL eq. 9)")
+    worst, largest = max(gains.items(), key=lambda item: item[1])
+    if all(r.stop == "skip" for r in rounds):
+        return Check(
+            name, False, f"round {worst}: an import that was left out is worth {largest:.2g} more than its price"
+        )
+    named = sorted(sorted(gains, key=lambda number: -gains[number])[:MOST_LEFT_OUT])
+    more = len(gains) - len(named)
+    return Fact(
+        "imports left out",
+        f"stop = 'break' left out an import that would have paid in {len(gains)} of {len(rounds)} markets, so iPFL "
+        f"eq. (9) does not hold there; the most that one was worth above its price: {largest:.4g} tokens in round "
+        f"{worst}. By round: {', '.join(f'{number}: {gains[number]:.4g}' for number in named)}"
+        + (f", and {more} more by less" if more else ""),
+    )
+
+
+def _declared(r: MarketRound) -> NDArray[np.float64]:
+    """Return each client's utility ``[m]`` (tokens) by its declared numbers."""
+    market = r.market
+    return utilities_of(r.realised, r.money / TOKEN, market.sizes, market.costs, market.eagerness)
+
+
+def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: Any) -> Check:
+    """Return whether ``utility(round)`` is a loss for nobody in any round, up to the rounding of payments."""
+    losses = []
+    for r in rounds:
+        found = utility(r)
+        lost = np.flatnonzero(~(found >= -_rounding(r)))
+        losses += [(float(found[i]), r.round, int(r.clients[i])) for i in lost]
+    if not losses:
+        return Check(name, True, what)
+    if unknown := [(number, client) for worth, number, client in losses if np.isnan(worth)]:
+        return Check(name, False, f"the record of round {unknown[0][0]} has no number for client {unknown[0][1]}")
+    worst, number, client = min(losses)
+    return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
+
+
+def _truly(rounds: Sequence[MarketRound]) -> list[Check | Fact]:
+    """Return whether nobody lost by what is true, and who lost by its own choice.
+
+    At posted prices a client buys and sells what it chooses, so it can choose to lose: nobody else takes that from it.
+    What the market promises is that it loses by nothing else, such as by sizes that were not there.
+    """
+    name = "true rationality"
+    chosen = {r.round: _chosen(r) for r in rounds if r.tariff is not None}
+    if not chosen:
+        return [_rationality(name, rounds, _TRULY, lambda r: r.utility)]
+
+    def others(r: MarketRound) -> NDArray[np.float64]:
+        return np.where(chosen[r.round], 0.0, r.utility) if r.round in chosen else r.utility
+
+    check = _rationality(name, rounds, _BUT_BY_CHOICE, others)
+    losses = [
+        (float(r.utility[i]), r.round, int(r.clients[i]))
+        for r in rounds
+        for i in np.flatnonzero(chosen.get(r.round, False))
+    ]
+    if not losses:
+        return [check]
+    worst, number, client = min(losses)
+    told = f"bought or sold at a loss {len(losses)} times; the largest is client {client}'s {-worst:.3f} in round"
+    who = ", ".join(map(str, sorted({client for *_, client in losses})))
+    return [check, Fact("own choices", f"clients {who} {told} {number}. Posted prices leave that to them")]
+
+
+def _chosen(r: MarketRound) -> NDArray[np.bool_]:
+    """Return whose purchases and sales at posted prices are a loss even if all sizes are as they were sold, ``[m]``."""
+    if r.truth is None:
+        return np.zeros(r.market.size, bool)
+    sizes, (_, costs, eagerness) = r.market.sizes, r.truth
+    told = utilities_of(r.realised, r.money / TOKEN, sizes, costs, np.where(sizes > 0, eagerness, 0.0))
+    return np.asarray(told < -_rounding(r))
+
+
+def _rounding(r: MarketRound) -> NDArray[np.float64]:
+    """Return what rounding payments down may cost each client, ``[m]`` in tokens: a unit for each sale, and one."""
+    return np.asarray(SLACK * (1 + (r.realised != 0).sum(axis=0)))

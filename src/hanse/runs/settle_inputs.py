@@ -1,0 +1,351 @@
+"""What a payment rule was shown in a round, recorded so that an audit can call its ``settle`` again.
+
+:class:`Watched` calls a part's method with a view that notes which of its values are read. :func:`packed` turns these
+notes into arrays of the round's record. Arrays that the record has anyway, such as values and weights, are named and
+not written twice. Models are left out: of a model only its shape is kept. :class:`Shown` is a view that answers from
+the notes, and raises :class:`NotRecordedError` for anything else.
+
+What an audit knows by itself is not noted: the book, the round's transactions, and what the rule itself handed on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hanse.core import part, port, table
+from hanse.core.judge import Judge
+from hanse.core.part import Context, State, View
+
+Arrays = Mapping[str, NDArray[Any]]
+Method = Callable[[View, State], Any]
+
+NAME = "settle_inputs"  # of the array with the notes as JSON; larger arrays follow as NAME_0, NAME_1, ...
+KNOWN = frozenset({"context", "round", "stage", "book", "posted", "settlement", "found", "judge"})
+NOTED = frozenset(f.name for f in dataclasses.fields(View)) - KNOWN | {"present"}
+SMALL, MOST = 8, 256  # numbers of an array that stands in the JSON; numbers of a tensor that is kept
+
+
+class NotRecordedError(Exception):
+    """A payment rule reads something that the record of its round does not have."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the settle part read in a round, which later calls find as ``view.get(Inputs)``.
+
+    Attributes:
+        calls: by call ("open", "close", "learn"): what was read, by name.
+        own: the types of the values that the part itself handed on.
+    """
+
+    calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    own: frozenset[type] = frozenset()
+
+
+class _Noting(View):
+    """A view that notes what is read from it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        notes = super().__getattribute__("__dict__").get("_notes")
+        if notes is not None and name in NOTED:
+            notes.setdefault(name, value)
+        elif notes is not None and name == "judge":
+            return _NotingJudge(value, notes)
+        return value
+
+    def get(self, kind: type[Any]) -> Any:
+        """Return a value of this type that a part has passed on, and note it unless the rule did so itself."""
+        value, own = super().get(kind), self.__dict__["_own"]
+        if kind not in own:
+            self.__dict__["_notes"].setdefault(_found(kind), value)
+        return value
+
+    @property
+    def present(self) -> Any:
+        """The ids of the present clients, without reading the roster."""
+        return self.__dict__["roster"].ids
+
+
+class _NotingJudge:
+    """A judge that notes its answers, in their order."""
+
+    def __init__(self, judge: Judge, notes: dict[str, Any]) -> None:
+        self._judge, self._notes = judge, notes
+
+    def __getattr__(self, name: str) -> Any:
+        def asked(*given: Any, **options: Any) -> Any:
+            answer = getattr(self._judge, name)(*given, **options)
+            self._notes.setdefault("judge", []).append(answer)
+            return answer
+
+        return asked
+
+
+class _NotingState(dict[str, Any]):
+    """A state that notes which of its values are read one by one."""
+
+    def __init__(self, state: State, notes: dict[str, Any]) -> None:
+        super().__init__(state)
+        self._notes = notes
+
+    def __getitem__(self, name: str) -> Any:
+        return self._notes.setdefault(name, super().__getitem__(name))
+
+
+def _found(kind: type[Any]) -> str:
+    return f"found {kind.__module__}.{kind.__qualname__}"
+
+
+class Watched:
+    """Calls a method of the settle part, and keeps what it read.
+
+    Args:
+        method: the part's ``settle`` or ``learn``.
+        alone: whether the part stands in no other slot. Its state then follows from its own calls, and is not noted.
+    """
+
+    def __init__(self, method: Method, alone: bool) -> None:
+        self.__self__, self._method, self._alone = getattr(method, "__self__", method), method, alone
+        self._notes: dict[str, Any] = {}
+
+    def __call__(self, view: View, state: State) -> Any:
+        """Call the method with a view and a state that note what is read."""
+        before = view.get(Inputs) or Inputs()
+        noting, read = object.__new__(_Noting), dict[str, Any]()
+        noting.__dict__.update(view.__dict__, _notes=self._notes, _own=before.own)
+        result = self._method(noting, state if self._alone else _NotingState(state, read))
+        self._notes |= {f"state {name}": value for name, value in read.items()}
+        return result
+
+    def inputs(self, view: View, call: str, found: tuple[Any, ...] = ()) -> Inputs:
+        """Return the round's inputs with those of this call.
+
+        Args:
+            view: the round.
+            call: "open", "close" or "learn".
+            found: what the part handed on.
+        """
+        before = view.get(Inputs) or Inputs()
+        return Inputs({**before.calls, call: self._notes}, before.own | {type(one) for one in found})
+
+
+def packed(inputs: Inputs | None, context: Context, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return the inputs as arrays for the round's record; empty if nothing settles.
+
+    Args:
+        inputs: what was read.
+        context: the run's; of it, the numbers of clients and rounds and the seed are kept.
+        arrays: the arrays that the record has anyway.
+    """
+    if inputs is None:
+        return {}
+    writer = _Writer(arrays, {context.layout.size, context.layout.num_parameters})
+    run = {"clients": context.num_clients, "rounds": context.rounds, "seed": context.seed}
+    text = json.dumps({"run": run, "calls": writer.write(inputs.calls)}, separators=(",", ":"))
+    return {NAME: np.frombuffer(text.encode(), np.uint8), **writer.more}
+
+
+class _Writer:
+    """Writes values as JSON; arrays that are not small go into ``more``, unless the record has them."""
+
+    def __init__(self, arrays: Arrays, widths: set[int]) -> None:
+        self.more: dict[str, NDArray[Any]] = {}
+        self._there = {_print(array): name for name, array in arrays.items()}
+        self._widths, self._memo = widths, dict[int, tuple[int, Any]]()  # what was written, so that it is not twice
+
+    def write(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if isinstance(value, Tensor):
+            if value.numel() > MOST or (value.ndim and value.shape[-1] in self._widths):
+                return {"$model": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+            return {"$tensor": self._array(value.detach().cpu().numpy())}
+        if id(value) in self._memo:
+            return {"$again": self._memo[id(value)][0]}
+        if is_dataclass(value) and not isinstance(value, type):
+            fields = {f.name: self.write(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+            said: Any = {"$kind": type(value).__name__, "fields": fields}
+        elif isinstance(value, Mapping):
+            said = {"$map": [[self.write(k), self.write(v)] for k, v in value.items()]}
+        elif isinstance(value, tuple | list):
+            said = {"$list": [self.write(one) for one in value]}
+        else:
+            return {"$none": type(value).__name__}
+        self._memo[id(value)] = len(self._memo), value
+        return said
+
+    def _array(self, array: NDArray[Any]) -> Any:
+        if array.dtype.kind not in "biufU":
+            return {"$none": str(array.dtype)}
+        if array.size <= SMALL and array.dtype.kind in "biuf":
+            return {"$array": [array.dtype.str, list(array.shape), array.reshape(-1).tolist()]}
+        if array.ndim == 2 and array.size > MOST and np.count_nonzero(array) * 3 < array.size:
+            row, column = np.nonzero(array)
+            parts = [self._array(one) for one in (row, column, array[row, column])]
+            return {"$sparse": [array.dtype.str, list(array.shape), parts]}
+        print_ = _print(array)
+        if print_ not in self._there:
+            name = f"{NAME}_{len(self.more)}"
+            self.more[name] = np.ascontiguousarray(array)
+            self._there[print_] = name
+        return {"$record": self._there[print_]}
+
+
+def _print(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+class Recorded:
+    """The inputs of a round as its record has them: makes the views that the payment rule was shown.
+
+    Args:
+        arrays: the round's arrays.
+        slots: the mechanism's parts by slot.
+
+    Attributes:
+        context: the run's context as far as it is recorded.
+
+    Raises:
+        NotRecordedError: the record has no inputs.
+    """
+
+    def __init__(self, arrays: Arrays, slots: Mapping[str, Any]) -> None:
+        if NAME not in arrays:
+            raise NotRecordedError("what it was shown, as in runs of older versions")
+        said, missing = json.loads(arrays[NAME].tobytes()), cast(Any, _Missing("context"))
+        clients, rounds, seed = (int(said["run"][name]) for name in ("clients", "rounds", "seed"))
+        self.context = Context(clients, rounds, seed, missing, missing, missing, slots)
+        self._reader, self._calls = _Reader(arrays, said["calls"]), dict(said["calls"]["$map"])
+
+    def view(self, call: str, **known: Any) -> Shown:
+        """Return the view of a call, from its notes and from what is known beside them."""
+        if call not in self._calls:
+            raise NotRecordedError(call)
+        shown, notes = object.__new__(Shown), dict(self._calls[call]["$map"])
+        shown.__dict__.update(known, context=self.context, _notes=notes, _read={}, _reader=self._reader)
+        return shown
+
+
+class Shown(View):
+    """A view made from a record. It raises NotRecordedError for what the record does not have."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in NOTED:
+            return super().__getattribute__("note")(name)
+        if name == "judge":
+            return _Answers(list(super().__getattribute__("note")(name)))
+        return super().__getattribute__(name)
+
+    def note(self, name: str, kind: type[Any] | None = None) -> Any:
+        """Return what is noted under a name."""
+        notes, read = self.__dict__["_notes"], self.__dict__["_read"]
+        if name not in notes:
+            raise NotRecordedError(name)
+        if name not in read:
+            read[name] = self.__dict__["_reader"].read(notes[name], kind)
+        return port.Roster(read[name]) if name == "roster" else read[name]
+
+    def get(self, kind: type[Any]) -> Any:
+        """Return what was passed on of this type: by the rule itself, or as it is noted."""
+        return self.__dict__["found"][kind] if kind in self.__dict__["found"] else self.note(_found(kind), kind)
+
+    def state(self) -> dict[str, Any]:
+        """Return the part's state as far as the call read it."""
+        names = [name for name in self.__dict__["_notes"] if name.startswith("state ")]
+        return {name.removeprefix("state "): self.note(name) for name in names}
+
+
+class _Answers:
+    """A judge that gives the noted answers, in their order."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given, **options: self._answers.pop(0)
+
+
+class _Missing:
+    """Stands where a record has nothing. Whatever is asked of it raises NotRecordedError."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotRecordedError(f"{self._name}.{name}")
+
+
+_INSIDE: Mapping[str, Callable[[Any], Iterable[Any]]] = {  # what a written value is made of, by its tag
+    "$kind": dict.values,
+    "$map": lambda pairs: (one for pair in pairs for one in pair),
+    "$list": iter,
+}
+
+
+class _Reader:
+    """Reads what :class:`_Writer` wrote. A class is looked up by its name, and only among dataclasses of the port, of
+    the decisions, and of the module of the type that the part asks for.
+    """
+
+    def __init__(self, arrays: Arrays, calls: Any) -> None:
+        self._arrays, self._written = arrays, list[Any]()
+        self._number(calls)
+
+    def _number(self, value: Any) -> None:
+        """List what was written once in the order of writing, so that "$again" can name it."""
+        if isinstance(value, dict) and (inside := _INSIDE.get(tag := next(iter(value)))):
+            for one in inside(value["fields"] if tag == "$kind" else value[tag]):
+                self._number(one)
+            self._written.append(value)
+
+    def read(self, value: Any, kind: type[Any] | None = None) -> Any:
+        if not isinstance(value, dict):
+            return value
+        ((tag, said), *_) = value.items()
+        match tag:
+            case "$record":
+                return self._arrays[said]
+            case "$array":
+                dtype, shape, numbers = said
+                return np.array(numbers, dtype).reshape(shape)
+            case "$sparse":
+                dtype, shape, (row, column, numbers) = said
+                array = np.zeros(shape, dtype)
+                array[self.read(row), self.read(column)] = self.read(numbers)
+                return array
+            case "$tensor":
+                return torch.from_numpy(np.array(self.read(said)))
+            case "$model":
+                return torch.empty(said[1], dtype=getattr(torch, said[0]), device="meta")
+            case "$kind":
+                return self._made(said, {name: self.read(one, kind) for name, one in value["fields"].items()}, kind)
+            case "$map":
+                return {self.read(key, kind): self.read(one, kind) for key, one in said}
+            case "$again":
+                return self.read(self._written[said], kind)
+            case "$list":
+                return tuple(self.read(one, kind) for one in said)
+        return _Missing(str(said))
+
+    def _made(self, name: str, fields: dict[str, Any], kind: type[Any] | None) -> Any:
+        modules = [vars(sys.modules[kind.__module__])] if kind else []
+        for names in (*modules, vars(port), vars(table), vars(part)):
+            if is_dataclass(names.get(name)):
+                return names[name](**fields)
+        return SimpleNamespace(**fields)

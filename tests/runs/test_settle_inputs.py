@@ -1,0 +1,80 @@
+"""What a payment rule was shown is recorded, and it is called again with nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forging import restamped
+
+import hanse
+from hanse.core.entry import Transaction, client
+from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
+from hanse.mechanisms.baselines import fedavg
+from hanse.reports.audit import Audit, audit_run
+from hanse.runs.round_record import round_file
+from hanse.runs.settle_inputs import NAME
+
+
+@dataclass(frozen=True)
+class Pays(SettlePart):
+    """Client 0 pays client 1 a sum that follows from what ``reads`` names."""
+
+    reads_models: bool = False
+
+    def init(self, context: Any) -> State:
+        return {"due": 1}
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        if view.stage != "close":
+            return Settlement(), state
+        more = int(view.table.rows.abs().sum() > 0) if self.reads_models else len(view.trained.seats)
+        units = state["due"] + more
+        paid = Transaction("pay", "pay", ((client(0), -units), (client(1), units)))
+        return Settlement(transactions=(paid,)), {"due": units}
+
+    def learn(self, outcome: View, state: State) -> State:
+        return {"due": state["due"] + len(outcome.posted) + int(outcome.mixed.W.sum())}
+
+
+def pays() -> Mechanism:
+    return Mechanism("pays", **{**fedavg(2).slots(), "settle": Pays()})  # type: ignore[arg-type]
+
+
+def pays_by_models() -> Mechanism:
+    return Mechanism("pays", **{**fedavg(2).slots(), "settle": Pays(reads_models=True)})  # type: ignore[arg-type]
+
+
+def audited(folder: Path, mechanism: Any, change: Any = None) -> Audit:
+    data = {"source": "digits", "clients": 4, "partition": {"alpha": 1.0}, "client_validation": 0.1}
+    small = {"model": "logistic", "train": {"steps": 1}, "engine": {"threads": 1}, "run": {"rounds": 3}}
+    hanse.run(hanse.Experiment(data=data, mechanism=mechanism, **small), out=folder)
+    for number in range(3 if change else 0):
+        with np.load(round_file(folder, number)) as record:
+            kept = {name: record[name] for name in record if not change(name)}
+        np.savez(round_file(folder, number), **kept)
+    if change:
+        restamped(folder)
+    return audit_run(folder, trust=True)
+
+
+def test_state_and_what_learn_reads_follow_round_by_round(tmp_path: Path) -> None:
+    audit = audited(tmp_path / "run", f"{__name__}:pays")
+    assert {check.name: check.holds for check in audit.checks}["settled again"]
+
+
+def test_a_rule_that_reads_models_is_not_called_again_and_that_is_no_fault(tmp_path: Path) -> None:
+    audit = audited(tmp_path / "run", f"{__name__}:pays_by_models")
+    assert audit.holds
+    assert "settled again" in {fact.name for fact in audit.facts}
+
+
+@pytest.mark.parametrize("name", ["pifl", "ipfl"])
+def test_a_run_of_an_older_version_is_audited_by_what_it_recorded(name: str, tmp_path: Path) -> None:
+    audit = audited(tmp_path / "run", {"name": name}, lambda array: array.startswith(NAME))
+    assert audit.holds
+    assert "settled again" in {fact.name for fact in audit.facts}
+    assert {"auctions", "payments"} & {check.name for check in audit.checks}
