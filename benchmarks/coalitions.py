@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import hanse
 from hanse.data.samples import Samples
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import UpdateGame
 from hanse.learning.models import build_problem
 
 
@@ -73,11 +73,11 @@ def compare(
     ]
     few = coalitions[:8]
     most = torch.get_num_threads()
-    game = Coalitions(problem, updates, row, weights.double().numpy(), samples)
+    game = UpdateGame(problem, updates, row, weights.double().numpy(), samples)
     gap = max(abs(a - naive(module, updates, weights, samples, c)) for a, c in zip(game.many(few), few, strict=True))
 
     def ours() -> None:  # a new game each time: what is computed once a round is paid for
-        Coalitions(problem, updates, row, weights.double().numpy(), samples).many(coalitions)
+        UpdateGame(problem, updates, row, weights.double().numpy(), samples).many(coalitions)
 
     def theirs() -> None:
         for coalition in few:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import hanse
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import UpdateGame
 from hanse.learning.engines import EngineChoice, make_engine, same_bits
 from hanse.learning.job import Engine, Problem, SeatJob
 from hanse.learning.models import MODELS, build_problem
@@ -220,7 +220,7 @@ def check_values(device: str) -> None:
         print(f"{title}: utilities {gap:.1e} from the CPU's")
 
 
-def games(device: str, few: bool = False) -> list[tuple[str, Callable[[], Coalitions], list[frozenset[int]]]]:
+def games(device: str, few: bool = False) -> list[tuple[str, Callable[[], UpdateGame], list[frozenset[int]]]]:
     """Return games of averages by name: what makes each anew, and coalitions."""
     made = []
     for source, model, options, images in (
@@ -234,7 +234,7 @@ def games(device: str, few: bool = False) -> list[tuple[str, Callable[[], Coalit
         updates = row + 0.05 * torch.randn((20, len(row)), generator=torch.Generator().manual_seed(0))
         pick = np.random.default_rng(0)
         coalitions = [frozenset(np.flatnonzero(pick.random(20) < 0.5).tolist()) for _ in range(8 if few else 256)]
-        make = partial(Coalitions, problem, updates.to(device), row.to(device), np.arange(1.0, 21.0), samples)
+        make = partial(UpdateGame, problem, updates.to(device), row.to(device), np.arange(1.0, 21.0), samples)
         made.append((f"{model}, 20 clients, {images} images of {source}", make, coalitions))
     return made
 
@@ -251,7 +251,7 @@ def one_by_one(
             float(nn.functional.cross_entropy(module(samples.x), samples.y))
 
 
-def anew(make: Callable[[], Coalitions], coalitions: Sequence[frozenset[int]]) -> None:
+def anew(make: Callable[[], UpdateGame], coalitions: Sequence[frozenset[int]]) -> None:
     """Make a game and ask for its utilities: what is computed once a round is paid for."""
     make().many(coalitions)
 

@@ -37,7 +37,7 @@ from hanse.base.files import write_whole
 from hanse.data import sources
 from hanse.lab.kept import KeptFile
 from hanse.lab.statistics import LOOKS, WORDS
-from hanse.reports.chart import Chart, Line, Lines, to_csv
+from hanse.reports.chart import Chart, Curve, Lines, to_csv
 from hanse.reports.vega import to_svg, to_vegalite
 from hanse_papers import catalogue, computed
 from hanse_papers.catalogue import MADE_OF, PAPERS
@@ -303,12 +303,12 @@ def forest(paper: str, verdicts: Sequence[Verdict]) -> Chart | None:
         if at:
             found = [(means[i], shown[i].judged.low, shown[i].judged.high) for i in at]
             mean, low, high = (np.array(found) / [[shown[i].claim.margin] for i in at]).T
-            lines.append(Line(word, mean, np.array(at, dtype=np.float64), look=look, dots=True, left=low, right=high))
+            lines.append(Curve(word, mean, np.array(at, dtype=np.float64), look=look, dots=True, left=low, right=high))
     at = [i for i, v in enumerate(shown) if v.claim.printed is not None]
     if not lines:
         return None
     printed = np.array([(shown[i].claim.printed or 0.0) / shown[i].claim.margin for i in at])
-    lines.append(Line("the paper's", printed, np.array(at, dtype=np.float64), look=6, dots=True, hollow=True))
+    lines.append(Curve("the paper's", printed, np.array(at, dtype=np.float64), look=6, dots=True, hollow=True))
     caption = (
         "Above 0 an effect is on the side that the paper claims; at 1 it is as large as the smallest that matters. "
         "Intervals (95 %) are corrected over the claims of a table and hold however often we look. The axis is "

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.games import shapley
-from hanse.games.mixture import Fit, MixtureEstimate, design, far_player, fit
+from hanse.games.mixture import MixtureEstimate, MixtureFit, design, far_player, fit
 
 Floats = NDArray[np.float64]
 Counted = tuple[Floats, int]
@@ -121,7 +121,7 @@ def exact_values(table: Table) -> Floats:
     return shapley.shapley_from_table(table.v)
 
 
-def fitted(table: Table, budget: int, seed: int) -> Fit:
+def fitted(table: Table, budget: int, seed: int) -> MixtureFit:
     """Return the fit of a table's game from so many of its coalitions."""
     plan = design(table.n, budget, seed, far_player([table(frozenset({i})) for i in range(table.n)]))
     return fit(plan, table.v[plan.members @ (1 << np.arange(table.n))], table.weights, table.grams)

@@ -27,7 +27,7 @@ from hanse.ledger.index import rebuild
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.log import heads_of
 from hanse.ledger.receipts import Receipt, write_receipts
-from hanse.ledger.record import Head
+from hanse.ledger.record import LogHead
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.runs import checkpoint
@@ -106,7 +106,7 @@ def receipt(
     root = root_from(line, count - 1, count, proof)
     assert root is not None
     record64, proof64 = (base64.b64encode(blob).decode() for blob in (record, b"".join(proof)))
-    return Receipt(statement, 0, 1, "", record64, proof64, Head(book, count, root, round).signed(key).note())
+    return Receipt(statement, 0, 1, "", record64, proof64, LogHead(book, count, root, round).signed(key).note())
 
 
 def restamped(folder: Path) -> None:

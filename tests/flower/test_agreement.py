@@ -37,16 +37,16 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
 from hanse.flower import server
 from hanse.flower.agreed import Binding, take
-from hanse.flower.agreement import Agreement, Asked, Tally, counted, digest_of, sources
+from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, counted, digest_of, sources
 from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
 from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.rehearsal import NetworkRehearsal, rehearse_network
-from hanse.flower.witnesses import Shown
+from hanse.flower.witnesses import ShownHeads
 from hanse.learning.loop import Loop
 from hanse.ledger.receipts import read_receipts
-from hanse.ledger.record import Head
+from hanse.ledger.record import LogHead
 from hanse.ledger.witness import SplitViewError, Witness, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
@@ -77,10 +77,10 @@ def agreed(experiment: hanse.Experiment | None = None) -> Agreement:
     return Agreement.of(found, run="mine", network="town", operator=PINNED, day=DAY)
 
 
-def asked(agreement: Agreement, round: int, head: int | None = None, **more: Any) -> Asked:
+def asked(agreement: Agreement, round: int, head: int | None = None, **more: Any) -> AskedOf:
     """A request of client 2 that shows the head that closes round ``head``."""
-    shown = None if head is None else Head("town", 3 * head + 3, bytes(32), head)
-    return replace(Asked(round, DAY, {**agreement.job, "client": 2}, {"Train": (1, 1)}, shown), **more)
+    shown = None if head is None else LogHead("town", 3 * head + 3, bytes(32), head)
+    return replace(AskedOf(round, DAY, {**agreement.job, "client": 2}, {"Train": (1, 1)}, shown), **more)
 
 
 # ---- the agreement as a value
@@ -101,7 +101,7 @@ def test_an_agreement_is_read_as_it_is_written_and_otherwise_not() -> None:
     assert made.experiment["data"] == {"clients": 5}
 
 
-BEYOND: dict[str, Callable[[Agreement], Asked]] = {
+BEYOND: dict[str, Callable[[Agreement], AskedOf]] = {
     "a gradient": lambda a: asked(a, 7, 4, questions={"Gradient": (1, 1)}),
     "two models at once": lambda a: asked(a, 7, 4, questions={"Train": (2, 2)}),
     "a million tests": lambda a: asked(a, 7, 4, questions={"Test": (10**6, 10**6)}),
@@ -113,7 +113,7 @@ BEYOND: dict[str, Callable[[Agreement], Asked]] = {
     "no head": lambda a: asked(a, 7),
     "a letter without a head": lambda a: asked(a, -1, letter=True),
     "a frozen head": lambda a: asked(a, 12, 4),
-    "another book": lambda a: replace(asked(a, 7), head=Head("other", 30, bytes(32), 6)),
+    "another book": lambda a: replace(asked(a, 7), head=LogHead("other", 30, bytes(32), 6)),
     "another client": lambda a: replace(asked(a, 7, 4), job={**a.job, "client": 3}),
     "another run": lambda a: replace(asked(a, 7, 4), job={**a.job, "run": "other", "client": 2}),
     "another model": lambda a: replace(asked(a, 7, 4), job={**a.job, "model": {"name": "mlp"}, "client": 2}),
@@ -127,9 +127,9 @@ BEYOND: dict[str, Callable[[Agreement], Asked]] = {
 def test_a_head_says_how_far_the_run_is_although_no_request_of_its_rounds_was_answered() -> None:
     """A server may make requests that are refused, and show the heads in them: then fall to rounds long past."""
     agreement = agreed()
-    assert agreement.allows(asked(agreement, 10, 9), Tally()) is None
-    assert agreement.allows(asked(agreement, 3, 9), Tally()) is not None
-    told = Tally().after(asked(agreement, -1, 9, letter=True), agreement)
+    assert agreement.allows(asked(agreement, 10, 9), QuestionTally()) is None
+    assert agreement.allows(asked(agreement, 3, 9), QuestionTally()) is not None
+    told = QuestionTally().after(asked(agreement, -1, 9, letter=True), agreement)
     assert (told.highest, told.newest, told.book) == (10, -1, "town")
     assert agreement.allows(asked(agreement, 3), told) is not None
     assert agreement.allows(asked(agreement, 3, 9), told) is not None
@@ -139,7 +139,7 @@ def test_a_head_says_how_far_the_run_is_although_no_request_of_its_rounds_was_an
 @pytest.mark.parametrize("name", BEYOND)
 def test_what_goes_beyond_is_refused_at_the_first_request(name: str) -> None:
     agreement = agreed()
-    tally = Tally().after(asked(agreement, 6, 4), agreement)
+    tally = QuestionTally().after(asked(agreement, 6, 4), agreement)
     tally = replace(tally, highest=9)
     assert agreement.allows(asked(agreement, 7, 4), tally) is None
     assert agreement.allows(BEYOND[name](agreement), tally) is not None
@@ -147,7 +147,7 @@ def test_what_goes_beyond_is_refused_at_the_first_request(name: str) -> None:
 
 def test_a_round_is_played_again_so_often_and_no_oftener() -> None:
     agreement = agreed()
-    tally, taken = Tally(), 0
+    tally, taken = QuestionTally(), 0
     for _ in range(1000):
         one = asked(agreement, 4, 4, questions={"Test": (1, 2)})
         if agreement.allows(one, tally) is None:
@@ -164,7 +164,7 @@ def test_an_honest_server_that_is_restarted_is_never_refused(data: st.DataObject
     """
     every, rounds = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 40))
     agreement = agreed(paying(rounds, every))
-    left, durable, round, tally = agreement.replays, 0, 0, Tally()
+    left, durable, round, tally = agreement.replays, 0, 0, QuestionTally()
     writing: int | None = None
 
     def send(number: int, kind: str) -> None:
@@ -351,10 +351,10 @@ def test_an_agreement_stands_in_records_statements_and_receipts(tmp_path: Path) 
 # ---- heads
 
 
-def frozen(shown: Shown, client: int, at: dict[int, Any], honest: Callable[..., Any]) -> dict[str, Any]:
+def frozen(shown: ShownHeads, client: int, at: dict[int, Any], honest: Callable[..., Any]) -> dict[str, Any]:
     """Show each client the head of round 1 for ever, once it has seen it."""
     found: dict[str, Any] = honest(shown, client)
-    if found and client not in at and Head.read(found["head"]).round == 1:
+    if found and client not in at and LogHead.read(found["head"]).round == 1:
         at[client] = found
         return found
     return at.get(client, found)
@@ -364,13 +364,13 @@ def frozen(shown: Shown, client: int, at: dict[int, Any], honest: Callable[..., 
 def test_heads_that_stop_are_refused_in_the_first_round_that_must_show_a_newer_one(
     lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at, honest = dict[int, Any](), Shown.to
+    at, honest = dict[int, Any](), ShownHeads.to
 
-    def to(shown: Shown, client: int) -> dict[str, Any]:
+    def to(shown: ShownHeads, client: int) -> dict[str, Any]:
         stops = lie == "missing" and client in at
         return {} if stops else frozen(shown, client, at, honest)
 
-    monkeypatch.setattr(Shown, "to", to)
+    monkeypatch.setattr(ShownHeads, "to", to)
     exp = paying(8)
     grid = grid_of(exp, tmp_path)
     run = play(grid, exp, tmp_path / "run")
@@ -419,7 +419,7 @@ def resumed(tmp_path: Path, rounds: int, deaths: Mapping[int, str], clients: int
 def test_an_honest_run_that_is_resumed_four_times_is_never_refused(tmp_path: Path) -> None:
     run, refused = resumed(tmp_path, 24, dict.fromkeys([3, 6, 7, 17], ""), clients=2)
     assert (len(run.metrics), refused) == (24, 0)
-    tally = Tally.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text().splitlines()[0])
+    tally = QuestionTally.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text().splitlines()[0])
     assert (tally.replays, tally.highest) == (4, 25)
 
 

@@ -21,7 +21,7 @@ from hanse.base.errors import UserError
 from hanse.core.calling import method_of
 from hanse.federation.codec import WireError
 from hanse.flower import Keys, speaks, strategy
-from hanse.flower.arrays import Form
+from hanse.flower.arrays import ArrayLayout
 from hanse.learning.by_function import FunctionJudge
 from hanse.learning.coalitions import WORST
 from hanse.mechanisms.fits import CLIENTS_GIVE, said
@@ -161,7 +161,7 @@ def test_what_is_refused_is_in_no_figure(samples: float, tmp_path: Path) -> None
 
 
 def test_forms() -> None:
-    form = Form.of(FIRST)
+    form = ArrayLayout.of(FIRST)
     row = torch.arange(4.0)
     assert torch.equal(form.row(form.arrays(row)), row)
     with pytest.raises(UserError, match="hanse mixes"):
@@ -177,7 +177,7 @@ def test_numbers_that_numpy_has_not_are_kept_as_they_are() -> None:
     np.save(saved, np.array([b"\x80?"], "V2"))  # 1.0, as JAX's bfloat16 is saved
     brain = Array("bfloat16", (1,), "numpy.ndarray", saved.getvalue())
     arrays = ArrayRecord({"w": Array(np.ones(2, np.float16)), "brain": brain})
-    form = Form.of(arrays)
+    form = ArrayLayout.of(arrays)
     assert form.names == ("w",)
     again = form.arrays(2 * form.row(arrays))
     assert again["w"].numpy().tolist() == [2.0, 2.0]

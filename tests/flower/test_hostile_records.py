@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hostile import FILES
 
 from hanse.federation.codec import Message, WireError
-from hanse.flower.arrays import Form
+from hanse.flower.arrays import ArrayLayout
 from hanse.flower.message import from_records, said_beside, to_records
 
 MODEL = 1 << 20  # bytes of the model in bombs.py
@@ -48,7 +48,7 @@ def test_a_file_that_is_no_array_of_ours_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_plain_apps_file_of_another_size_than_it_claims_is_refused(name: str) -> None:
     """The same guard as for hanse's own messages; what only these refuse is an array of another shape here."""
-    form = Form.of(ArrayRecord({"a": Array(np.zeros((1,), np.float32))}))
+    form = ArrayLayout.of(ArrayRecord({"a": Array(np.zeros((1,), np.float32))}))
     with pytest.raises(WireError, match="array 'a'"):
         form.row(with_file(FILES[name]).array_records["arrays"])
 

@@ -27,7 +27,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.flower.valued import reaggregate
-from hanse.flower.valued.reaggregate import Again
+from hanse.flower.valued.reaggregate import Reaggregation
 from hanse.runs.run_record import load_run
 
 pytestmark = pytest.mark.by_turns(5)  # each starts a process of its own for each aggregate that it makes again
@@ -179,7 +179,7 @@ def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> No
         started = listening.watch.again._process
         assert started.poll() is None
     assert started.returncode is not None
-    again = Again()
+    again = Reaggregation()
     again.begin(Secretive(True), 1, {}, 60.0)
     with pytest.raises(UserError, match="raised"):  # no replies: Flower makes nothing, and then there are no arrays
         again.made([])

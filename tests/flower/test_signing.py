@@ -46,7 +46,7 @@ from hanse.federation.codec import WireError, hash_of, pack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.flower import operator_key, signing
 from hanse.flower.agreed import take
-from hanse.flower.agreement import Agreement, Limit
+from hanse.flower.agreement import Agreement, QuestionLimit
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
 from hanse.flower.message import QUERY, from_records, to_records
@@ -82,7 +82,7 @@ def agreement_of_text(said: str) -> Agreement:
         "model": job["model"], "train": job["train"], "run": {"seed": job["seed"]}, "eval": {"metrics": job["metrics"]},
         "federation": {"half_precision": False, "private": None}, "data": {"clients": job["num_clients"]},
     }  # fmt: skip
-    questions = {"Train": Limit(1, 1, 10**6), "Ask": Limit(1, 0, 10**6)}
+    questions = {"Train": QuestionLimit(1, 1, 10**6), "Ask": QuestionLimit(1, 0, 10**6)}
     return Agreement(
         experiment, job["run"], "test", PINNED.hex(), "9999-01-01", "", {"": code_hash()}, {}, False, 10**6, 10**6,
         10**6, 10**6, questions,

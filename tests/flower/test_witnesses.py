@@ -25,7 +25,7 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import LOG
 from hanse.flower.client import WITNESSES
-from hanse.flower.witnesses import Shown
+from hanse.flower.witnesses import ShownHeads
 from hanse.ledger.log import heads_of
 from hanse.ledger.run_ledger import COSIGNED, open_ledger
 from hanse.ledger.store import Ledger
@@ -83,12 +83,12 @@ class Splits:
 
     def __init__(self, folder: Path, first: int) -> None:
         self.folder, self.first, self.round = folder, first, 0
-        self.honest = Shown.to
+        self.honest = ShownHeads.to
 
     def on_round(self, metrics: Any, played: Any) -> None:
         self.round = metrics["round"] + 1
 
-    def to(self, shown: Shown, client: int) -> dict[str, Any]:
+    def to(self, shown: ShownHeads, client: int) -> dict[str, Any]:
         if client != 1 or self.round < self.first:
             return self.honest(shown, client)
         with open_ledger(self.folder / "run") as true:
@@ -109,7 +109,7 @@ def test_another_book_for_one_participant_is_found_in_the_round_in_which_it_is_s
 ) -> None:
     """From round 1 on it has never been shown the true book, of which its receipts are."""
     splits = Splits(tmp_path, first)
-    monkeypatch.setattr(Shown, "to", lambda shown, client: splits.to(shown, client))
+    monkeypatch.setattr(ShownHeads, "to", lambda shown, client: splits.to(shown, client))
     run = play(grid_of(books(), tmp_path), books(), tmp_path / "run", splits)
     own = tmp_path / "node1"
     assert "ALARM: the book '" in caplog.text
@@ -158,7 +158,7 @@ def test_a_book_for_one_and_another_for_the_rest_stops_the_one_alone(tmp_path: P
     keys = keys_first(tmp_path)
     splits = Splits(tmp_path, 1)
     with pytest.MonkeyPatch.context() as operator:
-        operator.setattr(Shown, "to", lambda shown, client: splits.to(shown, client))
+        operator.setattr(ShownHeads, "to", lambda shown, client: splits.to(shown, client))
         run = play(grid_of(books(), tmp_path, keys), books(), tmp_path / "run", splits)
     reasons = refusals(run)
     assert {c for _, c, _ in reasons} == {1}
@@ -182,7 +182,7 @@ def test_a_request_without_a_head_is_refused_by_who_waits_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = keys_first(tmp_path)
-    monkeypatch.setattr(Shown, "to", lambda shown, client: {})
+    monkeypatch.setattr(ShownHeads, "to", lambda shown, client: {})
     exp = federated("pifl", rounds=5)
     run = play(grid_of(exp, tmp_path, keys), exp, tmp_path / "run")
     said = {round: said for round, _, said in refusals(run)}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hanse.games import shapley
 from hanse.games.least_core import least_core
 from hanse.games.mixture import (
-    Fit,
+    MixtureFit,
     _group,
     design,
     far_player,
@@ -59,7 +59,7 @@ class Counting:
         return [float(self.table[sum(1 << i for i in c)]) for c in coalitions]
 
 
-def fitted(table: Table, budget: int, seed: int) -> Fit:
+def fitted(table: Table, budget: int, seed: int) -> MixtureFit:
     n = len(table["weights"])
     plan = design(n, budget, seed, far_player(table["v"][1 << np.arange(n)]))
     return fit(plan, table["v"][plan.members @ (1 << np.arange(n))], table["weights"], grams_of(table))

@@ -10,7 +10,7 @@ from torch import nn
 
 from hanse.base.errors import UserError
 from hanse.core.table import Layout
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import UpdateGame
 from hanse.learning.forward import _seen, read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
@@ -49,14 +49,14 @@ def test_every_coalition_is_worth_what_its_average_is(name, options, shape, clas
     samples = made(shape, classes, 270)
     if classes is None and utility != "loss":
         with pytest.raises(UserError):
-            Coalitions(problem, torch.stack([row]), row, [1.0], samples, utility=utility)
+            UpdateGame(problem, torch.stack([row]), row, [1.0], samples, utility=utility)
         return
     torch.manual_seed(0)
     updates = row + 0.2 * row.std() * torch.randn(4, len(row))
     if options.get("batch_norm"):
         updates[:, problem.layout.num_parameters :].abs_()
     weights = [0.5, 0.2, 0.3, 0.0]
-    game = Coalitions(problem, updates, row, weights, samples, utility=utility)
+    game = UpdateGame(problem, updates, row, weights, samples, utility=utility)
     players = [frozenset(c) for r in range(5) for c in itertools.combinations(range(4), r)]
     for repeat in (players[::-1], players[:4]):
         got = game.many(repeat)
@@ -78,10 +78,10 @@ def test_mistakes_are_named() -> None:
     problem, row = build_problem("logistic", (4,), 3, 1)
     samples = made((4,), 3)
     with pytest.raises(UserError, match="'balanced'"):
-        Coalitions(problem, torch.stack([row]), row, [1.0], samples, utility="balance")
+        UpdateGame(problem, torch.stack([row]), row, [1.0], samples, utility="balance")
     with pytest.raises(UserError, match="no validation samples"):
-        Coalitions(problem, torch.stack([row]), row, [1.0], made((4,), 3, 0))
-    game = Coalitions(problem, torch.stack([row, row]), row, [1.0, 1.0], samples)
+        UpdateGame(problem, torch.stack([row]), row, [1.0], made((4,), 3, 0))
+    game = UpdateGame(problem, torch.stack([row, row]), row, [1.0, 1.0], samples)
     with pytest.raises(ValueError, match="a player outside"):
         game(frozenset({0, 2}))
     assert game.many([]) == []
@@ -90,7 +90,7 @@ def test_mistakes_are_named() -> None:
 
 def test_a_model_that_is_not_finite_is_worth_little() -> None:
     problem, row = build_problem("logistic", (4,), 3, 1)
-    game = Coalitions(problem, torch.stack([row, row * float("nan")]), row, [1.0, 1.0], made((4,), 3))
+    game = UpdateGame(problem, torch.stack([row, row * float("nan")]), row, [1.0, 1.0], made((4,), 3))
     good, bad = game.many([frozenset({0}), frozenset({1})])
     assert bad < -1e6 < good
 
@@ -132,7 +132,7 @@ def test_gram_matrices_of_updates_and_of_single_players_outputs(name, options, s
     updates = row + 0.2 * row.std() * torch.randn(4, len(row))
     if options.get("batch_norm"):
         updates[:, problem.layout.num_parameters :].abs_()
-    game = Coalitions(problem, updates, row, [0.5, 0.2, 0.3, 0.1], samples, keep_outputs=True, workers=2)
+    game = UpdateGame(problem, updates, row, [0.5, 0.2, 0.3, 0.1], samples, keep_outputs=True, workers=2)
     moves = (updates - row).double()
     assert game.update_gram() == pytest.approx((moves @ moves.T).numpy(), rel=1e-9)
     game.many([frozenset({0, 1}), frozenset({2})])
@@ -148,6 +148,6 @@ def test_gram_matrices_of_updates_and_of_single_players_outputs(name, options, s
     far = (torch.stack(outputs[:-1]) - outputs[-1]).flatten(1)
     found = game.output_gram()
     assert found == pytest.approx((far @ far.T).numpy(), rel=1e-3, abs=1e-4 * float((far @ far.T).abs().max()))
-    without = Coalitions(problem, updates, row, [1.0] * 4, samples)
+    without = UpdateGame(problem, updates, row, [1.0] * 4, samples)
     without.many([frozenset(), *(frozenset({i}) for i in range(4))])
     assert without.output_gram() is None

@@ -15,7 +15,7 @@ from hanse.learning.generator import (
     Ensemble,
     FromGenerator,
     Generator,
-    Head,
+    LastLayer,
     Tutor,
     diversity,
     ensemble_loss,
@@ -157,7 +157,7 @@ def test_training_lowers_the_loss_and_the_same_seed_gives_the_same_bits() -> Non
 )
 def test_the_head_is_the_last_linear_layer(name: str, shape: tuple[int, ...], latent: int) -> None:
     problem, row = build_problem(name, shape, 4, 0)
-    head = Head.of(problem.layout)
+    head = LastLayer.of(problem.layout)
     assert (head.classes, head.latent) == (4, latent)
     assert why_no_head(problem.module, problem.layout, tensor(2, *shape)) is None
     weight, bias = head.tensors(problem.layout, torch.stack([row, 2 * row]))

@@ -14,7 +14,7 @@ from scipy import stats
 import hanse
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.intervals import Z, auc_interval, difference, wilson
-from hanse.learning.metrics import Judged, Metric, build_metric, reading_of
+from hanse.learning.metrics import Metric, Predictions, build_metric, reading_of
 from hanse.reports.statement_fit import MainFit, _beside, _OwnTest
 
 HERE = f"{__name__}:"
@@ -78,9 +78,9 @@ def test_the_interval_of_an_auc_covers_it_on_small_tests(m: int, n: int, truth: 
 # the intervals of metrics
 
 
-def judged(y: list[int], p: list[float]) -> Judged:
+def judged(y: list[int], p: list[float]) -> Predictions:
     one = np.array(p)
-    return Judged(np.array(y), np.stack([1 - one, one], 1), -np.log(np.where(np.array(y) == 1, one, 1 - one)))
+    return Predictions(np.array(y), np.stack([1 - one, one], 1), -np.log(np.where(np.array(y) == 1, one, 1 - one)))
 
 
 def share_right(y: Any, p: Any) -> float:
@@ -88,7 +88,7 @@ def share_right(y: Any, p: Any) -> float:
     return float((p.argmax(axis=1) == y).mean())
 
 
-def found(metric: Metric, samples: Judged) -> tuple[float, float]:
+def found(metric: Metric, samples: Predictions) -> tuple[float, float]:
     return metric.interval(samples, metric.without_blocks(samples))
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.data import Samples
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import UpdateGame
 from hanse.learning.job import Engine, SeatJob
 from hanse.learning.losses import balanced, build_objective
 from hanse.learning.models import build_problem
@@ -109,7 +109,7 @@ def test_every_engine_trains_alike(given: Any, classes: int | None) -> None:
             wanted.append(float(objective(module(x), y).mean()))  # type: ignore[misc]
     assert engines[1].score(one.rows, pool).loss == pytest.approx(wanted, rel=1e-5)
     assert engines[0].score(one.rows, pool).loss == pytest.approx(wanted, rel=1e-5)
-    game = Coalitions(problem, one.rows, row, [1.0, 1.0], pool)
+    game = UpdateGame(problem, one.rows, row, [1.0, 1.0], pool)
     assert game.many([frozenset({0}), frozenset({1})]) == pytest.approx([-w for w in wanted], rel=1e-5)
 
 

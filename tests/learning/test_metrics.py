@@ -12,9 +12,9 @@ from hanse.base.errors import UserError
 from hanse.data import Samples
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import sample_blocks
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import UpdateGame
 from hanse.learning.losses import build_objective
-from hanse.learning.metrics import Judged, build_metric, build_metrics
+from hanse.learning.metrics import Predictions, build_metric, build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 
@@ -26,10 +26,10 @@ def gini(y: Any, p: Any, scale: float = 2.0) -> float:
     return float(scale * sk.roc_auc_score(y, p[:, 1]) - 1)
 
 
-def judged(classes: int, n: int = 60, seed: int = 0) -> Judged:
+def judged(classes: int, n: int = 60, seed: int = 0) -> Predictions:
     draw = torch.Generator().manual_seed(seed)
     outputs = torch.randn((classes, n), generator=draw).round(decimals=1)  # with ties
-    return Judged.of(torch.arange(n) % classes, outputs, torch.ones(n), None, regression=False)
+    return Predictions.of(torch.arange(n) % classes, outputs, torch.ones(n), None, regression=False)
 
 
 def test_metrics_of_two_classes_are_scikit_learns() -> None:
@@ -55,7 +55,7 @@ def test_metrics_of_many_classes_are_means_over_the_classes_that_there_are() -> 
     y, p = one.y, one.predicted
     assert build_metric("auc", 4).of(one)[0] == pytest.approx(sk.roc_auc_score(y, p, multi_class="ovr"))
     assert build_metric("f1", 4).of(one)[0] == pytest.approx(sk.f1_score(y, p.argmax(1), average="macro"))
-    some = Judged(y[y < 2], p[y < 2], one.loss[y < 2])
+    some = Predictions(y[y < 2], p[y < 2], one.loss[y < 2])
     each = [sk.roc_auc_score(some.y == c, some.predicted[:, c]) for c in (0, 1)]
     assert build_metric("auc", 4).of(some)[0] == pytest.approx(np.mean(each))
 
@@ -63,7 +63,7 @@ def test_metrics_of_many_classes_are_means_over_the_classes_that_there_are() -> 
 def test_metrics_of_numbers_are_scikit_learns() -> None:
     draw = torch.Generator().manual_seed(3)
     y, outputs = torch.randn((40, 2), generator=draw), torch.randn((2, 40), generator=draw)
-    one = Judged.of(y, outputs, torch.zeros(40), None, regression=True)
+    one = Predictions.of(y, outputs, torch.zeros(40), None, regression=True)
     p = outputs.t().numpy()
     for name, wanted in (
         ("r2", sk.r2_score(y, p)),
@@ -76,18 +76,18 @@ def test_metrics_of_numbers_are_scikit_learns() -> None:
 
 @pytest.mark.parametrize("name", ["auc", "average_precision", "f1", "balanced_accuracy"])
 def test_one_class_is_a_gap_with_its_reason(name: str) -> None:
-    one = Judged(np.ones(3, np.int64), np.full((3, 2), 0.5), np.zeros(3))
+    one = Predictions(np.ones(3, np.int64), np.full((3, 2), 0.5), np.zeros(3))
     value, gap = build_metric(name, 2).of(one)
     assert np.isnan(value)
     assert gap.startswith("all 3 test samples are of class 1, and ")
 
 
 def test_other_gaps_have_reasons_too() -> None:
-    flat = Judged(np.ones((3, 1)), np.zeros((3, 1)), np.zeros(3))
+    flat = Predictions(np.ones((3, 1)), np.zeros((3, 1)), np.zeros(3))
     assert build_metric("r2", None).of(flat)[1].startswith("all 3 targets are equal")
-    lost = Judged(np.array([0, 1]), np.full((2, 2), np.nan), np.zeros(2))
+    lost = Predictions(np.array([0, 1]), np.full((2, 2), np.nan), np.zeros(2))
     assert build_metric("auc", 2).of(lost)[1] == "the model's outputs are not finite"
-    narrow = Judged(np.array([0, 1]), np.zeros((2, 1)), np.zeros(2))
+    narrow = Predictions(np.array([0, 1]), np.zeros((2, 1)), np.zeros(2))
     assert build_metric(HERE + "gini", 2).of(narrow)[1].startswith("IndexError: ")
     assert build_metric("auc", 2).gap(np.zeros(0)) == "there are no test samples"
 
@@ -98,7 +98,7 @@ def test_the_error_from_the_draw_is_the_jackknifes(name: str) -> None:
     left = []
     for block in sample_blocks(45):
         kept = np.setdiff1d(np.arange(45), block.numpy())
-        left.append(metric.of(Judged(one.y[kept], one.predicted[kept], one.loss[kept]))[0])
+        left.append(metric.of(Predictions(one.y[kept], one.predicted[kept], one.loss[kept]))[0])
     assert metric.without_blocks(one) == pytest.approx(np.array(left))
     assert jackknife_errors(metric.without_blocks(one)) == pytest.approx(
         np.sqrt(19 / 20 * ((left - np.mean(left)) ** 2).sum())
@@ -111,7 +111,7 @@ def test_the_jackknifes_error_of_an_auc_is_the_spread_over_draws() -> None:
     metric, y = build_metric("auc", 2), np.arange(200) % 4 // 3  # a quarter of class 1
     for _ in range(60):
         x = draw.standard_normal(200) + 1.2 * y
-        one = Judged(y, np.stack([-x, x], 1), np.zeros(200))
+        one = Predictions(y, np.stack([-x, x], 1), np.zeros(200))
         found.append(metric.of(one)[0])
         errors.append(float(jackknife_errors(metric.without_blocks(one))))
     assert np.mean(errors) == pytest.approx(np.std(found), rel=0.25)
@@ -145,7 +145,7 @@ def test_coalitions_are_worth_the_metric_of_their_mean_model(utility: str, loss:
     x = torch.randn((70, 3), generator=draw)
     pool = Samples(x, (x[:, 0] + 0.5 * torch.randn(70, generator=draw) > 0.8).long())
     updates = row + 0.7 * torch.randn((3, len(row)), generator=draw)
-    game = Coalitions(problem, updates, row, [1.0, 2.0, 3.0], pool, utility=utility)
+    game = UpdateGame(problem, updates, row, [1.0, 2.0, 3.0], pool, utility=utility)
     clubs = [frozenset(c) for k in range(4) for c in combinations(range(3), k)]
     found = game.many(clubs)
     metric, sign = build_metric(utility, 2), -1 if utility == "log_loss" else 1
@@ -154,6 +154,6 @@ def test_coalitions_are_worth_the_metric_of_their_mean_model(utility: str, loss:
         q = shares[list(club)]
         model = (q[:, None] * updates[list(club)]).sum(0) / q.sum() if club else row
         [made] = SequentialEngine(problem).outputs(model[None], pool)
-        one = Judged.of(pool.y, made.outputs, made.loss, problem.objective, regression=False)
+        one = Predictions.of(pool.y, made.outputs, made.loss, problem.objective, regression=False)
         assert worth == pytest.approx(sign * metric.of(one)[0], abs=1e-5)
         assert without == pytest.approx(sign * metric.without_blocks(one), abs=1e-5)

@@ -16,7 +16,7 @@ from hanse.core.recipe import Recipe
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, confusion, gradient
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import UpdateGame
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.local import Adadelta, AdamW, Trainer
 from hanse.learning.models import build_problem
@@ -99,12 +99,12 @@ def test_scores_are_by_sample(problem: tuple[Problem, torch.Tensor], pool: Sampl
 def test_coalitions_of_text_models(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
     made, row = problem
     updates = torch.stack([row, row * 2])
-    game = Coalitions(made, updates, row * 0, [1.0, 3.0], pool)
+    game = UpdateGame(made, updates, row * 0, [1.0, 3.0], pool)
     mixed = Scorer(made, torch.device("cpu")).score((row * 1.75)[None], pool)
     assert game(frozenset({0, 1})) == pytest.approx(-mixed.loss[0], rel=1e-5)
     assert game(frozenset()) == pytest.approx(-math.log(K), rel=1e-5)
     with pytest.raises(UserError, match="many classes"):
-        Coalitions(made, updates, row, [1.0, 1.0], pool, utility="balanced")
+        UpdateGame(made, updates, row, [1.0, 1.0], pool, utility="balanced")
 
 
 def test_gradients_and_confusion_of_text_models(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:

@@ -25,7 +25,7 @@ from hanse.core.entry import CLOSE, Transaction, client, leaf
 from hanse.ledger.closing import NOTHING, Facts, closing_line, shortened, statements
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import load_key, public_of, sign
-from hanse.ledger.receipts import Receipt, Statement, read_receipts, split_view, write_receipts
+from hanse.ledger.receipts import ClosingStatement, Receipt, read_receipts, split_view, write_receipts
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover
 
@@ -119,11 +119,11 @@ def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> No
     facts = Facts(bytes(32), many, many)
     from hanse.ledger.closing import Closed, closing_line
     from hanse.ledger.issuer import receipts_of
-    from hanse.ledger.record import Head
+    from hanse.ledger.record import LogHead
 
     said = statements(10**5, balances, len(peaks), moved, facts)
     line = closing_line(facts.record, Tree(list(said.values())).root())
-    head = Head("f" * 32, 2**20, bytes(32), 10**5).signed(KEY)
+    head = LogHead("f" * 32, 2**20, bytes(32), 10**5).signed(KEY)
     found = receipts_of(Closed(10**5, line, facts.record, said, peaks), head)
     assert max(len(r.as_json().encode()) for r in found) <= 2000
     assert found[-1].postings == shortened(moved[clients - 1])
@@ -283,7 +283,7 @@ WHOLES = st.one_of(st.integers(-2, 9), st.sampled_from([2**63 - 1, 2**63, -(2**6
 POSTING = st.lists(st.one_of(st.text(max_size=3), WHOLES), min_size=2, max_size=4)
 SOUND = st.tuples(st.text(max_size=3), st.text(max_size=3), st.integers(-9, 9)).map(list)
 SHORT = st.dictionaries(st.sampled_from(["count", "sha256", "other"]), st.one_of(WHOLES, st.just("f" * 64)))
-OPTIONAL = sorted(Statement.__optional_keys__)
+OPTIONAL = sorted(ClosingStatement.__optional_keys__)
 
 
 def stated(statement: str, book: str = "b", count: str = "1", round: str = "3", more: str = "") -> bytes:
@@ -316,7 +316,7 @@ def test_the_verifier_of_the_documentation_accepts_the_same_statements(data: st.
 @pytest.mark.parametrize("fields", [c for n in range(len(OPTIONAL) + 1) for c in combinations(OPTIONAL, n)])
 def test_every_set_of_optional_fields_is_accepted_by_both(fields: tuple[str, ...]) -> None:
     said: dict[str, Any] = json.loads(SAID.replace('"round":0', '"round":3'))
-    order = list(Statement.__annotations__)
+    order = list(ClosingStatement.__annotations__)
     for name in sorted(fields, key=order.index):
         said[name] = "a" * 64 if name == "agreement" else 0.25
     assert agrees(VERIFY, stated(json.dumps(said, separators=(",", ":"))))

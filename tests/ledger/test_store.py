@@ -13,7 +13,7 @@ from hanse.base.merkle import Tree
 from hanse.core.book import DamagedError, LedgerError, OverdraftError
 from hanse.core.entry import MINT, TOKEN, client, escrow, pool
 from hanse.ledger.log import heads_of
-from hanse.ledger.record import Head
+from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
 
 
@@ -52,10 +52,10 @@ def test_the_lines_are_the_leaves_of_the_tree(ledger: Ledger) -> None:
         f"hanse/run\n3\n{base64.b64encode(root).decode()}\nround 4\n\n",
     ]
     assert heads_of(ledger.file).read_text() == "".join(notes)
-    assert Head.read(notes[1]) == Head("run", 3, root, 4)
+    assert LogHead.read(notes[1]) == LogHead("run", 3, root, 4)
     for odd in ("", notes[1][:-1], notes[1] + "x", notes[1].replace("\n3\n", "\n03\n"), notes[1].replace("=", "!")):
         with pytest.raises(ValueError, match="is not a head of a log"):
-            Head.read(odd)
+            LogHead.read(odd)
 
 
 def test_history_by_account_and_round(ledger: Ledger) -> None:

@@ -17,7 +17,7 @@ from hanse.base.merkle import Tree
 from hanse.core.book import DamagedError
 from hanse.core.entry import Transaction, leaf
 from hanse.ledger.log import heads_of
-from hanse.ledger.record import Head
+from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
 from hanse.ledger.verify import verify
 
@@ -178,7 +178,7 @@ def test_what_breaks_a_rule_is_named_though_every_hash_is_right(
     file = tmp_path / "forged.jsonl"
     lines = [leaf(i, *one) for i, one in enumerate([(0, grant(0, 5)), (1, grant(1, 5)), forged], 1)]
     file.write_bytes(b"".join(one + b"\n" for one in lines))
-    heads_of(file).write_text(Head("run", 3, Tree(lines).root(), forged[0]).note())
+    heads_of(file).write_text(LogHead("run", 3, Tree(lines).root(), forged[0]).note())
     assert found(file) == said
 
 
@@ -199,7 +199,7 @@ def test_a_line_is_written_in_one_way_though_every_hash_is_right(
 ) -> None:
     file, line = tmp_path / "forged.jsonl", change(leaf(1, 0, grant(0, 5)))
     file.write_bytes(line + b"\n")
-    heads_of(file).write_text(Head("run", 1, Tree([line]).root(), 0).note())
+    heads_of(file).write_text(LogHead("run", 1, Tree([line]).root(), 0).note())
     assert found(file) == "transaction 1: is not written as the log writes a transaction"
 
 

@@ -19,7 +19,7 @@ from hanse.base.errors import UserError
 from hanse.core.entry import Transaction
 from hanse.ledger.note import cosigned_at, public_of
 from hanse.ledger.receipts import write_receipts
-from hanse.ledger.record import Head
+from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import (
     Prover,
@@ -108,7 +108,7 @@ def test_another_book_raises_the_alarm(tmp_path: Path, other) -> None:  # type: 
     [why] = alarms(tmp_path / "home")
     assert said in why
     evidence = json.loads((tmp_path / "home" / "alarm.jsonl").read_text())
-    heads = [Head.read(evidence[name]) for name in ("seen", "shown")]
+    heads = [LogHead.read(evidence[name]) for name in ("seen", "shown")]
     assert all(head.by(PUBLIC) for head in heads)
     assert heads[0] == seen
     go_on = book(tmp_path / "more.jsonl", 6)  # what goes on from what was seen is still cosigned

@@ -18,7 +18,7 @@ from hanse.cli import app
 from hanse.core.entry import TOKEN
 from hanse.ledger.run_ledger import reading, wrong_in
 from hanse.mechanisms.by_value import rounded
-from hanse.mechanisms.carried import SURE, Carried, Valued, matched, sure_transfers
+from hanse.mechanisms.carried import SURE, Carried, CarriedValues, matched, sure_transfers
 from hanse.runs.committed import validation_file
 from hanse.runs.recompute import recompute
 from hanse.runs.replay import replay_books
@@ -26,10 +26,10 @@ from hanse.runs.replay import replay_books
 NUMBERS = some.lists(some.floats(-5, 5), min_size=2, max_size=10)
 
 
-def valued(worth: list[float], error: float = 0.0, without: np.ndarray | None = None) -> Valued:
+def valued(worth: list[float], error: float = 0.0, without: np.ndarray | None = None) -> CarriedValues:
     m = len(worth)
     blocks = np.repeat(np.array(worth)[:, None], 4, axis=1) if without is None else without
-    return Valued(np.array(worth), np.full(m, error), blocks)
+    return CarriedValues(np.array(worth), np.full(m, error), blocks)
 
 
 def limits(m: int, most: float = 10.0) -> tuple[np.ndarray, np.ndarray]:
@@ -93,7 +93,7 @@ def test_it_sums_to_nothing_and_nobody_pays_more_than_its_stake_or_than_is_sure(
 
 
 def test_without_errors_nothing_is_sure() -> None:
-    none = Valued(np.array([1.0, 0.0]), np.zeros(2), np.zeros((2, 0)))
+    none = CarriedValues(np.array([1.0, 0.0]), np.zeros(2), np.zeros((2, 0)))
     exact, after = sure_transfers(Carried.nothing(2), np.arange(2), none, 1.0, *limits(2))
     assert not exact.any()
     np.testing.assert_allclose(after.due, [0.5, -0.5])

@@ -20,8 +20,8 @@ from hanse.core.part import Aggregate, AggregatePart, Group, State, View
 from hanse.core.port import Reply, Request, Roster, Trained
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.federation.behaviour import Me, OfSome, with_updates
-from hanse.flower.arrays import Form
-from hanse.flower.valued.mechanism import OfReplies, Watched
+from hanse.flower.arrays import ArrayLayout
+from hanse.flower.valued.mechanism import OfReplies, WatchedRound
 from hanse.flower.valued.worth import ByFunction
 from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.by_value import ByValue
@@ -137,9 +137,10 @@ def outside(view: View, value: Any, said: str) -> None:
     if value.game == "average":
         records = {i: ArrayRecord({"w": Array(row.numpy())}) for i, row in enumerate(rows)}
         before = ArrayRecord({"w": Array(old.numpy())})
-        told = Watched(
-            Form.of(before), ByFunction(lambda arrays: worth(arrays["w"].numpy())), Roster(), before, records=records,
-            made=before, average=True, replies={i: Trained(0, row, weights[i], 0.5, 1) for i, row in enumerate(rows)},
+        told = WatchedRound(
+            ArrayLayout.of(before), ByFunction(lambda arrays: worth(arrays["w"].numpy())), Roster(), before,
+            records=records, made=before, average=True,
+            replies={i: Trained(0, row, weights[i], 0.5, 1) for i, row in enumerate(rows)},
         )  # fmt: skip
         S = len(rows)
         ones = np.ones(S)

@@ -13,7 +13,7 @@ import hanse
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.games import shapley
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import UpdateGame
 from hanse.learning.job import Engine, SeatJob
 from hanse.learning.models import build_problem
 from hanse.learning.native.engine import NativeEngine
@@ -107,7 +107,7 @@ def coalition_work(players: int, samples: int) -> tuple[Work, int]:
     """Return the work of valuing all coalitions of so many MLPs, and how many models it evaluated."""
     problem, row = build_problem("mlp", (1, 28, 28), 10, 0, hidden=[50, 25])
     updates = torch.stack([row + 0.01 * k for k in range(players)])
-    game = Coalitions(problem, updates, row, [1.0] * players, random_samples((1, 28, 28), samples), workers=1)
+    game = UpdateGame(problem, updates, row, [1.0] * players, random_samples((1, 28, 28), samples), workers=1)
     everyone = [frozenset(c) for size in range(players + 1) for c in combinations(range(players), size)]
     with counting() as work:
         game.many(everyone)

@@ -15,7 +15,7 @@ from hanse.reports.contributions import Standings
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.statement import statement
 from hanse.reports.statement_contributed import Contributed
-from hanse.reports.statement_fit import Fit
+from hanse.reports.statement_fit import ModelQuality
 from hanse.reports.statement_models import Models
 from hanse.reports.statement_short import in_short
 from hanse.reports.statement_verdict import verdict_of
@@ -157,7 +157,7 @@ def test_an_interval_without_zero_has_no_end_that_reads_as_zero() -> None:
 @pytest.mark.parametrize("better", [True, False])
 def test_a_clear_difference_on_few_samples_is_no_ground_for_a_decision(better: bool) -> None:
     ours, alone = (1.0, 2 / 14) if better else (2 / 14, 1.0)
-    few = Fit((7,), (ours,), (0.3,), 14, alone="alone", alone_accuracy=alone, alone_loss=0.5)
+    few = ModelQuality((7,), (ours,), (0.3,), 14, alone="alone", alone_accuracy=alone, alone_loss=0.5)
     assert "14 test" in verdict_of(few, None, Models(1, 1, 1, 1, 1)).headline
     said = in_short(few, Contributed(rounds=()), net=5)["What next"]
     assert said == "see whether it holds with other test rows before deciding; 14 are few."

@@ -31,7 +31,7 @@ from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import summary, warnings
 from hanse.reports.statement import statement
 from hanse.reports.statement_contributed import contributed
-from hanse.reports.statement_fit import Fit
+from hanse.reports.statement_fit import ModelQuality
 from hanse.reports.statement_models import Models
 from hanse.reports.statement_page import render
 from hanse.reports.statement_verdict import verdict_of
@@ -101,7 +101,7 @@ def test_a_lost_last_test_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> N
         recorded(path, r, **tests)
     assert statement(path, 0).fit.rounds == (0, 1, 2)
     (path / "rounds" / "00002.npz").unlink()
-    assert statement(path, 0).fit == Fit(how="its test after round 2 is lost: rounds/00002.npz is missing")
+    assert statement(path, 0).fit == ModelQuality(how="its test after round 2 is lost: rounds/00002.npz is missing")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_lost_last_test_is_not_replaced_by_an_earlier_one(tmp_path: Path) -> N
     ],
 )
 def test_a_loss_decides_only_beyond_its_error(error: float | None, answer: str, said: str) -> None:
-    fit = Fit((0,), (None,), (0.1207,), 300, "local", None, 0.1177, 5, loss_error=error)
+    fit = ModelQuality((0,), (None,), (0.1207,), 300, "local", None, 0.1177, 5, loss_error=error)
     verdict = verdict_of(fit, None, Models(5, 5, 5, 3, 15))
     assert verdict.answer == answer
     assert said in verdict.reasons[0]

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from rotation import rotating
 
-from hanse.reports.chart import Bars, Chart, Graph, Heat, Line, Lines, Series, to_csv
+from hanse.reports.chart import Bars, Chart, Curve, Graph, Heat, Lines, Series, to_csv
 from hanse.reports.vega import save, small_svg, to_svg, to_vegalite
 
 BAD = "=1+1 <b>$x$</b>"
 X = np.array([1.0, 2.0])
 MARKS = {
-    "lines": Lines((Line(BAD, X, X**2, X - 1, X + 1), Line("dots", X, np.array([np.nan, 3.0]), dots=True))),
+    "lines": Lines((Curve(BAD, X, X**2, X - 1, X + 1), Curve("dots", X, np.array([np.nan, 3.0]), dots=True))),
     "bars": Bars(("a", "b"), (Series("s", X, np.array([0.5, np.nan])), Series("t", -X))),
     "upright": Bars(("a", "b"), (Series("s", X),), upright=True),
     "heat": Heat(("r",), ("c", "d"), np.array([[2.0, 3.0]]), "samples", root=True),
@@ -99,7 +99,7 @@ def test_words_that_the_drawing_library_knows_are_names_like_others(case: tuple[
     """
     kind, name = case
     marks: dict[str, Any] = {
-        "lines": Lines((Line(name, X, X), Line("b", X, X + 1))),
+        "lines": Lines((Curve(name, X, X), Curve("b", X, X + 1))),
         "bars": Bars((name, "b"), (Series(name, X), Series("t", X))),
         "upright": Bars((name, "b"), (Series(name, X),), upright=True),
         "heat": Heat((name, "b"), (name, "c"), np.eye(2), name),
@@ -115,7 +115,7 @@ def test_words_that_the_drawing_library_knows_are_names_like_others(case: tuple[
 def test_the_largest_and_the_smallest_numbers_are_drawn(value: float) -> None:
     y = np.array([value, -value])
     for marks in (
-        Lines((Line("a", X, y, y - 1, y + 1), Line("b", X, y))),
+        Lines((Curve("a", X, y, y - 1, y + 1), Curve("b", X, y))),
         Bars(("a", "b"), (Series("s", y, np.abs(y)),)),
         Heat(("r",), ("c", "d"), y[None], "unit", around_zero=True),
     ):

@@ -22,7 +22,7 @@ from hanse.ledger.run_ledger import reading
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings, contribution
 from hanse.reports.groups import SeedGroup
-from hanse.reports.invoice import Invoice, Line, _unsure, as_csv, as_page, invoice
+from hanse.reports.invoice import Invoice, InvoiceLine, _unsure, as_csv, as_page, invoice
 from hanse.reports.statement import statement
 from hanse.runs.run_record import load_run
 
@@ -178,7 +178,7 @@ def test_the_command_writes_csv_and_a_page(valued: Path, tmp_path: Path) -> None
 
 
 def test_names_are_text_in_a_page_and_in_a_spreadsheet() -> None:
-    lines = (Line(0, "<b>=1</b>", 0.5, 1, None), Line(1, "=HYPERLINK(1)", 0.5, 1, (0, 2)))
+    lines = (InvoiceLine(0, "<b>=1</b>", 0.5, 1, None), InvoiceLine(1, "=HYPERLINK(1)", 0.5, 1, (0, 2)))
     made = Invoice("a run", "value", "EUR", 2, 2, lines, ())
     assert "<b>" not in as_page(made)
     assert [row[1] for row in csv.reader(io.StringIO(as_csv(made)))][1:] == ["<b>=1</b>", "'=HYPERLINK(1)"]

@@ -23,7 +23,7 @@ from hanse.reports.groups import group_runs
 from hanse.reports.money import books_of
 from hanse.reports.statement import statement
 from hanse.reports.statement_contributed import contributed
-from hanse.reports.statement_fit import Fit
+from hanse.reports.statement_fit import ModelQuality
 from hanse.reports.statement_models import Models, models_of
 from hanse.reports.statement_money import Money, money_of
 from hanse.reports.statement_page import POLICY, STYLE, render
@@ -247,8 +247,8 @@ def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> N
     (place / "config.toml").write_text((place / "config.toml").read_text().replace("lr = 0.06", "lr = 0.05"))
 
 
-def fit(ours: float | None, alone: float | None, samples: int | None = 400) -> Fit:
-    return Fit((0,), (ours,), (1.0,), samples, None if alone is None else "alone", alone, 1.0, 1, "")
+def fit(ours: float | None, alone: float | None, samples: int | None = 400) -> ModelQuality:
+    return ModelQuality((0,), (ours,), (1.0,), samples, None if alone is None else "alone", alone, 1.0, 1, "")
 
 
 NOTHING = Models(0, 0, 0, 0, 0)
@@ -270,7 +270,7 @@ NOTHING = Models(0, 0, 0, 0, 0)
         (fit(0.5, None), -1.0, "unknown"),
     ],
 )
-def test_the_answer_is_no_surer_than_the_numbers(of: Fit, utility: float | None, answer: str) -> None:
+def test_the_answer_is_no_surer_than_the_numbers(of: ModelQuality, utility: float | None, answer: str) -> None:
     models = Models(1, 1, 1, 1, 1, utility=utility)
     found = verdict_of(of, None, models)
     assert found.answer == answer
@@ -282,7 +282,7 @@ def test_the_answer_is_no_surer_than_the_numbers(of: Fit, utility: float | None,
     [(fit(0.707, 0.805), "no"), (fit(0.536, 0.5), "even"), (fit(0.5, None), "unknown"), (fit(0.9, 0.5), "yes")],
 )
 @pytest.mark.parametrize("net", [180_000, -100_000])
-def test_tokens_do_not_decide(of: Fit, answer: str, net: int) -> None:
+def test_tokens_do_not_decide(of: ModelQuality, answer: str, net: int) -> None:
     """+0.18 tokens made it a yes for a model 10 points worse, and -0.1 a no for one 3.6 points better."""
     found = verdict_of(of, books(max(net, 0), max(-net, 0)), NOTHING)
     assert found.answer == verdict_of(of, None, NOTHING).answer == answer

@@ -22,11 +22,11 @@ from hanse.core.port import Reply, Request, Trained
 from hanse.core.telling import (
     ABOUT,
     About,
+    BeforeJoining,
     Conduct,
-    Joining,
     Kind,
+    PartDescription,
     Plot,
-    Said,
     Telling,
     Terms,
     Worth,
@@ -77,7 +77,7 @@ class Toll(SettlePart):
             Worth("calm/client/*", "Calm", "How calm each client is."),
         )
 
-    def terms(self, joining: Joining) -> Terms:
+    def terms(self, joining: BeforeJoining) -> Terms:
         units = round(self.tokens * TOKEN)
         return Terms((f"A toll in each of {joining.rounds} rounds.",), (), (), units * joining.rounds, units)
 
@@ -249,7 +249,7 @@ def test_patterns(pattern: str, name: str, found: tuple[str, ...] | None) -> Non
 
 
 def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) -> None:
-    said = About((Said("settle", "X", Telling(charts=(Plot("T", "t */x", "u", "tier *", factor=100.0),))),))
+    said = About((PartDescription("settle", "X", Telling(charts=(Plot("T", "t */x", "u", "tier *", factor=100.0),))),))
     paths = []
     for s, rise in enumerate((0.0, 0.2)):
         lines = [metric(r, **{f"t {k}/x": 0.1 * r + rise for k in (10, 2)}) for r in range(3)]
@@ -331,7 +331,9 @@ def test_words_of_a_stranger_are_text_wherever_they_stand(folder: Path, tmp_path
     said = Telling(
         evil, evil, evil, (Plot(evil, "toll/gate */tokens", evil, evil, evil),), (Kind("toll", evil),), Worth("a", evil)
     )
-    write_about(path, About((Said("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True, rest=evil),)))
+    write_about(
+        path, About((PartDescription("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True, rest=evil),))
+    )
     done = CliRunner().invoke(app, ["report", str(path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "out" / "report.html").read_text()

@@ -21,7 +21,7 @@ from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.fits import clashes
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.staleness import ByStaleness
-from hanse.runs.arrivals import STILL, Flight, Recorded, Training, Underway, Waiting, rebased
+from hanse.runs.arrivals import STILL, Flight, RecordedArrivals, Training, Underway, Waiting, rebased
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
 from hanse.runs.round_record import _seats_of
@@ -379,7 +379,7 @@ def test_an_order_of_arrival_that_cannot_be_is_refused(staleness: list[int], str
 
 
 def test_in_a_replay_an_unsound_update_has_its_own_reason() -> None:
-    recorded = Recorded({5: frozenset({0, 1, 2})}, {5: frozenset({(1, 5)})})
+    recorded = RecordedArrivals({5: frozenset({0, 1, 2})}, {5: frozenset({(1, 5)})})
     replayed = replace(training(None, "next", {}), waiting=Waiting(None, "next", None, recorded))
     landed = replayed.land([reply(0, 0.0, float("nan")), reply(1, 0.0), reply(2, 0.0)])
     assert sorted(landed.replies) == [1]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import hanse
 from hanse.cli import entry
 from hanse.data.samples import Samples
-from hanse.learning.coalitions import WORSE, Coalitions
+from hanse.learning.coalitions import WORSE, UpdateGame
 from hanse.learning.models import build_problem
 from hanse.reports.report import write_report
 from hanse.reports.statement import statement
@@ -118,7 +118,7 @@ def test_a_game_counts_the_models_that_are_worse_than_its_floor() -> None:
     zero = torch.zeros_like(base)
     wrong = zero.clone()
     wrong[-2:] = torch.tensor([5.0, 0.0])  # says class 0
-    game = Coalitions(problem, torch.stack([wrong, -wrong]), zero, [1.0, 1.0], samples(1, 1), floor=-math.log(2) - 1e-6)
+    game = UpdateGame(problem, torch.stack([wrong, -wrong]), zero, [1.0, 1.0], samples(1, 1), floor=-math.log(2) - 1e-6)
     game.many([frozenset(), frozenset({0}), frozenset({1}), frozenset({0, 1})])
     assert game.below_floor == 1  # that of player 0; nobody's and both together's are guesses
 

@@ -29,7 +29,7 @@ from hanse.reports.invoice import invoice
 from hanse.runs import round as rounds
 from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import EngineSection
-from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file
+from hanse.runs.kept_answers import ReplayedAnswers, RoundAnswers, UnlikeError, answers_file
 from hanse.runs.recompute import FLOOR, _floor, _here, recompute
 from hanse.runs.run_record import load_run
 
@@ -117,7 +117,7 @@ def test_the_option_changes_nothing_of_what_is_played(tmp_path: Path) -> None:
 
 def flipped(file: Path, client: int) -> None:
     """Change the lowest bit of a number in the update of a client, and nothing else."""
-    whole, data = Answers.read(file, {}), bytearray(file.read_bytes())
+    whole, data = RoundAnswers.read(file, {}), bytearray(file.read_bytes())
     reply = next(whole.value(place) for place, c in enumerate(whole.clients) if c == client)
     [row] = [result.row for result in reply.results if isinstance(result, Trained)]
     data[data.index(row.numpy().tobytes()) + 40] ^= 1
@@ -134,7 +134,7 @@ def test_one_changed_bit_of_one_update_is_named(copy: Path) -> None:
 def test_an_update_that_was_changed_with_its_hash_is_named(copy: Path, tmp_path: Path) -> None:
     """Whoever also writes the hash anew contradicts the record, which the book has the hash of."""
     file = answers_file(copy, 1)
-    whole = Answers.read(file, {})
+    whole = RoundAnswers.read(file, {})
     reply = whole.value(2)
     [trained] = [r for r in reply.results if isinstance(r, Trained)]
     other = pack(replace(reply, results=(replace(trained, row=trained.row + 1),)))
@@ -384,8 +384,8 @@ def test_a_run_on_a_graphics_card_is_recomputed_without_one(copy: Path, monkeypa
 
 def test_answers_that_were_not_asked_for_are_named() -> None:
     reply = pack(Reply(1, ()))
-    kept = Answers((pack([]).header, reply.header), (-1, 1), (([1], 1),), {})
-    federation = Recorded(kept)
+    kept = RoundAnswers((pack([]).header, reply.header), (-1, 1), (([1], 1),), {})
+    federation = ReplayedAnswers(kept)
     with pytest.raises(UnlikeError, match=r"clients \[2\] would have been asked, and clients \[1\] were"):
         federation.exchange(0, [Request(2, (Ask("bid"),))], None, None)
     with pytest.raises(UnlikeError, match=r"clients \[1\] were asked, and should not have been"):
@@ -439,7 +439,7 @@ HEADERS = ['"x"', "[3]", "null", '[{"$kind":"Reply","fields":{"client":0}}]', "{
 def test_answers_that_are_none_are_a_line_and_no_traceback(copy: Path, header: str) -> None:
     """An operator that writes what it likes, hashes included."""
     for place in (0, 1):
-        whole = Answers.read(answers_file(copy, 1), {})
+        whole = RoundAnswers.read(answers_file(copy, 1), {})
         file = answers_file(copy, 1)
         kept = file.read_bytes()
         headers = [header if i == place else one for i, one in enumerate(whole.headers)]

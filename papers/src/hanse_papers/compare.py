@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hanse.base.factories import named_choice
 from hanse.reports.compare import best_so_far, effective_round, improvement
-from hanse_papers.runner import Reading, TableOutcome, expand
+from hanse_papers.runner import NumberSource, TableOutcome, expand
 from hanse_papers.tables import Cell, PaperTable
 
 Floats = NDArray[np.float64]
@@ -188,7 +188,7 @@ def finished(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
     return [outcome.results[key] for key in keys if key in outcome.results]
 
 
-def _pair(outcome: TableOutcome, reading: Reading) -> Pair:
+def _pair(outcome: TableOutcome, reading: NumberSource) -> Pair:
     """Return the result that a reading is of, and the one that it is compared with, as far as there are any."""
     against = None if reading.base is None else outcome.results.get(reading.base.key)
     return outcome.results.get(reading.job.key), against

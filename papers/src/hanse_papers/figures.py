@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Graph, Heat, Lines, Series, slug
 from hanse_papers.compare import CellCurve, Row, curves, factor_of, finished, rows
 from hanse_papers.computed import fit
 from hanse_papers.runner import TableOutcome
@@ -130,7 +130,7 @@ def _known(row: Row | None) -> tuple[float, float] | None:
 
 def _dot(
     name: str, x: float, y: float, look: int, sd: tuple[float, float] = (0.0, 0.0), *, hollow: bool = False
-) -> Line:
+) -> Curve:
     """Return a single point with whiskers of one deviation ``sd`` along x and along y.
 
     A deviation of 0 means one seed, so it gets no whisker: one of no length would claim certainty.
@@ -138,10 +138,10 @@ def _dot(
     at_x, at_y = np.array([x]), np.array([y])
     left, right = (at_x - sd[0], at_x + sd[0]) if sd[0] else (None, None)
     low, high = (at_y - sd[1], at_y + sd[1]) if sd[1] else (None, None)
-    return Line(name, at_x, at_y, low, high, look, dots=True, left=left, right=right, hollow=hollow)
+    return Curve(name, at_x, at_y, low, high, look, dots=True, left=left, right=right, hollow=hollow)
 
 
-def _lines(lines: Sequence[Line], *, hollow: str = HOLLOW, whole: bool = False, **more: Any) -> Lines:
+def _lines(lines: Sequence[Curve], *, hollow: str = HOLLOW, whole: bool = False, **more: Any) -> Lines:
     """Return lines as the marks of a chart, with the meaning of hollow markers if there are any."""
     named = hollow if any(line.hollow for line in lines) else ""
     # a title names the paper's algorithms; of a picture that has one alone its name stands there all the same
@@ -166,11 +166,11 @@ def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         yield _chart(outcome, here, spec, _lines(lines, whole=True), x="rounds played", y=y)
 
 
-def _curve(outcome: TableOutcome, here: Here, look: int, curve: CellCurve) -> Line:
+def _curve(outcome: TableOutcome, here: Here, look: int, curve: CellCurve) -> Curve:
     """Return one algorithm's line, named with its best variant."""
     name = f"{_named(outcome, here, curve.row.cell.algorithm)} {curve.row.best.variant}".strip()
     x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
-    return Line(name, x, mean, *_around(outcome, mean, sd), look)
+    return Curve(name, x, mean, *_around(outcome, mean, sd), look)
 
 
 def _around(outcome: TableOutcome, mean: Floats, sd: Floats) -> tuple[Floats, Floats]:
@@ -181,7 +181,7 @@ def _around(outcome: TableOutcome, mean: Floats, sd: Floats) -> tuple[Floats, Fl
 
 def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     """Yield the "cdf" of a group, with the paper's means on the x axis."""
-    lines: list[Line] = []
+    lines: list[Curve] = []
     rough: dict[str, str] = {}  # by algorithm, from how many quantiles its line is drawn
     for look, algorithm in enumerate(_algorithms(here)):
         found = _by_client(outcome, here, algorithm, spec)
@@ -191,7 +191,7 @@ def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
             mean, sd, share = found
             left, right = _around(outcome, mean, sd) if sd.any() else (None, None)
             name = _named(outcome, here, algorithm)
-            lines.append(Line(name, mean, share, look=look, left=left, right=right))
+            lines.append(Curve(name, mean, share, look=look, left=left, right=right))
         row = here.get(("mean", algorithm))
         shown = found is not None and spec.get("printed", True)
         if shown and row is not None and row.cell.published is not None:
@@ -261,8 +261,8 @@ def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         return
     y, band, at = np.array(means), np.array(sds), np.arange(len(algorithms), dtype=np.float64) + 0.2
     lines = (
-        Line("one client in one run", np.concatenate(places), np.concatenate(values), look=6, dots=True),
-        Line("mean over clients", at, y, y - band, y + band, 0, dots=True),
+        Curve("one client in one run", np.concatenate(places), np.concatenate(values), look=6, dots=True),
+        Curve("mean over clients", at, y, y - band, y + band, 0, dots=True),
     )
     marks = _lines(lines, zero=True, places=tuple(_named(outcome, here, name) for name in algorithms))
     yield _chart(outcome, here, spec, marks, y=_unit(outcome, spec, "y", spec["column"]))
@@ -301,7 +301,7 @@ def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
             ends = [known for cell in cells if (known := _known(cell)) is not None]
             if len(ends) == 4:
                 (x, dx), (y, dy), (to_x, to_dx), (to_y, to_dy) = ends
-                way = Line(
+                way = Curve(
                     f"{algorithm}, the way", np.array([x, to_x]), np.array([y, to_y]), look=look, hollow=True, bare=True
                 )
                 begun = _dot(f"{algorithm}, {spec['start']}", x, y, look, (dx, dy), hollow=True)
@@ -349,13 +349,13 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     x, mean, sd = np.array(sorted(points)).T
     low, high = (mean - sd, mean + sd) if sd.any() else (None, None)
     ours = _named(outcome, {(column, "ours"): row for (column, _), row in here.items()}, "ours")
-    lines = [Line(ours, x, mean, low, high, 0, dots=True)]
+    lines = [Curve(ours, x, mean, low, high, 0, dots=True)]
     if len(np.unique(x)) > FITTED:
         p = fit(dict(zip(x, mean, strict=True)))
         lines.append(_root("ours, fitted", p["p1"], p["p2"], x, 0))
     if printed:
         at, theirs = np.array(sorted(printed)).T
-        lines.append(Line("printed", at, theirs, look=1, dots=True, hollow=True))
+        lines.append(Curve("printed", at, theirs, look=1, dots=True, hollow=True))
         if "printed_fit" in spec:
             p1, p2 = spec["printed_fit"]
             lines.append(_root("the paper's fit", p1, p2, at, 1))
@@ -363,10 +363,10 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     yield _chart(outcome, here, spec, _lines(lines, whole=True), x=_unit(outcome, spec, "x", spec["x"]), y=y)
 
 
-def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Line:
+def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Curve:
     """Return the curve ``p1 / sqrt(x) + p2`` (iPFL eq. 17) over the range of ``x [n]``, as a line without markers."""
     at = np.geomspace(x.min(), x.max(), 60)
-    return Line(name, at, p1 / np.sqrt(at) + p2, look=look, bare=True)
+    return Curve(name, at, p1 / np.sqrt(at) + p2, look=look, bare=True)
 
 
 def _setting(sections: Mapping[str, Any], dotted: str) -> float:

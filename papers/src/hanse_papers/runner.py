@@ -35,7 +35,7 @@ LARGEST = 1000
 
 
 @dataclass(frozen=True)
-class Reading:
+class NumberSource:
     """The source of one number of one seed.
 
     Attributes:
@@ -66,7 +66,7 @@ def job_of(cell: Cell, variant: Variant, seed: int) -> Job:
     return seeded(variant.sections, seed, f"{cell.setting}: {name}, seed {seed}", of, IDS)
 
 
-def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list[Job], list[Reading]]:
+def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list[Job], list[NumberSource]]:
     """Return the jobs of a table, each once, and the readings that make up its cells.
 
     All of seed 0 comes before seed 1, so a stopped table has complete seeds.
@@ -80,7 +80,7 @@ def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list
         UserError: an experiment is not valid, or a number would be read in a round without a test.
     """
     jobs: dict[str, Job] = {}
-    readings: list[Reading] = []
+    readings: list[NumberSource] = []
     for seed in range(seeds):
         for cell in table.cells:
             for variant in cell.variants:
@@ -92,7 +92,7 @@ def expand(table: PaperTable, seeds: int, *, checked: bool = True) -> tuple[list
                     if checked and found.key not in jobs:
                         _check(found, cell)
                     jobs.setdefault(found.key, found)
-                readings.append(Reading(cell, variant, seed, *(jobs[found.key] for found in pair)))
+                readings.append(NumberSource(cell, variant, seed, *(jobs[found.key] for found in pair)))
     return list(jobs.values()), readings
 
 
@@ -131,7 +131,7 @@ class TableOutcome:
     table: PaperTable
     seeds: int
     jobs: tuple[Job, ...]
-    readings: tuple[Reading, ...]
+    readings: tuple[NumberSource, ...]
     results: Mapping[str, Mapping[str, Any]]
     failures: Mapping[str, str]
     played: int

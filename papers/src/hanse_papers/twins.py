@@ -28,7 +28,7 @@ from hanse.core.part import (
     View,
 )
 from hanse.core.port import Request
-from hanse.core.telling import Joining, Telling, Terms
+from hanse.core.telling import BeforeJoining, Telling, Terms
 from hanse.games.market import Market, Stop
 from hanse.mechanisms.ipfl import Offers, market_of
 from hanse.mechanisms.pifl import Tokens
@@ -159,7 +159,7 @@ class ShuffledRewards(SettlePart):
         """Return what PI-FL's tokens are called in reports."""
         return self.of.tells(slots)
 
-    def terms(self, joining: Joining) -> Terms | None:
+    def terms(self, joining: BeforeJoining) -> Terms | None:
         """Return PI-FL's terms."""
         return self.of.terms(joining)
 

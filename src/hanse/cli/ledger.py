@@ -26,8 +26,8 @@ from hanse.base.files import write_whole
 from hanse.cli.options import LedgerUrl, RunFolder, err, say
 
 if TYPE_CHECKING:
-    from hanse.ledger.record import Head
-    from hanse.ledger.verify import Verdict
+    from hanse.ledger.record import LogHead
+    from hanse.ledger.verify import VerifyResult
     from hanse.runs.replay import Replayed
 
 app = typer.Typer(
@@ -181,7 +181,7 @@ def verify(
 
 
 def _tell(
-    verdict: Verdict, replayed: Replayed, receipts: int, newest: Head | None, apart: str | None, as_json: bool
+    verdict: VerifyResult, replayed: Replayed, receipts: int, newest: LogHead | None, apart: str | None, as_json: bool
 ) -> None:
     """Print what ``verify`` found.
 

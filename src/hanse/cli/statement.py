@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hanse.reports.disputes import Replay
     from hanse.reports.prospect import Prospect
     from hanse.reports.statement import Statement
-    from hanse.reports.statement_fit import Fit
+    from hanse.reports.statement_fit import ModelQuality
     from hanse.reports.statement_verdict import Answer
 
 
@@ -180,7 +180,7 @@ def _worth(found: Statement) -> str:
     return rounded(value, half) + (f" ({between(value, half)})" if half else "")
 
 
-def _figures(fit: Fit) -> tuple[str, str]:
+def _figures(fit: ModelQuality) -> tuple[str, str]:
     """Return the main metric of a client's model on its own test data, and that of the model that it trained alone.
 
     The first has its 95 % interval behind it, if that is known. What is not known is "-".

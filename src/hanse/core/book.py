@@ -2,7 +2,7 @@
 
 The loop posts each round's transactions to a :class:`Book` first, in memory, so a forbidden payment is found before
 anything is written. The transactions are then appended to the log (:mod:`hanse.ledger.store`), whose readers check
-everything again by the same :class:`Tally`. Amounts are integers of the smallest unit (:mod:`hanse.core.entry`).
+everything again by the same :class:`MutableBook`. Amounts are integers of the smallest unit (:mod:`hanse.core.entry`).
 
 The head of a book is the root of a Merkle tree over its transactions (RFC 9162), in hexadecimal digits.
 """
@@ -118,14 +118,14 @@ class Book:
                 last one, or a balance would not fit 64 bits.
             OverdraftError: an account that pays would end below its floor.
         """
-        tally = Tally.of(self)
+        tally = MutableBook.of(self)
         for transaction in transactions:
             tally.add(round, transaction)
         return self if tally.count == self.count else tally.book()
 
 
 @dataclass
-class Tally:
+class MutableBook:
     """A mutable book, to which transactions are added one at a time; see :class:`Book` for the attributes.
 
     Do not use it again after an error.
@@ -139,16 +139,16 @@ class Tally:
     steps: set[str] = field(default_factory=set)
 
     @staticmethod
-    def of(book: Book) -> Tally:
+    def of(book: Book) -> MutableBook:
         """Return a tally that starts from a book."""
-        return Tally(dict(book.balances), list(book.peaks), book.count, book.floor, book.round, set(book.steps))
+        return MutableBook(dict(book.balances), list(book.peaks), book.count, book.floor, book.round, set(book.steps))
 
     @property
     def head(self) -> str:
         """The root of the tree over all transactions, 64 hexadecimal digits."""
         return root_of(self.peaks).hex()
 
-    def copy(self) -> Tally:
+    def copy(self) -> MutableBook:
         """Return a copy that can be added to without changing this one."""
         return replace(self, balances=dict(self.balances), peaks=list(self.peaks), steps=set(self.steps))
 

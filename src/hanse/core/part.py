@@ -43,7 +43,7 @@ from hanse.core.payload import Payload
 from hanse.core.port import Answer, Answered, Request, Roster
 from hanse.core.recipe import Recipe
 from hanse.core.table import Add, Block, Floats, Ints, Layout, Mix, Replace, Seats, Table, Updates, mix
-from hanse.core.telling import Check, Fact, Joining, Telling, Terms
+from hanse.core.telling import BeforeJoining, Check, Fact, Telling, Terms
 from hanse.games.jackknife import jackknife_errors
 
 GROUPS = "the rows of groups"  # filled by a part whose ``weigh`` says itself what becomes of them
@@ -869,7 +869,7 @@ class SettlePart(Part, Protocol):
         are known, and rows can be withheld), and at "end" (after the last round).
         """
 
-    def terms(self, joining: Joining) -> Terms | None:
+    def terms(self, joining: BeforeJoining) -> Terms | None:
         """Return what a client may pay and gain, to be shown before it joins. None, the default: not known."""
         return None
 

@@ -205,7 +205,7 @@ class Conduct:
 
 
 @dataclass(frozen=True)
-class Joining:
+class BeforeJoining:
     """What is known before a client joins, for a payment rule's :class:`Terms`. Amounts are in the smallest unit.
 
     Attributes:
@@ -307,7 +307,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Said:
+class PartDescription:
     """The description of one part.
 
     Attributes:
@@ -353,7 +353,7 @@ class About:
         [(0,)]
     """
 
-    parts: Annotated[tuple[Said, ...], Field(max_length=20)] = ()
+    parts: Annotated[tuple[PartDescription, ...], Field(max_length=20)] = ()
     conducts: Annotated[tuple[Conduct, ...], Field(max_length=100)] = ()
     roles: Annotated[tuple[Role, ...], Field(max_length=1000)] | None = None
     names: Annotated[tuple[Label, ...], Field(max_length=MOST_CLIENTS)] = ()
@@ -434,7 +434,7 @@ def describe(
             seen.add(id(part))  # one object may stand in several slots
             standing = frozenset(other for other in parts if parts[other] is part)
             telling = _sound(_TELLING, part.tells(standing), f"mechanism.{slot}: {type(part).__name__}")
-            said += [Said(slot, type(part).__name__[:80], telling)] if telling != Telling() else []
+            said += [PartDescription(slot, type(part).__name__[:80], telling)] if telling != Telling() else []
     acting = {f"behaviour.{name}": behaviour for name, behaviour in behaviours.items()} | {"clients.policy": policy}
     conducts = []
     for where, actor in acting.items():

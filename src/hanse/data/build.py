@@ -31,10 +31,10 @@ from hanse.data.choices import (
     Generated,
     Iid,
     Images,
-    Mixture,
+    MixturePartition,
     Natural,
     Niid,
-    Own,
+    OwnData,
     Pathological,
     Pooled,
     Skew,
@@ -87,8 +87,8 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     """
     source = spec.source
     if given is not None:
-        source = replace(source, name=OBJECT) if isinstance(source, Own) else Own(OBJECT)
-    if not isinstance(source, Own):
+        source = replace(source, name=OBJECT) if isinstance(source, OwnData) else OwnData(OBJECT)
+    if not isinstance(source, OwnData):
         return spec, None
     if given is None and source.name == OBJECT:
         what = f" (of this run '{source.object}', fingerprint {source.fingerprint})" if source.fingerprint else ""
@@ -192,7 +192,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
 
 def _of_own_clients(dataset: Dataset, spec: DataSpec, partition: Partition) -> list[str]:
     """Return a warning if the clients of a user's own table are invented, or some of them left out; else nothing."""
-    if not isinstance(spec.source, Own):
+    if not isinstance(spec.source, OwnData):
         return []
     if dataset.client_of is None and spec.source.target is not None and "partition" not in spec.model_fields_set:
         return [
@@ -211,7 +211,7 @@ def _of_own_clients(dataset: Dataset, spec: DataSpec, partition: Partition) -> l
 def _of_scales(dataset: Dataset, spec: DataSpec) -> list[str]:
     """Return a warning if a user's own features are so large that a model hardly learns from them; else nothing."""
     x = dataset.train.x
-    if not isinstance(spec.source, Own) or dataset.train.inputs or x.ndim != 2 or not x.is_floating_point():
+    if not isinstance(spec.source, OwnData) or dataset.train.inputs or x.ndim != 2 or not x.is_floating_point():
         return []
     sizes = torch.linalg.vector_norm(x.double(), dim=0) / math.sqrt(max(1, len(x)))
     large = int((sizes > _LARGE).sum())
@@ -231,7 +231,7 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     participating clients. If the spec brings its own ids, which do not cover the test set, it keeps all.
     """
     partition = spec.partition
-    if isinstance(partition, Mixture):
+    if isinstance(partition, MixturePartition):
         return with_distributions(
             dataset, partition.distributions, partition.num_distributions, partition.class_groups, spec.seed
         )
@@ -352,7 +352,7 @@ def _pooled(partition: Pooled, dataset: Dataset, spec: DataSpec) -> Partition:
     return _partition(dataset, [np.sort(np.concatenate(apart.train))])
 
 
-def _mixture(partition: Mixture, dataset: Dataset, spec: DataSpec) -> Partition:
+def _mixture(partition: MixturePartition, dataset: Dataset, spec: DataSpec) -> Partition:
     """Return the partition of mixtures; a client's group is the distribution that it trains on most."""
     sources = prepared(dataset, spec).distributions if dataset.distributions is None else dataset.distributions
     assert sources is not None  # prepared sees to it
@@ -397,7 +397,7 @@ _SPLITS: Mapping[type[Split], Callable[[Any, Dataset, DataSpec], Partition]] = {
     # all samples are used, or every mix is kept as drawn
     Dirichlet: lambda one, *rest: _dealt(dirichlet if one.use_all else scaled_dirichlet, one, *rest),
     Niid: partial(_dealt, niid),
-    Mixture: _mixture,
+    MixturePartition: _mixture,
     Cluster: partial(_dealt, cluster),
     Skew: partial(_dealt, skew),
     Pathological: partial(_dealt, pathological),

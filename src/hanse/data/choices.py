@@ -29,7 +29,7 @@ Part = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainSource:
     """A source without options.
 
     Attributes:
@@ -72,7 +72,7 @@ class Generated:
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnData:
     """The user's own data: what a function returns, or an object that is given to :func:`hanse.run`.
 
     Attributes:
@@ -114,10 +114,10 @@ class Source(Protocol):
 
 SOURCE_KINDS = Names(
     {
-        **dict.fromkeys(SOURCES.own, Plain),
+        **dict.fromkeys(SOURCES.own, PlainSource),
         **dict.fromkeys((*IMAGES, "femnist", "pacs"), Images),
         **dict.fromkeys(GENERATED, Generated),
-        OBJECT: Own,
+        OBJECT: OwnData,
     },
     "source_options",
 )
@@ -179,7 +179,7 @@ class Niid:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixturePartition:
     """Each client's data mix two or more distributions; for testing, the mix is the same or inverted (PI-FL).
 
     Attributes:
@@ -329,9 +329,9 @@ class Pooled:
         object.__setattr__(self, "whole", made)
 
 
-Split = Iid | Dirichlet | Niid | Mixture | Cluster | Skew | Pathological | Natural | Pooled
+Split = Iid | Dirichlet | Niid | MixturePartition | Cluster | Skew | Pathological | Natural | Pooled
 PARTITIONS: Mapping[str, type[Split]] = {
-    kind.name: kind for kind in (Iid, Dirichlet, Niid, Mixture, Cluster, Skew, Pathological, Natural, Pooled)
+    kind.name: kind for kind in (Iid, Dirichlet, Niid, MixturePartition, Cluster, Skew, Pathological, Natural, Pooled)
 }
 """The partitions by name."""
 BY_LABEL = (Dirichlet, Niid, Cluster, Skew, Pathological)
@@ -382,7 +382,7 @@ def source_of(given: Any) -> Source:
     table = _given(given, OBJECT)
     name = table.get("name") if isinstance(table, Mapping) else table
     # an import path is followed when data are loaded, not when a file is checked
-    own = {name: Own} if isinstance(name, str) and ":" in name else {}
+    own = {name: OwnData} if isinstance(name, str) and ":" in name else {}
     make, options = _known(table, "data.source", Names({**SOURCE_KINDS.own, **own}, "source_options"))
     made: Source = call(make, options, "data.source", ["name"], first=(name,))
     return made

@@ -1,10 +1,10 @@
 """Commitments to a member's number of distinct samples, and audits that detect false ones.
 
 A member tags each of its samples with a key that it keeps (HMAC-SHA256), and sorts the tags. It publishes their number
-and the root of their Merkle tree: a :class:`Commitment`. Nobody can guess or link the tags. Later a public seed draws
-``k`` of the leaves (:func:`drawn`). For each leaf, the member shows the auditor the sample and the binary search for
-its tag (:meth:`Committed.open`). :func:`fault` then checks that the tag is the sample's, that the search ends at its
-leaf, and that everything shown is in the tree.
+and the root of their Merkle tree: a :class:`SampleCommitment`. Nobody can guess or link the tags. Later a public seed
+draws ``k`` of the leaves (:func:`drawn`). For each leaf, the member shows the auditor the sample and the binary search
+for its tag (:meth:`Committed.open`). :func:`fault` then checks that the tag is the sample's, that the search ends at
+its leaf, and that everything shown is in the tree.
 
 Whatever list was committed to, the leaves that pass form a strictly increasing sequence of tags of real samples. So at
 most as many leaves can pass as there are distinct samples. A claim of x times the samples survives with probability at
@@ -32,15 +32,26 @@ from hanse.base.merkle import Tree, path_length, verify_inclusion
 from hanse.data.samples import Samples
 
 __all__ = [
-    "Commitment", "Committed", "Opening", "Shown", "attested", "commit", "drawn", "fault", "misplaced", "num_shown",
-    "packed", "sample_bytes", "unpacked",
+    "Committed",
+    "Opening",
+    "SampleCommitment",
+    "ShownLeaf",
+    "attested",
+    "commit",
+    "drawn",
+    "fault",
+    "misplaced",
+    "num_shown",
+    "packed",
+    "sample_bytes",
+    "unpacked",
 ]  # fmt: skip
 
 KEY_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Commitment:
+class SampleCommitment:
     """A member's published commitment to its samples. :class:`Committed` makes it; :func:`fault` and :func:`misplaced`
     check openings against it.
 
@@ -54,7 +65,7 @@ class Commitment:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownLeaf:
     """A leaf of the tree, shown on the search path to another leaf. :meth:`Committed.open` makes it; :func:`fault` and
     :func:`misplaced` check its proof.
 
@@ -79,7 +90,7 @@ class Opening:
     """
 
     sample: bytes
-    path: tuple[Shown, ...]
+    path: tuple[ShownLeaf, ...]
 
 
 class Committed:
@@ -95,13 +106,13 @@ class Committed:
         self._tree = Tree(tags)
 
     @property
-    def commitment(self) -> Commitment:
+    def commitment(self) -> SampleCommitment:
         """The commitment to publish."""
-        return Commitment(self._tree.root(), len(self._tags))
+        return SampleCommitment(self._tree.root(), len(self._tags))
 
     def open(self, index: int) -> Opening:
         """Return the opening of the leaf at ``index``."""
-        path = [Shown(i, self._tags[i], self._tree.inclusion(i)) for i in _search(index, len(self._tags))]
+        path = [ShownLeaf(i, self._tags[i], self._tree.inclusion(i)) for i in _search(index, len(self._tags))]
         return Opening(self._samples[index], tuple(path))
 
     def with_invented(self, more: int) -> Committed:
@@ -151,7 +162,7 @@ def _tag(key: bytes, sample: bytes) -> bytes:
     return hmac.digest(key, sample, "sha256")
 
 
-def drawn(commitment: Commitment, seed: bytes, k: int) -> list[int]:
+def drawn(commitment: SampleCommitment, seed: bytes, k: int) -> list[int]:
     """Return the leaves that an audit opens: ``k`` different places, or all if there are fewer.
 
     Args:
@@ -178,7 +189,7 @@ def _search(index: int, size: int) -> list[int]:
         low, high = (middle + 1, high) if index > middle else (low, middle)
 
 
-def fault(commitment: Commitment, key: bytes, index: int, opening: Opening) -> str:
+def fault(commitment: SampleCommitment, key: bytes, index: int, opening: Opening) -> str:
     """Return what is wrong with a member's opening of a leaf, or "".
 
     Args:
@@ -194,7 +205,7 @@ def fault(commitment: Commitment, key: bytes, index: int, opening: Opening) -> s
     return ""
 
 
-def misplaced(commitment: Commitment, index: int, path: Sequence[Shown]) -> str:
+def misplaced(commitment: SampleCommitment, index: int, path: Sequence[ShownLeaf]) -> str:
     """Return what is wrong with the search path to a leaf, or "". Needs no sample.
 
     Args:
@@ -221,13 +232,13 @@ def num_shown(size: int, leaves: Sequence[int]) -> int:
     return sum(1 + path_length(i, size) for leaf in leaves for i in _search(leaf, size))
 
 
-def packed(paths: Sequence[Sequence[Shown]]) -> NDArray[np.int64]:
+def packed(paths: Sequence[Sequence[ShownLeaf]]) -> NDArray[np.int64]:
     """Return the hashes of search paths, each tag before its proof, ``[4 num_shown]`` with eight bytes per number."""
     hashes = b"".join(b"".join((shown.tag, *shown.proof)) for path in paths for shown in path)
     return np.frombuffer(hashes, "<i8").astype(np.int64)
 
 
-def unpacked(size: int, leaves: Sequence[int], hashes: NDArray[np.int64]) -> list[tuple[Shown, ...]]:
+def unpacked(size: int, leaves: Sequence[int], hashes: NDArray[np.int64]) -> list[tuple[ShownLeaf, ...]]:
     """Return the search paths to ``leaves`` of a tree of ``size`` leaves, from the output of :func:`packed`.
 
     Raises:
@@ -237,12 +248,15 @@ def unpacked(size: int, leaves: Sequence[int], hashes: NDArray[np.int64]) -> lis
         raise ValueError(f"hashes: {list(hashes.shape)}: must be {[4 * num_shown(size, leaves)]}")
     each = iter(hashes.astype("<i8").view("V32").tolist())
     return [
-        tuple(Shown(i, next(each), tuple(next(each) for _ in range(path_length(i, size)))) for i in _search(leaf, size))
+        tuple(
+            ShownLeaf(i, next(each), tuple(next(each) for _ in range(path_length(i, size))))
+            for i in _search(leaf, size)
+        )
         for leaf in leaves
     ]
 
 
-def attested(commitment: Commitment, seed: bytes, leaves: int) -> bytes:
+def attested(commitment: SampleCommitment, seed: bytes, leaves: int) -> bytes:
     """Return the statement that an auditor signs: the samples of all leaves drawn by ``seed`` were there.
 
     Args:

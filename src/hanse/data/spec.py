@@ -32,9 +32,9 @@ from hanse.data.choices import (
     SOURCE_KINDS,
     Dirichlet,
     Generated,
-    Mixture,
+    MixturePartition,
     Natural,
-    Own,
+    OwnData,
     Source,
     Split,
     partition_of,
@@ -131,7 +131,7 @@ class DataSpec(BaseModel):
     @property
     def own(self) -> bool:
         """Whether the data are the user's own: an object or an import path."""
-        return isinstance(self.source, Own)
+        return isinstance(self.source, OwnData)
 
     @property
     def tested_by_clients(self) -> bool:
@@ -176,11 +176,11 @@ class DataSpec(BaseModel):
                 )
             if self.augment is not None:
                 yield f"augment: '{self.augment}': source '{source.name}' has no images; leave augment out"
-        if isinstance(source, Own) and source.name != OBJECT and (source.object or source.fingerprint):
+        if isinstance(source, OwnData) and source.name != OBJECT and (source.object or source.fingerprint):
             yield "source: object and fingerprint are of data that were given as an object; leave them out"
-        if isinstance(source, Own) and source.statistics != "own" and source.prepare is None:
+        if isinstance(source, OwnData) and source.statistics != "own" and source.prepare is None:
             yield f"source.statistics: '{source.statistics}': has no effect without prepare; leave it out"
-        inverse = isinstance(partition, Mixture) and partition.test_mix == "inverse"
+        inverse = isinstance(partition, MixturePartition) and partition.test_mix == "inverse"
         if inverse and self.client_test + self.client_validation == 0:
             yield (
                 "partition.test_mix: 'inverse': needs client_test or client_validation above 0: there is nothing to mix"
@@ -197,7 +197,7 @@ class DataSpec(BaseModel):
         """Yield what contradicts the way in which clients get their test samples."""
         taken = self.client_test_from
         generated = isinstance(self.source, Generated)
-        if taken != "own" and (isinstance(self.partition, Mixture) or generated):
+        if taken != "own" and (isinstance(self.partition, MixturePartition) or generated):
             where = f"source '{self.source.name}'" if generated else "partition 'mixture'"
             yield f"client_test_from: '{taken}' with {where}; allowed: 'own'"
         if taken == "classes" and self.client_test > 0:
@@ -251,7 +251,7 @@ def _elsewhere(key: str, value: Any, values: Any) -> str:
     key = "of" if key == "pooled_from" else key
     given = values if isinstance(values, Mapping) else {}
     source = str(_name(given.get("source"), OBJECT))
-    kinds = {"partition": PARTITIONS, "source": {**SOURCE_KINDS, **({source: Own} if ":" in source else {})}}
+    kinds = {"partition": PARTITIONS, "source": {**SOURCE_KINDS, **({source: OwnData} if ":" in source else {})}}
     found = [(slot, name) for slot, known in kinds.items() for name, make in known.items() if key in defaults(make)]
     if not found:
         return f"no such key{nearest(key, DataSpec.model_fields)}"

@@ -39,7 +39,7 @@ TEST_SHARE = 0.3
 
 
 @dataclass(frozen=True)
-class Table:
+class PackagedTable:
     """How one table of the package becomes samples.
 
     Attributes:
@@ -76,8 +76,8 @@ def _flights(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(weekday=weekday, airport=frame["dest"].where(frame["dest"].isin(often), "other"))
 
 
-TABLES: Mapping[str, Table] = {
-    "loans": Table(
+TABLES: Mapping[str, PackagedTable] = {
+    "loans": PackagedTable(
         ("openintro", "loans_full_schema"),
         "d754de8f563372cf8703494ecf8c739738f182534cd7cbbe0ebf641452774b3c",
         "state",
@@ -103,7 +103,7 @@ TABLES: Mapping[str, Table] = {
             "issue_month",
         ),
     ),
-    "lending_club": Table(
+    "lending_club": PackagedTable(
         ("modeldata", "lending_club"),
         "9bf31762e03b4f5df8057781889299e0c4d688b9d21ff6a28fcc83abd38d782d",
         "addr_state",
@@ -116,7 +116,7 @@ TABLES: Mapping[str, Table] = {
         amounts=("funded_amnt", "annual_inc", "total_bal_il", "delinq_amnt", "total_il_high_credit_limit"),
         kinds=("term", "verification_status", "emp_length"),
     ),
-    "schools": Table(
+    "schools": PackagedTable(
         ("mlmRev", "Chem97"),
         "ced7d60a0318e08183e44a0baf50f3bb6bceb4962ca22a7567395745d8559a3d",
         "lea",
@@ -125,7 +125,7 @@ TABLES: Mapping[str, Table] = {
         numbers=("gcsescore", "age"),
         kinds=("gender",),
     ),
-    "flights": Table(
+    "flights": PackagedTable(
         ("nycflights13", "flights"),
         "9d1dc51c7cffc92530474edf0f6791245bef4beabb397d84baf0aa8919d7a52b",
         "carrier",
@@ -188,7 +188,7 @@ def tables_are_here() -> bool:
     return find_spec(PACKAGE) is not None
 
 
-def _read(name: str, table: Table) -> pd.DataFrame:
+def _read(name: str, table: PackagedTable) -> pd.DataFrame:
     """Return the table's frame.
 
     Raises:
@@ -210,7 +210,7 @@ def _read(name: str, table: Table) -> pd.DataFrame:
     return frame
 
 
-def _features(frame: pd.DataFrame, table: Table, train: NDArray[np.int64]) -> NDArray[np.float32]:
+def _features(frame: pd.DataFrame, table: PackagedTable, train: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return the features ``[rows, columns]``, float32; means and deviations are those of the rows ``train [m]``."""
     columns: list[NDArray[np.float32]] = []
     for name in (*table.numbers, *table.amounts):
@@ -225,7 +225,7 @@ def _features(frame: pd.DataFrame, table: Table, train: NDArray[np.int64]) -> ND
     return np.stack(columns, axis=1)
 
 
-def _note(table: Table, everything: pd.DataFrame, frame: pd.DataFrame, few: pd.Series[int]) -> str:
+def _note(table: PackagedTable, everything: pd.DataFrame, frame: pd.DataFrame, few: pd.Series[int]) -> str:
     """Return how many rows were left out and why, and how many of the others have gaps."""
     lines = [f"{len(frame):,} of {len(everything):,} rows of {PACKAGE}'s {'/'.join(table.place)}"]
     if table.complete is not None:

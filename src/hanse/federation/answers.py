@@ -24,10 +24,10 @@ from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
 from hanse.federation.policy import fits
 from hanse.games.tiers import mixture
-from hanse.learning.job import Engine, Problem, Scores
+from hanse.learning.job import Engine, ModelScores, Problem
 from hanse.learning.local import gradients_of
 from hanse.learning.losses import classes_of
-from hanse.learning.metrics import Judged
+from hanse.learning.metrics import Predictions
 from hanse.learning.sequences import IGNORED
 from hanse.learning.slopes import CHUNK, summed_loss
 
@@ -148,8 +148,8 @@ def nearest(task: Nearest, share: Share, engine: Engine) -> Counted:
 
 def score_shares(
     asked: Sequence[tuple[int, Score]], data: FederatedData, engine: Engine, seed: int, round: int
-) -> Sequence[Scores]:
-    """Return the loss and accuracy of models on clients' shares, one :class:`Scores` for each task, in their order.
+) -> Sequence[ModelScores]:
+    """Return the loss and accuracy of models on clients' shares, one :class:`ModelScores` a task, in their order.
 
     Clients that score the same models are scored in one pass.
 
@@ -178,7 +178,7 @@ def score_shares(
     for i, (_, task) in enumerate(asked):
         m = task.models
         alike.setdefault((task.share, m.data_ptr(), m.dtype, m.device, tuple(m.shape), m.stride()), []).append(i)
-    found: dict[int, Scores] = {}
+    found: dict[int, ModelScores] = {}
     for places in alike.values():
         models, share = asked[places[0]][1].models, asked[places[0]][1].share
         for first in range(0, len(places), _CLIENTS):
@@ -285,7 +285,7 @@ def measured(
     found = []
     for c, made in enumerate(engine.outputs(models, pool, index)):
         y = pool.y if index is None else pool.y[index[c].to(pool.y.device)]
-        judged = Judged.of(y, made.outputs, made.loss, problem.objective, regression=problem.regression)
+        judged = Predictions.of(y, made.outputs, made.loss, problem.objective, regression=problem.regression)
         values = {metric.key: metric.of(judged) for metric in problem.metrics}
         without = problem.metrics[0].without_blocks(judged)
         found.append(
@@ -305,7 +305,7 @@ _WASTE = 3
 
 def weighted_scores(
     models: Tensor, pool: Samples, index: Sequence[Tensor], weights: Sequence[Floats], engine: Engine
-) -> Scores:
+) -> ModelScores:
     """Return each model's scores on its own weighted samples. Their standard errors are not known.
 
     Samples with the same weights for all clients, mostly those of one class, are scored as one list. All models go
@@ -335,7 +335,7 @@ def weighted_scores(
             held = weight > 0
             for found, own in ((loss, scores.loss), (accuracy, scores.accuracy)):
                 found[some] += np.where(held, weight * len(part) * np.where(held, own, 0.0), 0.0)
-    return Scores(loss, accuracy, count)
+    return ModelScores(loss, accuracy, count)
 
 
 def _beside(

@@ -1,12 +1,13 @@
 """The messages between the server and the members of a group in the four steps of masking a sum.
 
-* "keys": :class:`AskedKeys` says who is in the group. A member answers with :class:`Keys`: fresh public keys, signed.
+* "keys": :class:`AskedKeys` says who is in the group. A member answers with :class:`MaskKeys`: fresh public keys,
+  signed.
 * "shares": :class:`AskedShares` has the keys of all members. A member answers with :class:`Shares` of its two secrets.
 * "sum": :class:`AskedSum` has the shares that others made for a member. The member trains, and answers with
   :class:`Summed` and its update under masks.
 * "open": :class:`AskedOpening` says whose updates are in the sum. It also has each of these members' signed word that
-  it was given shares of the same members. A member answers with :class:`Opening`, its share of one secret of each
-  member.
+  it was given shares of the same members. A member answers with :class:`RevealedShares`, its share of one secret of
+  each member.
 
 Client ids are texts here, since they are keys of mappings. Both sides check incoming messages against these types.
 """
@@ -47,7 +48,7 @@ class AskedKeys(TypedDict):
     task: Digest
 
 
-class Keys(TypedDict):
+class MaskKeys(TypedDict):
     """A member's keys for one round.
 
     ``identity`` is the public key by which other members know the member. ``sealing`` and ``masking`` are fresh keys
@@ -65,7 +66,7 @@ class Keys(TypedDict):
 class AskedShares(TypedDict):
     """The keys of the members that gave some, by id."""
 
-    keys: Annotated[dict[Id, Keys], Field(min_length=3, max_length=MOST)]
+    keys: Annotated[dict[Id, MaskKeys], Field(min_length=3, max_length=MOST)]
 
 
 class Shares(TypedDict):
@@ -96,7 +97,7 @@ class AskedOpening(TypedDict):
     signatures: Annotated[dict[Id, Signature], Field(max_length=MOST)]
 
 
-class Opening(TypedDict):
+class RevealedShares(TypedDict):
     """Shares of the seeds of the members whose updates are in the sum, and of the mask keys of the others."""
 
     seeds: Annotated[dict[Id, Share], Field(max_length=MOST)]
@@ -110,10 +111,10 @@ ASKED: Mapping[str, Declared[Any]] = {
     "open": Declared(AskedOpening),
 }
 SAID: Mapping[str, Declared[Any]] = {
-    "keys": Declared(Keys),
+    "keys": Declared(MaskKeys),
     "shares": Declared(Shares),
     "sum": Declared(Summed),
-    "open": Declared(Opening),
+    "open": Declared(RevealedShares),
 }
 
 
@@ -128,7 +129,7 @@ def statement(context: str, client: int, said: Mapping[str, str]) -> bytes:
     Args:
         context: the hash of what all members must agree on (:func:`context_of`).
         client: the member's id.
-        said: the member's :class:`Keys`.
+        said: the member's :class:`MaskKeys`.
     """
     fields = [context, str(client), said["sealing"], said["masking"], said["seed"]]
     return ("hanse masks 1\n" + "\n".join(fields) + "\n").encode()

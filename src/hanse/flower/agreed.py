@@ -24,7 +24,7 @@ from hanse.core.declared import UnsoundError
 from hanse.core.port import Task
 from hanse.federation.codec import WireError
 from hanse.federation.node import EVIDENCE
-from hanse.flower.agreement import Agreement, Asked, Tally, counted
+from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, counted
 from hanse.ledger.note import cosign, fingerprint, load_key, public_of
 from hanse.ledger.witness import KEY, Witness
 from hanse.runs.committed import code_hash
@@ -122,7 +122,7 @@ class Binding:
             return None
         return Binding(home, found, lines[-1])
 
-    def check(self, asked: Asked) -> None:
+    def check(self, asked: AskedOf) -> None:
         """Raise WireError and keep a request as evidence if it goes beyond the agreement. Nothing is counted."""
         why = self.agreement.allows(asked, self._tally())
         if why is None:
@@ -130,7 +130,7 @@ class Binding:
         keep(self.home, why, self.agreement.hash, self.signature, self.statement)
         raise WireError(f"beyond the agreement {self.agreement.hash[:16]}: {why}")
 
-    def count(self, asked: Asked, tasks: Sequence[Task] = ()) -> None:
+    def count(self, asked: AskedOf, tasks: Sequence[Task] = ()) -> None:
         """Compare a request and its questions with the agreement, and write down what it asks.
 
         Raises:
@@ -147,12 +147,12 @@ class Binding:
     def _path(self) -> Path:
         return self.home / AGREEMENTS / f"{self.agreement.run}.json"
 
-    def _tally(self) -> Tally:
+    def _tally(self) -> QuestionTally:
         """Return what was asked so far. Raises WireError if the file is damaged: nothing is asked anew for that."""
         path = self._path()
         text = path.read_text().partition("\n")[0] if path.exists() else ""
         try:
-            return Tally.read(text) if text else Tally()
+            return QuestionTally.read(text) if text else QuestionTally()
         except UnsoundError as wrong:
             raise WireError(f"{path}: is damaged ({wrong}): restore it from a copy") from None
 

@@ -3,7 +3,7 @@
 The operator writes an :class:`Agreement` for each run and signs it. The owner of a node reads it and hands it to the
 node (``hanse network join --agree FILE``), which signs it, too (:mod:`hanse.flower.agreed`). From then on the node
 compares every request with it: :meth:`Agreement.allows` says why a request goes beyond what was agreed, given the
-:class:`Tally` of what was asked before. Everything here is a value; nothing is read or written.
+:class:`QuestionTally` of what was asked before. Everything here is a value; nothing is read or written.
 
 The file is a signed note (:mod:`hanse.ledger.note`): the agreement as JSON in one canonical form, a blank line, and the
 signatures. The SHA-256 of the JSON is the agreement's name; it stands in every request, statement and receipt.
@@ -34,7 +34,7 @@ from hanse.core.part import Most, Part
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
 from hanse.flower.members import Word
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
-from hanse.ledger.record import Head
+from hanse.ledger.record import LogHead
 from hanse.ledger.witness import name_of
 from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
@@ -52,7 +52,7 @@ Counted = Mapping[Name, tuple[Count, Count]]  # by kind of question: how many, a
 
 
 @dataclass(frozen=True)
-class Limit:
+class QuestionLimit:
     """How much may be asked of one participant by questions of one kind.
 
     Attributes:
@@ -67,7 +67,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedOf:
     """What a request asks, as far as an agreement speaks of it.
 
     Attributes:
@@ -83,12 +83,12 @@ class Asked:
     day: str
     job: Mapping[str, Any]
     questions: Counted = field(default_factory=dict)
-    head: Head | None = None
+    head: LogHead | None = None
     letter: bool = False
 
 
 @dataclass(frozen=True)
-class Tally:
+class QuestionTally:
     """What a participant was asked so far in a run.
 
     Attributes:
@@ -109,7 +109,7 @@ class Tally:
     round: Counted = field(default_factory=dict)
     in_all: Counted = field(default_factory=dict)
 
-    def after(self, asked: Asked, agreement: Agreement) -> Tally:
+    def after(self, asked: AskedOf, agreement: Agreement) -> QuestionTally:
         """Return the tally with a request added.
 
         A round is played again if its number is below that of the request before, or if its questions alone would
@@ -123,7 +123,7 @@ class Tally:
             return dataclasses.replace(self, book=book, client=client, highest=highest)
         sums = _added(self.round, asked.questions) if asked.round == self.newest else asked.questions
         again = asked.round < self.newest or any(agreement.exceeds(kind, *sums[kind]) for kind in sums)
-        return Tally(
+        return QuestionTally(
             client,
             asked.round,
             max(highest, asked.round),
@@ -134,7 +134,7 @@ class Tally:
         )
 
     @staticmethod
-    def read(text: str) -> Tally:
+    def read(text: str) -> QuestionTally:
         """Return the tally in a text. Raises UnsoundError if there is none in it."""
         return _TALLY.read(text)
 
@@ -185,7 +185,7 @@ class Agreement:
     checkpoint: Annotated[int, Field(ge=1, le=10**9)]
     lag: Count
     replays: Count
-    questions: Mapping[Word, Limit]
+    questions: Mapping[Word, QuestionLimit]
 
     @staticmethod
     def of(experiment: Experiment, *, run: str, network: str, operator: bytes, day: str, app: str = "") -> Agreement:
@@ -299,7 +299,7 @@ class Agreement:
 
     def exceeds(self, kind: str, questions: int, models: int) -> bool:
         """Return whether so much of a kind is more than was agreed for a round."""
-        limit = self.questions.get(kind, Limit(0, 0, 0))
+        limit = self.questions.get(kind, QuestionLimit(0, 0, 0))
         return questions > limit.a_round or models > limit.models
 
     def back_to(self, highest: int) -> int:
@@ -309,7 +309,7 @@ class Agreement:
         """
         return max(0, (highest - 2) // self.checkpoint * self.checkpoint)
 
-    def allows(self, asked: Asked, tally: Tally) -> str | None:
+    def allows(self, asked: AskedOf, tally: QuestionTally) -> str | None:
         """Return why a request goes beyond what was agreed, or None if it does not.
 
         Args:
@@ -342,7 +342,7 @@ class Agreement:
                 return f"asks for {kind} {after.in_all[kind][0]} times in all; agreed: {self.questions[kind].in_all}"
         return None
 
-    def _of_the_head(self, asked: Asked, tally: Tally) -> str | None:
+    def _of_the_head(self, asked: AskedOf, tally: QuestionTally) -> str | None:
         """Return what is wrong with the head of the books that a request shows, or with its absence."""
         due, head = asked.round - 1 - self.lag, asked.head
         if head is None:
@@ -355,7 +355,7 @@ class Agreement:
         return None
 
 
-_AGREEMENT, _TALLY = Declared[Agreement](Agreement), Declared[Tally](Tally)
+_AGREEMENT, _TALLY = Declared[Agreement](Agreement), Declared[QuestionTally](QuestionTally)
 
 
 def counted(tasks: Sequence[Task]) -> Counted:
@@ -423,7 +423,7 @@ def _paths(said: Any) -> Iterator[str]:
             yield from _paths(one)
 
 
-def _limits(experiment: Experiment, replays: int) -> dict[str, Limit]:
+def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
     """Return how much an experiment asks of one participant, by kind of question."""
     mechanism, clients, settings = experiment.mechanism.built, experiment.data.clients, experiment.run
     train = mechanism.train
@@ -447,11 +447,11 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, Limit]:
         most |= {"CommitSize": Most(1, 0), "AuditSize": Most(1, 0)}
     # each replay begins at a checkpoint, and plays once more what the rounds since then had asked
     again = replays * (settings.checkpoint_every + 2)
-    limits = {kind: Limit(n, models, n * (settings.rounds + 1 + again)) for kind, (n, models) in most.items()}
+    limits = {kind: QuestionLimit(n, models, n * (settings.rounds + 1 + again)) for kind, (n, models) in most.items()}
     if experiment.eval.clients != 0:
         every = experiment.eval.every
         tests = -(-settings.rounds // every) + replays * (1 + settings.checkpoint_every // every)
-        limits["Test"] = Limit(1, 2 + rows, tests)
+        limits["Test"] = QuestionLimit(1, 2 + rows, tests)
     return limits
 
 

@@ -1,9 +1,9 @@
 """The arrays and metrics that a Flower app sends, as rows of the model table and back.
 
 There are two ways of wrapping an app that was written without hanse. :func:`hanse.valued` watches the app's strategy,
-and :func:`hanse.flower.strategy` replaces it. Both go through this module. A :class:`Form` describes the app's arrays
-and converts between an ``ArrayRecord`` and a row ``[P]`` of the model table. The functions below it read one array and
-average records.
+and :func:`hanse.flower.strategy` replaces it. Both go through this module. A :class:`ArrayLayout` describes the app's
+arrays and converts between an ``ArrayRecord`` and a row ``[P]`` of the model table. The functions below it read one
+array and average records.
 
 Replies are untrusted input. Arrays that do not fit raise :class:`hanse.federation.codec.WireError` with a reason, which
 the callers record as a refusal.
@@ -34,7 +34,7 @@ _KEY = "hanse.form"  # name of the record that holds a form; its fixed arrays ar
 
 
 @dataclass(frozen=True)
-class Form:
+class ArrayLayout:
     """The names, types and shapes of an app's arrays, and where each of them lies in a row.
 
     Only arrays of real numbers become columns. The others are kept unchanged. They are counters, a serialised forest,
@@ -63,7 +63,7 @@ class Form:
     fixed: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
 
     @staticmethod
-    def of(arrays: ArrayRecord) -> Form:
+    def of(arrays: ArrayRecord) -> ArrayLayout:
         """Return the form of ``arrays``, with columns in the order of the record.
 
         The form has no columns (``layout.size`` is 0) if none of the arrays has real numbers.
@@ -71,10 +71,10 @@ class Form:
         found = {name: opened(array) for name, array in arrays.items()}
         shapes = {name: tuple(a.shape) for name, a in found.items() if _is_real(a)}
         types = {name: str(found[name].dtype) for name in shapes}
-        return Form(tuple(shapes), tuple(types.values()), _layout(shapes), _others(found, shapes))
+        return ArrayLayout(tuple(shapes), tuple(types.values()), _layout(shapes), _others(found, shapes))
 
     @staticmethod
-    def of_module(module: nn.Module, arrays: ArrayRecord) -> Form:
+    def of_module(module: nn.Module, arrays: ArrayRecord) -> ArrayLayout:
         """Return the form of arrays that are the state of a torch module, with columns in the module's order.
 
         Args:
@@ -94,7 +94,7 @@ class Form:
             raise UserError(f"model: has {len(state)} tensors, but the app sends {len(arrays)} arrays")
         found, names = {name: opened(array) for name, array in arrays.items()}, [called[name] for name in layout.names]
         types = tuple(str(found[name].dtype) for name in names)
-        form = Form(tuple(names), types, layout, _others(found, names))
+        form = ArrayLayout(tuple(names), types, layout, _others(found, names))
         try:
             form.row(arrays)
         except WireError as wrong:
@@ -150,7 +150,7 @@ class Form:
         return records
 
     @staticmethod
-    def beside(records: RecordDict) -> Form:
+    def beside(records: RecordDict) -> ArrayLayout:
         """Return the form that :meth:`into` has added to a question.
 
         Raises:
@@ -162,7 +162,7 @@ class Form:
         said = json.loads(str(config["form"]))["shapes"]
         shapes = {str(name): tuple(shape) for name, shape, _ in said}
         others = {name: opened(array) for name, array in fixed.items()}
-        return Form(tuple(shapes), tuple(kind for _, _, kind in said), _layout(shapes), others)
+        return ArrayLayout(tuple(shapes), tuple(kind for _, _, kind in said), _layout(shapes), others)
 
 
 def _epsilon(array: Array) -> float:

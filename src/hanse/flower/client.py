@@ -31,7 +31,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import Assignment, ClientData, Node, hello, own_terms
 from hanse.flower.agreed import Binding, day_of, keep
-from hanse.flower.agreement import Asked, counted, digest_of
+from hanse.flower.agreement import AskedOf, counted, digest_of
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
 from hanse.flower.node_log import NodeLog, left
@@ -40,7 +40,7 @@ from hanse.flower.parent_process import end_with_parent
 from hanse.flower.signing import check
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
-from hanse.ledger.record import Head
+from hanse.ledger.record import LogHead
 from hanse.ledger.witness import SplitViewError, UnprovenError, Witness, cosigned, read_witnesses
 from hanse.runs.config import Experiment
 
@@ -159,8 +159,8 @@ def client_app(
         beside["round"], pinned = round, bytes.fromhex(bound.agreement.operator)
         beside |= _of_the_books(values, pinned, home, witnesses)
         head = str(values.get("head", ""))
-        shown = Head.read(head) if head else None
-        asked = Asked(round, day_of(time.time()), json.loads(job.to_json()), head=shown, letter=letter)
+        shown = LogHead.read(head) if head else None
+        asked = AskedOf(round, day_of(time.time()), json.loads(job.to_json()), head=shown, letter=letter)
         bound.check(asked)
         agreed = bound.agreement.imported
         if wrong := [path for path in things if path in agreed and agreed[path] != digest_of(things[path])]:
@@ -250,7 +250,7 @@ def _of_the_books(
         return said
     keys = read_witnesses(Path(file))
     lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]
-    found = len(cosigned(Head.read(head), lines, keys))
+    found = len(cosigned(LogHead.read(head), lines, keys))
     return said if 2 * found > len(keys) else said | {"waits": found}
 
 

@@ -33,7 +33,7 @@ from hanse.flower.newcomers import LOG, Newcomers
 from hanse.flower.nodes import key_of, named, pause, pulled, sent
 from hanse.flower.receipts import Letters
 from hanse.flower.replies import content_of, guarded
-from hanse.flower.witnesses import Shown
+from hanse.flower.witnesses import ShownHeads
 
 AWAY = "its node was away meanwhile"
 OUT = "its client may no longer take part"
@@ -162,7 +162,7 @@ class FlowerFederation:
     half: bool = False
     orders: Callable[[], Orders] = Orders
     letters: Letters = field(default_factory=Letters)
-    shown: Shown = field(default_factory=Shown)
+    shown: ShownHeads = field(default_factory=ShownHeads)
     check: Check = lambda said: None
     agreement: str = ""
     asked: list[int] = field(default_factory=list, init=False)

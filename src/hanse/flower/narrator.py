@@ -21,7 +21,7 @@ from hanse.federation.check import one_line
 from hanse.flower.link import FlowerFederation
 from hanse.flower.newcomers import LOG
 from hanse.flower.nodes import named
-from hanse.learning.metrics import ACCURACY, Reading, main_of
+from hanse.learning.metrics import ACCURACY, MetricStyle, main_of
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
 from hanse.runs.round import Played
@@ -89,7 +89,7 @@ class Narrator:
     run: Path
     round: int | None = None  # the round that is being played
     _rounds: int = field(default=0, init=False)
-    _main: Reading = field(default=ACCURACY, init=False)
+    _main: MetricStyle = field(default=ACCURACY, init=False)
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Log what is played, and with how many members.

@@ -39,7 +39,7 @@ from hanse.flower.newcomers import LOG
 from hanse.flower.operator_key import signing_key
 from hanse.flower.parent_process import end_with_parent
 from hanse.flower.receipts import Letters, Teller
-from hanse.flower.witnesses import Shown
+from hanse.flower.witnesses import ShownHeads
 from hanse.learning.loop import LOOP
 from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
@@ -175,7 +175,7 @@ def play(
         federation = FlowerFederation(
             grid, register, job, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
             largest=largest, half=half, orders=partial(Orders.read, out), letters=letters, check=check,
-            shown=Shown(out), agreement=agreement.hash,
+            shown=ShownHeads(out), agreement=agreement.hash,
         )  # fmt: skip
         narrator = Narrator(federation, out)
         with narrator.watching():

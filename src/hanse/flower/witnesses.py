@@ -18,7 +18,7 @@ from hanse.ledger.witness import Prover
 
 
 @dataclass
-class Shown:
+class ShownHeads:
     """What clients were shown of the books, and what they have acknowledged.
 
     Attributes:

@@ -80,7 +80,7 @@ class Sums:
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
+class MemberValues:
     """The members' values, as estimated from sums.
 
     Attributes:
@@ -96,7 +96,7 @@ class Members:
     noise: float
 
 
-def members(known: Sums, prior: float = PRIOR) -> Members:
+def members(known: Sums, prior: float = PRIOR) -> MemberValues:
     """Return members' mean values by ridge regression, which pulls them towards the mean of all members.
 
     Args:
@@ -119,13 +119,13 @@ def members(known: Sums, prior: float = PRIOR) -> Members:
     free = known.count - float(np.sum(inverse * known.together))  # sums less effective parameters
     seats = float(np.trace(known.together)) / known.count
     if free < 1:
-        return Members(means, np.full(size, np.nan), np.diag(known.together), math.nan)
+        return MemberValues(means, np.full(size, np.nan), np.diag(known.together), math.nan)
     variance = max(left, 0.0) / free  # of a sum of `seats` members
     errors = np.sqrt(variance * np.diag(inverse))
-    return Members(means, errors, np.diag(known.together), math.sqrt(variance / seats))
+    return MemberValues(means, errors, np.diag(known.together), math.sqrt(variance / seats))
 
 
-def shares(found: Members, group: Ints, amount: float) -> tuple[Floats, Floats]:
+def shares(found: MemberValues, group: Ints, amount: float) -> tuple[Floats, Floats]:
     """Divide a group's value among its members: return the shares ``[m]`` and their standard errors ``[m]``.
 
     A member's errors in different rounds share the error of its mean. The returned errors are too large for a single

@@ -1,6 +1,6 @@
 """The least core: payments from which every coalition gains as little as possible by leaving.
 
-:meth:`hanse.games.mixture.Fit.least_core` prepares the coalitions and calls :func:`least_core`.
+:meth:`hanse.games.mixture.MixtureFit.least_core` prepares the coalitions and calls :func:`least_core`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ the game. The sample always has all single players and all coalitions without on
 surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so the surrogate's misfit is the only error.
 
 :func:`mixture` does everything at once. In steps: :func:`design` chooses the coalitions, you evaluate them, and
-:func:`fit` fits the surrogate. The resulting :class:`Fit` answers questions: :meth:`Fit.estimate` gives a semivalue
-with its errors, and :meth:`Fit.values` the values for other utilities of the same coalitions. The others are
-:meth:`Fit.interactions`, :meth:`Fit.least_core` and :meth:`Fit.predict`.
+:func:`fit` fits the surrogate. The resulting :class:`MixtureFit` answers questions: :meth:`MixtureFit.estimate` gives a
+semivalue with its errors, and :meth:`MixtureFit.values` the values for other utilities of the same coalitions. The
+others are :meth:`MixtureFit.interactions`, :meth:`MixtureFit.least_core` and :meth:`MixtureFit.predict`.
 
 Three kinds of values are computed:
 
@@ -453,11 +453,11 @@ class MixtureEstimate:
     kernel: str
     offset: float
     noise: float
-    fit: Fit = field(repr=False)
+    fit: MixtureFit = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Fit:
+class MixtureFit:
     """A surrogate of a game of averages, fitted to the worths of a design's coalitions. :func:`fit` makes it.
 
     Attributes:
@@ -533,7 +533,7 @@ class Fit:
         )
 
     @_on_one_thread
-    def with_budget(self, budget: int) -> Fit:
+    def with_budget(self, budget: int) -> MixtureFit:
         """Return the fit that a smaller budget would have given, without evaluating anything.
 
         The coalitions of a smaller design are all among those of this one.
@@ -832,7 +832,7 @@ def _group(missed: Floats, weight: Floats, *, pooled: bool) -> tuple[Floats, Flo
 @_on_one_thread
 def fit(
     design: Design, worth: ArrayLike, weights: ArrayLike, grams: Sequence[ArrayLike] = (), game: Game = "average"
-) -> Fit:
+) -> MixtureFit:
     """Fit a surrogate to the worths of a design's coalitions.
 
     Args:
@@ -859,10 +859,12 @@ def fit(
     return _fitted(design, worths, _shares(weights, n), _grams(grams, n), game)
 
 
-def _fitted(design: Design, worth: Floats, shares: Floats, grams: Sequence[tuple[str, Floats]], game: Game) -> Fit:
+def _fitted(
+    design: Design, worth: Floats, shares: Floats, grams: Sequence[tuple[str, Floats]], game: Game
+) -> MixtureFit:
     """Fit as :func:`fit` does, with everything checked: ``shares [n]`` sum to 1, and ``grams`` have their names."""
     if design.complete:
-        return Fit(design, worth, shares, None, np.full(design.pairs, -1), grams, game)
+        return MixtureFit(design, worth, shares, None, np.full(design.pairs, -1), grams, game)
     rest = worth[1:]
     apart = rest - rest.mean()
     # the fit is the same in any unit, and so are its numbers where squares would overflow or vanish
@@ -872,7 +874,7 @@ def _fitted(design: Design, worth: Floats, shares: Floats, grams: Sequence[tuple
     sampled = (design.taken < design.available)[design.stratum]
     folds = np.full(design.pairs, -1)
     folds[sampled] = np.arange(int(sampled.sum())) % _FOLDS
-    return Fit(design, worth, shares, kernel, folds, grams, game)
+    return MixtureFit(design, worth, shares, kernel, folds, grams, game)
 
 
 def mixture(

@@ -70,7 +70,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Decision:
     """A claim's verdict.
 
     Attributes:
@@ -266,7 +266,7 @@ def holm(p: Sequence[float], weights: Sequence[float] | None = None) -> list[tup
 
 def words(
     effects: Sequence[Effect | None], margins: Sequence[float], weights: Sequence[float] | None = None
-) -> list[Judged]:
+) -> list[Decision]:
     """Return the verdicts on a table's claims.
 
     *confirmed*: the whole interval lies on the claimed side of 0. *contradicted*: it lies on the other side. *no such
@@ -284,7 +284,7 @@ def words(
     found = []
     for e, margin, (sign, level), (small, _) in zip(effects, margins, signs, smalls, strict=True):
         if e is None:
-            found.append(Judged("open", level=level))
+            found.append(Decision("open", level=level))
             continue
         clear = sign <= ALPHA
         word: Word = "no such effect" if small <= ALPHA else "open"
@@ -293,7 +293,7 @@ def words(
         half = float(stats.t.isf(level * e.share / 2, e.seeds - 1)) * e.error if e.error else 0.0
         needed = seeds_needed(e, margin, level) if word == "open" else None
         lesser = word == "confirmed" and small <= ALPHA
-        found.append(Judged(word, e, e.mean - half, e.mean + half, needed, level, lesser))
+        found.append(Decision(word, e, e.mean - half, e.mean + half, needed, level, lesser))
     return found
 
 

@@ -4,8 +4,8 @@
 compares it with the module itself, and falls back to the sequential engine if they differ.
 
 Fast training and scoring rely on layers read from a module. A reading error would train a different network, so each
-engine is compared with the module as PyTorch runs it (:class:`Plain`). A comparison takes a few steps on a few samples,
-uses no stream of the run, and leaves the template and all generators unchanged.
+engine is compared with the module as PyTorch runs it (:class:`PlainModule`). A comparison takes a few steps on a few
+samples, uses no stream of the run, and leaves the template and all generators unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hanse.base.errors import RAISED, UserError, first_line, gated
 from hanse.base.streams import stream, torch_seed
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.coalitions import Coalitions
+from hanse.learning.coalitions import UpdateGame
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
@@ -34,7 +34,7 @@ from hanse.learning.scoring import outcomes_of
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainModule:
     """The module itself: a copy on a device, run as PyTorch runs it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Plain:
     images: bool = False
 
     @staticmethod
-    def of(problem: Problem, device: torch.device, precision: Precision) -> Plain:
+    def of(problem: Problem, device: torch.device, precision: Precision) -> PlainModule:
         """Copy a problem's module to a device, in float32.
 
         Args:
@@ -72,7 +72,7 @@ class Plain:
         images = precision == "bf16" and in_channels_last(problem)
         if images:
             module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return Plain(problem, module, device, precision, images)
+        return PlainModule(problem, module, device, precision, images)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return the module's outputs on inputs ``x [n, ...]``.
@@ -175,7 +175,7 @@ def why_unfit(
     """
     device = torch.device(device)
     few = Samples(samples.x[:_FITTED], samples.y[:_FITTED], samples.inputs)
-    plain = Plain.of(problem, device, "float32")
+    plain = PlainModule.of(problem, device, "float32")
     shape = few.inputs.shapes if few.inputs else list(few.x.shape[1:])
     with untouched(device):
         try:
@@ -391,7 +391,7 @@ def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples
         device: where the module itself is run.
     """
     # engines without a precision of their own compute in float32, whatever the experiment says
-    plain = Plain.of(problem, device, getattr(engine, "precision", "float32"))
+    plain = PlainModule.of(problem, device, getattr(engine, "precision", "float32"))
     difference: str | None = None
     for attempt in range(_TRIES):
         with untouched(device):
@@ -404,7 +404,7 @@ def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples
     return difference
 
 
-def _trains_otherwise(engine: Engine, plain: Plain, few: Samples, jobs: Sequence[SeatJob]) -> str | None:
+def _trains_otherwise(engine: Engine, plain: PlainModule, few: Samples, jobs: Sequence[SeatJob]) -> str | None:
     """Return what differs after training, or None: parameters, statistics, or frozen parameters that moved."""
     if not jobs:
         return None
@@ -426,7 +426,7 @@ def _trains_otherwise(engine: Engine, plain: Plain, few: Samples, jobs: Sequence
     return None
 
 
-def _scores_otherwise(engine: Engine, plain: Plain, few: Samples, rows: Sequence[Tensor]) -> str | None:
+def _scores_otherwise(engine: Engine, plain: PlainModule, few: Samples, rows: Sequence[Tensor]) -> str | None:
     """Return that scores differ, or None: sample by sample, on all samples, and on lists for each model."""
     table, everything = torch.stack(list(rows)).to(plain.device), torch.arange(len(few))
     each = engine.score_each(table, few, torch.split(everything, 1))
@@ -439,7 +439,7 @@ def _scores_otherwise(engine: Engine, plain: Plain, few: Samples, rows: Sequence
     return _SCORES if any(_far(a, b, plain) for a, b in ((got, expected), (whole, mean), (own, mean))) else None
 
 
-def _values_otherwise(plain: Plain, few: Samples, rows: Sequence[Tensor]) -> str | None:
+def _values_otherwise(plain: PlainModule, few: Samples, rows: Sequence[Tensor]) -> str | None:
     """Return that coalitions' values differ from those of models averaged row by row, or None.
 
     Models that no fast way can score have nothing to compare.
@@ -447,7 +447,7 @@ def _values_otherwise(plain: Plain, few: Samples, rows: Sequence[Tensor]) -> str
     if plain.problem.stack is None and read_convolutions(plain.problem) is None:
         return None
     table = torch.stack(list(rows)).to(plain.device)
-    game = Coalitions(plain.problem, table[1:], table[0], [1.0] * (len(rows) - 1), few)
+    game = UpdateGame(plain.problem, table[1:], table[0], [1.0] * (len(rows) - 1), few)
     clubs = [frozenset(range(k)) for k in range(len(rows))]
     mixed = [rows[0], *(torch.stack(list(rows[1 : k + 1])).mean(0) for k in range(1, len(rows)))]
     worth = torch.stack([-plain.losses(row, few, "float32").mean() for row in mixed])
@@ -455,7 +455,7 @@ def _values_otherwise(plain: Plain, few: Samples, rows: Sequence[Tensor]) -> str
     return "does not value coalitions as the module itself does" if far else None
 
 
-def _far(got: Tensor, expected: Tensor, plain: Plain, grain: float = _GRAIN) -> bool:
+def _far(got: Tensor, expected: Tensor, plain: PlainModule, grain: float = _GRAIN) -> bool:
     """Say whether finite numbers are further apart, in the Euclidean norm, than rounding explains.
 
     Where the module itself is not finite, nothing is compared. ``grain`` is the absolute difference that is always

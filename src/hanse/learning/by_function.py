@@ -26,7 +26,7 @@ from hanse.games.jackknife import t_factor
 from hanse.games.mixture import Game
 from hanse.learning.coalitions import WORST, Rule, members_of, mixtures
 from hanse.learning.figures import Figures, accuracy_of, loss_of, worth_of
-from hanse.learning.job import ModelOutputs, Scores, SeatJob, TrainedRows
+from hanse.learning.job import ModelOutputs, ModelScores, SeatJob, TrainedRows
 
 Evaluate = Callable[[Tensor], Figures]
 _PROBES = 32  # random worths
@@ -53,7 +53,7 @@ class FunctionEngine:
     evaluate: Evaluate
     name: str = "function"
 
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
+    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> ModelScores:
         """Return the scores of ``rows [C, P]``.
 
         If the figures include "count", it is the number of samples, otherwise that is 1.
@@ -61,13 +61,13 @@ class FunctionEngine:
         figures = [self.evaluate(row) for row in rows]
         loss, accuracy = [loss_of(one) for one in figures], [accuracy_of(one) for one in figures]
         count = [int(one.get("count", 1)) for one in figures]
-        return Scores(np.array(loss), np.array(accuracy), np.array(count, np.int64))
+        return ModelScores(np.array(loss), np.array(accuracy), np.array(count, np.int64))
 
-    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
+    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> ModelScores:
         """Return the scores of all ``rows [C, P]``."""
         return self.score(rows, pool)
 
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[ModelScores]:
         """Return the scores of ``rows [C, P]``, the same ones for each list of samples."""
         return [self.score(rows, pool)] * len(index)
 
@@ -86,7 +86,7 @@ class FunctionEngine:
 class FunctionCoalitions(Generic[Model]):
     """The game of some updates whose coalitions' models a function scores.
 
-    It can be used like :class:`hanse.learning.coalitions.Coalitions`, but has no values computed without a block of
+    It can be used like :class:`hanse.learning.coalitions.UpdateGame`, but has no values computed without a block of
     samples. In their place it has random worths, by which :meth:`errors` finds how much it matters that the function
     does not say the same of a model twice.
 
@@ -231,7 +231,7 @@ class FunctionJudge:
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", FunctionEngine(self._asked))
 
-    def score(self, rows: Tensor) -> Scores:
+    def score(self, rows: Tensor) -> ModelScores:
         """Score ``rows [C, P]``."""
         return self.engine.score(rows, Samples(torch.zeros(0, 1), torch.zeros(0)))
 

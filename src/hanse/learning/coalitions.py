@@ -1,6 +1,6 @@
 """The worth of coalitions of clients. Many models, built from the members' updates, are evaluated at once.
 
-:class:`Coalitions` is a run's utility for :mod:`hanse.games`: it takes a coalition and returns the worth of its model
+:class:`UpdateGame` is a run's utility for :mod:`hanse.games`: it takes a coalition and returns the worth of its model
 on held-out samples. Usually that model is the weighted mean of the members' updates.
 :class:`hanse.learning.scoring.Scorer` can often evaluate such a mixture of rows without building it.
 """
@@ -24,7 +24,7 @@ from hanse.games.gram import inner_products
 from hanse.games.mixture import Game
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.job import Problem
-from hanse.learning.metrics import METRICS, Judged, Metric, build_metric
+from hanse.learning.metrics import METRICS, Metric, Predictions, build_metric
 from hanse.learning.native.outputs import outputs_of_images
 from hanse.learning.scoring import Chunk, KeptOutputs, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
@@ -42,7 +42,7 @@ WORSE = "value/worse_than_guessing"
 _OUTPUTS = 1 << 25
 
 
-class Coalitions:
+class UpdateGame:
     """The game whose players are updates, on some samples: a utility for :mod:`hanse.games`.
 
     Coalition C's model is ``sum_C q_i U_i / sum_C q_i``, the plain mean if its weights sum to 0, and the base if C is
@@ -299,7 +299,7 @@ class Coalitions:
         """Return the models' utilities by a metric, ``[C]``, and those with a block left out, ``[C, B]``."""
         sign, problem = -1.0 if metric.reading.less_is_better else 1.0, self.problem
         judged = [
-            Judged.of(self.samples.y, *kept.of(c), problem.objective, regression=problem.regression)
+            Predictions.of(self.samples.y, *kept.of(c), problem.objective, regression=problem.regression)
             for c in range(len(kept.parts))
         ]
         return sign * metric.of_models(judged), sign * metric.of_models_without_blocks(judged)
@@ -331,7 +331,7 @@ def mixtures(
     Args:
         coalitions: sets of players.
         shares: ``[S]``, the weight of each update, 0 or more.
-        affine: ``(total, old)``, see :class:`Coalitions`; None for the increment game.
+        affine: ``(total, old)``, see :class:`UpdateGame`; None for the increment game.
 
     Examples:
         >>> mixtures([frozenset(), frozenset({0, 1})], np.array([3.0, 1.0]), (1.0, 0.0)).tolist()

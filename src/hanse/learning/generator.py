@@ -30,7 +30,7 @@ from hanse.core.table import Layout
 
 
 @dataclass(frozen=True)
-class Head:
+class LastLayer:
     """A model's last linear layer.
 
     Attributes:
@@ -46,7 +46,7 @@ class Head:
     latent: int
 
     @staticmethod
-    def of(layout: Layout) -> Head:
+    def of(layout: Layout) -> LastLayer:
         """Return the head in a layout: it is made of the layout's last parameters.
 
         Raises:
@@ -60,7 +60,7 @@ class Head:
         if weight not in shapes or len(shapes[weight]) != 2 or last.rpartition(".")[2] not in ("weight", "bias"):
             raise ValueError(f"the model's last parameter is {last!r}: it does not end in a linear layer")
         classes, latent = shapes[weight]
-        return Head(weight, last if last != weight else None, int(classes), int(latent))
+        return LastLayer(weight, last if last != weight else None, int(classes), int(latent))
 
     def tensors(self, layout: Layout, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the heads of ``rows [S, P]``: weights ``[S, classes, latent]`` and biases ``[S, classes]``, zeros if
@@ -82,7 +82,7 @@ def why_no_head(module: nn.Module, layout: Layout, x: Tensor) -> str | None:
         x: a few inputs.
     """
     try:
-        head = Head.of(layout)
+        head = LastLayer.of(layout)
     except ValueError as reason:
         return str(reason)
     probe = copy.deepcopy(module).eval()
@@ -400,7 +400,7 @@ class FromGenerator:
             return "tensor 'labels': must have the sum 1"
         made = self.generator(payload.numbers)
         try:
-            head = Head.of(layout)
+            head = LastLayer.of(layout)
         except ValueError as wrong:
             return str(wrong)
         if (head.classes, head.latent) == (made.classes, made.latent):
@@ -411,7 +411,7 @@ class FromGenerator:
         """Return the function that adds the two terms to a batch's loss, or None if both have the weight 0."""
         if payload.numbers["alpha"] == 0 and payload.numbers["beta"] == 0:
             return None
-        head = Head.of(layout)
+        head = LastLayer.of(layout)
         bias = None if head.bias is None else module.get_parameter(head.bias)
         return Tutor(payload, key, module.get_parameter(head.weight), bias).loss
 

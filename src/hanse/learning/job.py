@@ -3,7 +3,7 @@
 Read this module for an engine's inputs and outputs. A :class:`Problem` is the model with its loss. A :class:`SeatJob`
 says where one seat starts, which samples it trains on and what pulls it. :func:`batch_plan` turns a job and a recipe
 (:class:`hanse.core.recipe.Recipe`) into batches. An :class:`Engine` takes all of these, trains (:class:`TrainedRows`)
-and scores models (:class:`Scores`).
+and scores models (:class:`ModelScores`).
 
 Every engine (native, stacked, vmapped, sequential, a remote node) takes the same jobs and the same batch plan. Results
 can therefore be compared number by number.
@@ -200,7 +200,7 @@ class SeatJob:
 
 
 @dataclass(frozen=True)
-class Said:
+class LoopResult:
     """What the user's own training loop returned for a seat.
 
     Attributes:
@@ -229,11 +229,11 @@ class TrainedRows:
     rows: Tensor
     loss: NDArray[np.float64]
     steps: NDArray[np.int64]
-    said: Sequence[Said] = ()
+    said: Sequence[LoopResult] = ()
 
 
 @dataclass(frozen=True)
-class Scores:
+class ModelScores:
     """How good each of C models is.
 
     Attributes:
@@ -291,19 +291,19 @@ class Engine(Protocol):
         """
         ...
 
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
+    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> ModelScores:
         """Score each model on the whole pool, or model c on the samples ``pool[index[c]]``."""
         ...
 
-    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
+    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> ModelScores:
         """Score only the models ``rows[some]`` on the pool, where ``some [m]`` are positions.
 
         The scores of these models equal those of :meth:`score` on all rows bit for bit. The other scores may be NaN.
         """
         ...
 
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score every model on each of several lists of samples ``pool[index[i]]``: one :class:`Scores` for
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[ModelScores]:
+        """Score every model on each of several lists of samples ``pool[index[i]]``: one :class:`ModelScores` for
         each list.
         """
         ...

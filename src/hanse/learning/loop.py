@@ -38,7 +38,7 @@ from hanse.base.streams import torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.job import Problem, Said, SeatJob, TrainedRows, smallest_batch
+from hanse.learning.job import LoopResult, Problem, SeatJob, TrainedRows, smallest_batch
 from hanse.learning.process import drawn_so_far, seed_all, untouched
 from hanse.learning.scoring import ScoringEngine
 from hanse.learning.sequential import SequentialEngine, work_of
@@ -348,7 +348,7 @@ class _Seat:
     row: Tensor | None
     loss: float
     steps: int
-    said: Said
+    said: LoopResult
 
 
 class LoopEngine(ScoringEngine):
@@ -520,7 +520,7 @@ def last_line(error: BaseException) -> str:
 
 
 def _refused(reason: str) -> _Seat:
-    return _Seat(None, math.nan, 0, Said(refused=reason))
+    return _Seat(None, math.nan, 0, LoopResult(refused=reason))
 
 
 def _row_of(module: nn.Module, problem: Problem, start: Tensor) -> Tensor:
@@ -574,7 +574,7 @@ def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> _Seat:
     loss = told.pop("loss", math.nan)
     if abs(loss) > LARGEST_LOSS:
         raise LoopError(f"returned loss {loss:g}: must be at most {LARGEST_LOSS:g}")
-    said = Said(told, None if "samples" not in counts else int(counts["samples"]))
+    said = LoopResult(told, None if "samples" not in counts else int(counts["samples"]))
     return _Seat(row, loss, int(counts.get("steps", steps)), said)
 
 

@@ -1,11 +1,11 @@
 """Metrics of models, by name or import path. They are the figures of ``[eval] metrics``; scikit-learn computes them.
 
 :func:`build_metrics` makes a :class:`Metric` of each name in an experiment's list. A metric takes the true targets and
-a model's predictions (:class:`Judged`): probabilities of classes, or numbers. If it is undefined (samples of a single
-class have no AUC), it is NaN with a reason, a *gap*.
+a model's predictions (:class:`Predictions`): probabilities of classes, or numbers. If it is undefined (samples of a
+single class have no AUC), it is NaN with a reason, a *gap*.
 
-A figure's name and direction are its :class:`Reading`. Reports get it from an experiment's file by :func:`readings_of`,
-without importing anything.
+A figure's name and direction are its :class:`MetricStyle`. Reports get it from an experiment's file by
+:func:`readings_of`, without importing anything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Given = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Reading:
+class MetricStyle:
     """How to name and show a metric's figures.
 
     Attributes:
@@ -75,27 +75,27 @@ class Reading:
 _SHARE = (0.0, 1.0)
 BOOTSTRAPPED = 200  # samples at most, for a metric of the user's; more are served by the jackknife
 DRAWS = 200  # of a bootstrap
-ACCURACY = Reading("accuracy", "accuracy", percent=True, within=_SHARE)
-LOSS = Reading("loss", "loss", less_is_better=True)
+ACCURACY = MetricStyle("accuracy", "accuracy", percent=True, within=_SHARE)
+LOSS = MetricStyle("loss", "loss", less_is_better=True)
 _READINGS = {
     reading.key: reading
     for reading in (
         ACCURACY,
-        Reading("balanced_accuracy", "balanced accuracy", percent=True, within=_SHARE),
-        Reading("auc", "AUC", within=_SHARE),
-        Reading("average_precision", "average precision", within=_SHARE),
-        Reading("f1", "F1", within=_SHARE),
-        Reading("log_loss", "log loss", less_is_better=True),
-        Reading("r2", "R2"),
-        Reading("mae", "MAE", less_is_better=True),
-        Reading("rmse", "RMSE", less_is_better=True),
-        Reading("mse", "MSE", less_is_better=True),
+        MetricStyle("balanced_accuracy", "balanced accuracy", percent=True, within=_SHARE),
+        MetricStyle("auc", "AUC", within=_SHARE),
+        MetricStyle("average_precision", "average precision", within=_SHARE),
+        MetricStyle("f1", "F1", within=_SHARE),
+        MetricStyle("log_loss", "log loss", less_is_better=True),
+        MetricStyle("r2", "R2"),
+        MetricStyle("mae", "MAE", less_is_better=True),
+        MetricStyle("rmse", "RMSE", less_is_better=True),
+        MetricStyle("mse", "MSE", less_is_better=True),
         LOSS,
     )
 }
 
 
-def reading_of(given: object) -> Reading | None:
+def reading_of(given: object) -> MetricStyle | None:
     """Return how to name and show a metric that an experiment's file gives, or None if it is not a metric.
 
     Nothing is imported.
@@ -110,7 +110,7 @@ def reading_of(given: object) -> Reading | None:
     if ":" not in name and name in _READINGS:
         return _READINGS[name]
     better, bounds = table.get("less_is_better") is True, _bounds(table.get("within"))
-    return Reading(key, key.replace("_", " "), less_is_better=better, within=bounds or (-math.inf, math.inf))
+    return MetricStyle(key, key.replace("_", " "), less_is_better=better, within=bounds or (-math.inf, math.inf))
 
 
 def _bounds(given: object) -> tuple[float, float] | None:
@@ -122,13 +122,13 @@ def _bounds(given: object) -> tuple[float, float] | None:
     return (float(least), float(most)) if fit else None
 
 
-def readings_of(given: object) -> tuple[Reading, ...]:
+def readings_of(given: object) -> tuple[MetricStyle, ...]:
     """Return how to show each metric of an ``[eval] metrics`` list, the main one first; empty if it is not a list."""
     readings = [reading_of(one) for one in given] if isinstance(given, list | tuple) else []
     return tuple(reading for reading in readings if reading is not None)
 
 
-def main_of(given: object) -> Reading:
+def main_of(given: object) -> MetricStyle:
     """Return the reading of the main metric of an ``[eval] metrics`` list: the first, else the accuracy."""
     return next(iter(readings_of(given)), ACCURACY)
 
@@ -187,7 +187,7 @@ OF_TEXTS = ("loss", "accuracy")
 
 
 @dataclass(frozen=True)
-class Judged:
+class Predictions:
     """One model's predictions for n samples.
 
     Attributes:
@@ -208,7 +208,7 @@ class Judged:
     loss: Floats
 
     @staticmethod
-    def of(y: Tensor, outputs: Tensor, loss: Tensor, objective: Objective | None, *, regression: bool) -> Judged:
+    def of(y: Tensor, outputs: Tensor, loss: Tensor, objective: Objective | None, *, regression: bool) -> Predictions:
         """Return the predictions in a model's outputs. Logits, or the single logit of class 1, become probabilities.
 
         Args:
@@ -224,15 +224,15 @@ class Judged:
         elif not regression:
             predicted = torch.softmax(predicted, 1)
         targets = y.cpu().reshape(len(y), -1).double() if regression else y.cpu()
-        return Judged(targets.numpy(), predicted.numpy(), loss.double().numpy())
+        return Predictions(targets.numpy(), predicted.numpy(), loss.double().numpy())
 
-    def without(self, block: NDArray[np.int64]) -> Judged:
+    def without(self, block: NDArray[np.int64]) -> Predictions:
         """Return the predictions without the samples at the positions ``block``."""
         return self.at(np.delete(np.arange(len(self.y)), block))
 
-    def at(self, rows: NDArray[np.int64]) -> Judged:
+    def at(self, rows: NDArray[np.int64]) -> Predictions:
         """Return the predictions for the samples at positions ``rows``, repeated as they occur there."""
-        return Judged(self.y[rows], self.predicted[rows], self.loss[rows])
+        return Predictions(self.y[rows], self.predicted[rows], self.loss[rows])
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class Metric:
         ('balanced_accuracy', False)
     """
 
-    reading: Reading
+    reading: MetricStyle
     function: Callable[[NDArray[Any], Floats], float] | None
     two_classes: bool = False
     spread: bool = False
@@ -275,7 +275,7 @@ class Metric:
             return f"all {len(y)} targets are equal, and {self.reading.title} compares with their spread"
         return ""
 
-    def of(self, judged: Judged) -> tuple[float, str]:
+    def of(self, judged: Predictions) -> tuple[float, str]:
         """Return the metric's value and "", or NaN and the reason."""
         gap = self.gap(judged.y)
         if gap:
@@ -291,11 +291,11 @@ class Metric:
                 return math.nan, first_line(wrong)[:200]
         return (value, "") if math.isfinite(value) else (math.nan, f"{self.reading.title} is not finite")
 
-    def without_blocks(self, judged: Judged) -> Floats:
+    def without_blocks(self, judged: Predictions) -> Floats:
         """Return the values ``[B]`` on the samples without each of B blocks; NaN where undefined."""
         return np.asarray(self.of_models_without_blocks([judged])[0])
 
-    def interval(self, judged: Judged, without: Floats) -> Interval:
+    def interval(self, judged: Predictions, without: Floats) -> Interval:
         """Return the value's 95 % interval over draws of the samples; NaN if not known, or if the jackknife's is used.
 
         Accuracies get Wilson's interval, AUCs Newcombe's (for several classes by the rarest). Other bounded figures get
@@ -328,7 +328,7 @@ class Metric:
             return (math.nan, math.nan) if math.isnan(half) else (max(least, value - half), min(most, value + half))
         return self._bootstrapped(judged) if not self.built_in and n <= BOOTSTRAPPED else (math.nan, math.nan)
 
-    def _bootstrapped(self, judged: Judged) -> Interval:
+    def _bootstrapped(self, judged: Predictions) -> Interval:
         """Return the 2.5 % and 97.5 % points of the values on samples that are drawn from these with replacement (Efron
         1979); NaN if one draw in ten or more has none, or if all are equal, which would claim certainty.
         """
@@ -341,13 +341,13 @@ class Metric:
         low, high = np.quantile(known, (0.025, 0.975))
         return float(low), float(high)
 
-    def of_models(self, judged: Sequence[Judged]) -> Floats:
+    def of_models(self, judged: Sequence[Predictions]) -> Floats:
         """Return the values of C models on the same samples, ``[C]``; NaN where undefined."""
         if self.function is _auc and judged and judged[0].predicted.shape[1] == 2 and not self.gap(judged[0].y):
             return _auc_of_models(judged[0].y, np.stack([one.predicted[:, 1] for one in judged]))
         return np.array([self.of(one)[0] for one in judged], np.float64)
 
-    def of_models_without_blocks(self, judged: Sequence[Judged]) -> Floats:
+    def of_models_without_blocks(self, judged: Sequence[Predictions]) -> Floats:
         """Return the values of C models with each of B blocks of samples left out, ``[C, B]``."""
         blocks = sample_blocks(len(judged[0].y)) if judged else []
         each = [self.of_models([one.without(block.numpy()) for one in judged]) for block in blocks]

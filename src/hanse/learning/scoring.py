@@ -34,7 +34,7 @@ from torch import Tensor
 from hanse.base.errors import gated
 from hanse.data.samples import Samples
 from hanse.learning.forward import forward, read_convolutions, through
-from hanse.learning.job import ModelOutputs, Problem, Scores
+from hanse.learning.job import ModelOutputs, ModelScores, Problem
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew, intra_op
@@ -200,18 +200,18 @@ class ScoringEngine:
     scorer: Scorer
     threads: int | None
 
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
+    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> ModelScores:
         """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
         with intra_op(self.threads):
             return self.scorer.score(rows, pool, index)
 
-    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
+    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> ModelScores:
         """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool. Other scores may be NaN."""
         with intra_op(self.threads):
             return self.scorer.score_some(rows, pool, some)
 
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[Scores]:
-        """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` for
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[ModelScores]:
+        """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`ModelScores` for
         each list.
         """
         with intra_op(self.threads):
@@ -260,7 +260,7 @@ class Scorer:
         self._trainers: list[Trainer] = []
         self._pool = Resident(device)
 
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> Scores:
+    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> ModelScores:
         """Score ``rows [C, P]`` on the whole pool, or model c on ``pool[index[c]]``. A model without samples gets NaN.
 
         Raises:
@@ -270,7 +270,7 @@ class Scorer:
             raise ValueError(f"{len(rows)} models, but {len(index)} lists of samples")
         return self._scores(self._as_models(rows), pool, index)
 
-    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> Scores:
+    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> ModelScores:
         """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool.
 
         The scores of these models equal those of :meth:`score` on all rows bit for bit, unless a product's bits depend
@@ -287,9 +287,9 @@ class Scorer:
         loss, accuracy, error = (np.full(len(rows), np.nan) for _ in columns)
         for whole, column in zip((loss, accuracy, error), columns, strict=True):
             whole[some] = column
-        return Scores(loss, accuracy, np.full(len(rows), len(pool)), error)
+        return ModelScores(loss, accuracy, np.full(len(rows), len(pool)), error)
 
-    def _scores(self, given: ModelRows, pool: Samples, index: Sequence[Tensor] | None) -> Scores:
+    def _scores(self, given: ModelRows, pool: Samples, index: Sequence[Tensor] | None) -> ModelScores:
         """Return the models' mean losses, accuracies, counts and the standard errors of the losses."""
         models = len(given)
         count = np.array([len(pool)] * models if index is None else [len(i) for i in index], dtype=np.int64)
@@ -305,10 +305,10 @@ class Scorer:
             error = np.where(count > 1, np.sqrt(variance / count), np.nan)
         if self.problem.regression:
             share = np.full(models, np.nan)
-        return Scores(mean, share, count, error)
+        return ModelScores(mean, share, count, error)
 
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> list[Scores]:
-        """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`Scores` for each list.
+    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> list[ModelScores]:
+        """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`ModelScores` a list.
 
         The lists are concatenated, so many short ones cost no more than one long one. The results are summed
         separately.
@@ -329,7 +329,7 @@ class Scorer:
             loss[part] = np.add.reduceat(losses, starts, axis=1).T / size
             if not self.problem.regression:
                 accuracy[part] = np.add.reduceat(rights, starts, axis=1).T / size
-        return [Scores(loss[i], accuracy[i], np.full(models, n)) for i, n in enumerate(counts.tolist())]
+        return [ModelScores(loss[i], accuracy[i], np.full(models, n)) for i, n in enumerate(counts.tolist())]
 
     def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> list[ModelOutputs]:
         """Return the outputs of ``rows [C, P]`` on the pool, or of model c on ``pool[index[c]]``.

@@ -22,7 +22,7 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.base.files import LONGEST, opened
 from hanse.base.merkle import Tree, as_text, path_length
-from hanse.core.book import Tally
+from hanse.core.book import MutableBook
 from hanse.core.entry import CLOSE, Transaction, client, escrow
 from hanse.ledger.record import Record
 
@@ -232,7 +232,7 @@ class Closes:
     seen: set[int] = field(default_factory=set)
     _new: list[tuple[int, Transaction]] = field(default_factory=list)  # not closed so far
 
-    def reached(self, record: Record, tally: Tally, before: Sequence[bytes] | None) -> Closed | None:
+    def reached(self, record: Record, tally: MutableBook, before: Sequence[bytes] | None) -> Closed | None:
         """Take in the next line of the log, and return the round that it closes, or None if it closes no round.
 
         Args:
@@ -252,7 +252,7 @@ class Closes:
         line = closing_line(facts.record, Tree(list(said.values())).root())
         return Closed(record.round, line, facts.record, said, before)
 
-    def wrong(self, record: Record, tally: Tally, before: Sequence[bytes] | None) -> str | None:
+    def wrong(self, record: Record, tally: MutableBook, before: Sequence[bytes] | None) -> str | None:
         """Take in the next line of the log, and return what is wrong with it, or None if it is right."""
         due, found = self.reached(record, tally, before), record.transaction
         if due is None or due.line == found:

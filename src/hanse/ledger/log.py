@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hanse.base.files import LONGEST, opened
-from hanse.core.book import DamagedError, LedgerError, Tally
+from hanse.core.book import DamagedError, LedgerError, MutableBook
 from hanse.core.entry import CLOSE
 from hanse.ledger.note import DASH, fingerprint
-from hanse.ledger.record import Head, Record, read_line
+from hanse.ledger.record import LogHead, Record, read_line
 
 LINES = 5  # of a note, without its signatures
 MARK = DASH.encode()  # how the line of a signature begins
@@ -49,12 +49,12 @@ class Walk:
 
     file: Path
     book: str
-    tally: Tally = field(default_factory=Tally)
+    tally: MutableBook = field(default_factory=MutableBook)
     lines: int = 0
     notes: int = 0
     count: int = 0
     postings: int = 0
-    head: Head | None = None
+    head: LogHead | None = None
     before: tuple[bytes, ...] | None = None
     public: bytes | None = None
     checked: bool = False
@@ -85,7 +85,7 @@ class Walk:
         except FileNotFoundError as lost:
             raise DamagedError(f"{lost.filename}: is gone") from None
 
-    def _head(self, notes: BinaryIO) -> Head | None:
+    def _head(self, notes: BinaryIO) -> LogHead | None:
         """Return the next head; None if the note is not whole, as an interrupted posting leaves it."""
         found = [notes.readline(NOTE) for _ in range(LINES)]
         while (line := notes.readline(NOTE)).startswith(MARK):
@@ -95,7 +95,7 @@ class Walk:
         ends = torn or line == b""
         where = f"the head after transaction {self.tally.count}"
         try:
-            head = Head.read(b"".join(found).decode())
+            head = LogHead.read(b"".join(found).decode())
         except ValueError as wrong:
             if ends and not found[-1].endswith(b"\n"):
                 return None
@@ -110,7 +110,7 @@ class Walk:
             raise DamagedError(f"{where}: is not signed by the operator's key, {fingerprint(self.public)}")
         return head
 
-    def _next(self, lines: BinaryIO, head: Head) -> Record:
+    def _next(self, lines: BinaryIO, head: LogHead) -> Record:
         """Return the next transaction, added to the tally."""
         number = self.tally.count + 1
         line = lines.readline(LONGEST)
@@ -128,7 +128,7 @@ class Walk:
         self.postings += len(record.transaction.postings)
         return record
 
-    def _reached(self, head: Head) -> None:
+    def _reached(self, head: LogHead) -> None:
         """Compare the tree with a head. Raises DamagedError if they differ."""
         where = f"transactions {self.count + 1} to {head.count}"
         if self.tally.head != head.root.hex():

@@ -7,8 +7,8 @@ the operator's signature. Even without the book, a receipt therefore proves what
 book without this head is a different book. Participants keep their receipts where the operator cannot write.
 
 :class:`hanse.ledger.issuer.Issuer` makes the receipts of a run from its log, and :func:`write_receipts` stores them.
-Later :func:`read_receipts` reads a folder of them, and :class:`Comparison` (used by ``hanse ledger verify`` and ``hanse
-statement``) compares each receipt with the book at the place that it names.
+Later :func:`read_receipts` reads a folder of them, and :class:`ReceiptCheck` (used by ``hanse ledger verify`` and
+``hanse statement``) compares each receipt with the book at the place that it names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hanse.core.declared import Declared, Digest
 from hanse.core.entry import Transaction, client, escrow, leaf
 from hanse.ledger.closing import Line, closing_line, moved_in, shortened
 from hanse.ledger.note import fingerprint
-from hanse.ledger.record import Head, Record
+from hanse.ledger.record import LogHead, Record
 
 LONGEST = 4096  # bytes of a receipt; a longer one is none
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -47,7 +47,7 @@ class _Short(TypedDict):
     sha256: str
 
 
-class Statement(TypedDict):
+class ClosingStatement(TypedDict):
     """What a round's close says of a client: what it has after the round, in units, and what the round moved.
 
     Postings are (step, account, units) in the book's order. If there are many, there are only their number and hash.
@@ -66,7 +66,7 @@ class Statement(TypedDict):
     agreement: NotRequired[Digest]
 
 
-_STATEMENT = Declared[Statement](Statement)
+_STATEMENT = Declared[ClosingStatement](ClosingStatement)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Receipt:
     """What one client was told about the book at the end of a round, with the proof.
 
     Attributes:
-        statement: the client's statement: a line of JSON, with the fields of :class:`Statement`.
+        statement: the client's statement: a line of JSON, with the fields of :class:`ClosingStatement`.
         index: the statement's place among the round's statements.
         of: how many statements there are.
         path: the hashes that lead from the statement to the root of the statements, one after the other in base64.
@@ -121,7 +121,7 @@ class Receipt:
         return found
 
     @cached_property
-    def said(self) -> Statement:
+    def said(self) -> ClosingStatement:
         """What the statement says. Raises ValueError if it is not a statement, or not written in the canonical form."""
         said = _STATEMENT.read(self.statement)
         if json.dumps(said, separators=(",", ":")) != self.statement:
@@ -129,9 +129,9 @@ class Receipt:
         return said
 
     @cached_property
-    def note(self) -> Head:
+    def note(self) -> LogHead:
         """The head of the log, with its signature unchecked."""
-        return Head.read(self.head)
+        return LogHead.read(self.head)
 
     @property
     def book(self) -> str:
@@ -283,8 +283,8 @@ def contradiction(path: Path, told: Iterable[Receipt]) -> str:
 def split_view(receipts: Iterable[Receipt]) -> str:
     """Return why receipts of any clients cannot all come from books that only grow; "" if they can.
 
-    They cannot if their heads contradict each other (:meth:`Head.contradicts`), or if one head comes with two different
-    statements to the same client.
+    They cannot if their heads contradict each other (:meth:`LogHead.contradicts`), or if one head comes with two
+    different statements to the same client.
 
     Args:
         receipts: receipts with valid proofs, in any order.
@@ -357,7 +357,7 @@ class Difference:
     found: Any
 
 
-class Comparison:
+class ReceiptCheck:
     """Compares receipts with a book while somebody walks along the book.
 
     Call :meth:`reached` for each transaction in order. Each receipt is compared as soon as the walk reaches the number

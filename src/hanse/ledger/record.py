@@ -61,7 +61,7 @@ def read_line(line: bytes) -> Record:
 
 
 @dataclass(frozen=True)
-class Head:
+class LogHead:
     """The end of a log: how many transactions it has, and the root of the Merkle tree over their lines.
 
     Attributes:
@@ -102,7 +102,7 @@ class Head:
         """Return the head as a signed note: the text, a blank line, the signatures."""
         return f"{self.text}\n{''.join(self.signatures)}"
 
-    def signed(self, key: Ed25519PrivateKey | None) -> Head:
+    def signed(self, key: Ed25519PrivateKey | None) -> LogHead:
         """Return the head with only the operator's signature, or with none if there is no key."""
         return replace(self, signatures=() if key is None else (sign(self.text, self.origin, key),))
 
@@ -110,7 +110,7 @@ class Head:
         """Return whether the operator with this key (32 bytes) has signed the head."""
         return any(is_signed(self.text, line, self.origin, public) for line in self.signatures)
 
-    def contradicts(self, other: Head) -> str:
+    def contradicts(self, other: LogHead) -> str:
         """Return why this head and another cannot both belong to one log; "" if they can, or belong to different books.
 
         A log only grows, and each round is posted once. So each number of transactions has one root, each round one
@@ -127,7 +127,7 @@ class Head:
         return f"the book '{self.book}' has two heads: {', and '.join(said)}"
 
     @staticmethod
-    def read(note: str) -> Head:
+    def read(note: str) -> LogHead:
         """Return the head in a note, with its signatures unchecked. Raises ValueError if the note does not have the
         form of :meth:`note`.
         """
@@ -138,7 +138,7 @@ class Head:
             [root] = hashes_of(form[3])
         except ValueError:
             raise ValueError("is not a head of a log") from None
-        return Head(form[1], int(form[2]), root, int(form[4]), tuple(form[5].splitlines(keepends=True)))
+        return LogHead(form[1], int(form[2]), root, int(form[4]), tuple(form[5].splitlines(keepends=True)))
 
 
 _COUNT = "(0|[1-9][0-9]{0,18})"

@@ -28,7 +28,7 @@ from hanse.core.entry import CLOSE, LOG, TOKEN, UNMOVING, Transaction
 from hanse.ledger.closing import METRICS, SEATS, Closes, Records
 from hanse.ledger.receipts import Receipt
 from hanse.ledger.store import Ledger
-from hanse.ledger.verify import Verdict, verify
+from hanse.ledger.verify import VerifyResult, verify
 
 COSIGNED = "cosigned.jsonl"  # in a run directory: the heads that witnesses have cosigned
 HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
@@ -64,7 +64,7 @@ _NOTES = Declared[_Notes](_Notes)
 
 
 @dataclass(frozen=True)
-class Claim:
+class BooksAtCheckpoint:
     """What a checkpoint says about the books. The defaults describe the start of a run.
 
     Attributes:
@@ -155,7 +155,7 @@ def reading(folder: Path) -> Iterator[Ledger]:
             raise UserError(str(wrong)) from None
 
 
-def latest_claim(folder: Path) -> Claim | None:
+def latest_claim(folder: Path) -> BooksAtCheckpoint | None:
     """Return what the newest readable checkpoint says about the books, or None if there is no such checkpoint.
 
     Only the header of the checkpoint's file is read. The file's checksum is not verified here. This is done when a run
@@ -175,7 +175,7 @@ def latest_claim(folder: Path) -> Claim | None:
         book = notes["book"]
         pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
         lines, finished = notes["lengths"]["metrics.jsonl"], notes.get("finished", False)
-        return Claim(notes["round"], book["count"], head, pending, lines, finished)
+        return BooksAtCheckpoint(notes["round"], book["count"], head, pending, lines, finished)
     return None
 
 
@@ -195,7 +195,7 @@ def wrong_in(folder: Path) -> str | None:
 
 def verify_run(
     folder: Path, ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str, str] | None = None
-) -> Verdict:
+) -> VerifyResult:
     """Verify a run's ledger, and compare it with the records of its rounds and with the head in its last checkpoint.
 
     Args:
@@ -207,7 +207,7 @@ def verify_run(
     Raises:
         UserError: the metrics are damaged.
     """
-    claim, closes = latest_claim(folder) or Claim(), Closes(Records(folder))
+    claim, closes = latest_claim(folder) or BooksAtCheckpoint(), Closes(Records(folder))
     said, public = claim.heads | dict(heads or {}), ledger.public
     verdict = verify(ledger.file, ledger.book, ledger.floor, receipts, said, claim.lacking, public, closes)
     due = claim.count - verdict.transactions

@@ -26,13 +26,13 @@ from typing import IO, TYPE_CHECKING
 
 from hanse.base.errors import UserError
 from hanse.base.merkle import root_of
-from hanse.core.book import Book, LedgerError, Tally
+from hanse.core.book import Book, LedgerError, MutableBook
 from hanse.core.entry import MINT, Transaction, is_account
 from hanse.ledger.closing import NOTHING, Facts, close, moved_in
 from hanse.ledger.log import Walk, heads_of
 from hanse.ledger.note import public_of
-from hanse.ledger.record import Head, Record
-from hanse.ledger.verify import Verdict, verify
+from hanse.ledger.record import LogHead, Record
+from hanse.ledger.verify import VerifyResult, verify
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -174,7 +174,7 @@ class Ledger:
             if fresh:
                 tally = walk.tally.copy()
                 lines = b"".join(tally.add(round, t) + b"\n" for t in fresh)
-                head = Head(self.book, tally.count, root_of(tally.peaks), round).signed(self._key)
+                head = LogHead(self.book, tally.count, root_of(tally.peaks), round).signed(self._key)
                 note = head.note().encode()
                 for file, blob in ((log, lines), (heads, note)):  # the head last: with it the lines count
                     file.write(blob)
@@ -197,7 +197,7 @@ class Ledger:
             os.ftruncate(heads.fileno(), walk.notes)
             yield log, heads, walk
 
-    def _known(self, tally: Tally, round: int, wanted: Mapping[str, Transaction]) -> dict[str, Record]:
+    def _known(self, tally: MutableBook, round: int, wanted: Mapping[str, Transaction]) -> dict[str, Record]:
         """Return the records that the round already has of the ``wanted`` transactions, by step.
 
         Raises LedgerError if one of them is in the book with other content.
@@ -349,7 +349,7 @@ class Ledger:
         """
         walk, self._walk = self._walk, None
         if walk is None or walk.count > after:
-            walk = Walk(self.file, self.book, Tally(floor=self.floor), public=self.public)
+            walk = Walk(self.file, self.book, MutableBook(floor=self.floor), public=self.public)
         batch: list[Record] = []
         for record in walk.records():
             batch.append(record)
@@ -362,7 +362,7 @@ class Ledger:
             batch = []
         self._walk = walk
 
-    def verify(self, receipts: Iterable[Receipt] = ()) -> Verdict:
+    def verify(self, receipts: Iterable[Receipt] = ()) -> VerifyResult:
         """Recompute the whole book and return whether it is sound; see :func:`hanse.ledger.verify.verify`.
 
         Args:

@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hanse.core.book import DamagedError, LedgerError, Tally
+from hanse.core.book import DamagedError, LedgerError, MutableBook
 from hanse.core.entry import Transaction
 from hanse.ledger.closing import Closes
 from hanse.ledger.log import Walk
-from hanse.ledger.receipts import Comparison, Receipt
+from hanse.ledger.receipts import Receipt, ReceiptCheck
 from hanse.ledger.record import Record
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerifyResult:
     """What was checked, and the first fault, if any. The counts cover what was checked before it.
 
     Attributes:
@@ -57,7 +57,7 @@ def verify(
     lacking: Callable[[int], Iterable[tuple[int, Transaction]]] = lambda count: (),
     public: bytes | None = None,
     closes: Closes | None = None,
-) -> Verdict:
+) -> VerifyResult:
     """Read a book from its beginning and compare it with receipts, heads and records.
 
     Memory grows with the number of accounts and receipts, not with the length of the history.
@@ -76,14 +76,14 @@ def verify(
         closes: the object that compares the closes of rounds with the run's records. None: there is no run.
 
     Returns:
-        The verdict. A fault is never raised but reported in ``Verdict.wrong``.
+        The verdict. A fault is never raised but reported in ``VerifyResult.wrong``.
 
     Raises:
         UserError: heads are signed and the package ``cryptography`` is not installed; or a record is damaged.
         OSError: a file cannot be read.
     """
     claims = _Claims(receipts, heads or {}, book, public, closes)
-    walk, wrong = Walk(file, book, Tally(floor=floor), public=public, checked=True), None
+    walk, wrong = Walk(file, book, MutableBook(floor=floor), public=public, checked=True), None
     try:
         claims.reached(walk)
         for record in walk.records():
@@ -92,7 +92,7 @@ def verify(
     except (_BrokenError, DamagedError) as first:
         wrong = str(first)
     tally = walk.tally
-    return Verdict(tally.count, walk.postings, len(tally.balances), tally.head, wrong)
+    return VerifyResult(tally.count, walk.postings, len(tally.balances), tally.head, wrong)
 
 
 class _Claims:
@@ -118,7 +118,7 @@ class _Claims:
                 ours.append(receipt)
             elif self.wrong is None:
                 self.wrong = f"{_named(receipt)}: {strange}"
-        self.receipts = Comparison(ours)
+        self.receipts = ReceiptCheck(ours)
 
     def reached(self, walk: Walk, record: Record | None = None) -> None:
         """Compare what is said about the place that the walk has reached with what is there. Raises _BrokenError.
@@ -138,7 +138,7 @@ class _Claims:
                 f"{d.found}: the book was written anew"
             )
 
-    def left(self, tally: Tally, lacking: Iterable[tuple[int, Transaction]]) -> None:
+    def left(self, tally: MutableBook, lacking: Iterable[tuple[int, Transaction]]) -> None:
         """Raise _BrokenError if a claim is left over: a receipt or a head of something that the book does not have."""
         if self.wrong is not None:
             raise _BrokenError(self.wrong)

@@ -29,12 +29,12 @@ from hanse.base.errors import UserError
 from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
 from hanse.base.words import is_plain
-from hanse.core.book import Tally
+from hanse.core.book import MutableBook
 from hanse.core.entry import leaf
 from hanse.ledger.log import Walk
 from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, load_key, public_of
 from hanse.ledger.receipts import newest
-from hanse.ledger.record import Head
+from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Witness:
         """
         if max(len(note), len(proof)) > LARGEST:
             raise ValueError("a head or its proof is too long")
-        head = Head.read(note)
+        head = LogHead.read(note)
         if not head.by(operator):
             raise ValueError(
                 f"the head is not signed by the operator's key that is pinned here, {fingerprint(operator)}"
@@ -138,30 +138,30 @@ class Witness:
                 os.fsync(file.fileno())
         return line
 
-    def compare(self, head: Head) -> None:
+    def compare(self, head: LogHead) -> None:
         """Compare a head that arrived in another way, for instance in a receipt, with those already seen.
 
         Args:
             head: the head, which the operator has signed.
 
         Raises:
-            SplitViewError: the head contradicts one that was seen (:meth:`Head.contradicts`). The evidence is written
-                into ``alarm.jsonl``.
+            SplitViewError: the head contradicts one that was seen (:meth:`LogHead.contradicts`). The evidence is
+                written into ``alarm.jsonl``.
         """
         for seen in _heads(self._seen(head)):
             if why := seen.contradicts(head):
                 raise self._alarm(seen, head, why)
 
-    def _told(self, head: Head) -> Head | None:
+    def _told(self, head: LogHead) -> LogHead | None:
         """Return the newest head of a log that a receipt in the participant's folder has; None if none has one."""
         kept = (newest(path) for path in self.folder.glob("*/client-*/receipts/*.jsonl"))
         return max((r.note for r in kept if r is not None and r.book == head.book), key=lambda h: h.count, default=None)
 
-    def _seen(self, head: Head) -> Path:
+    def _seen(self, head: LogHead) -> Path:
         """Return the file with the heads of a log that were seen."""
         return self.folder / HEADS / f"{hashlib.sha256(head.origin.encode()).hexdigest()[:32]}.jsonl"
 
-    def _alarm(self, last: Head, head: Head, why: str) -> SplitViewError:
+    def _alarm(self, last: LogHead, head: LogHead, why: str) -> SplitViewError:
         """Write down two heads that contradict each other, and return the error that says so."""
         said = json.dumps({"why": why, "seen": last.note(), "shown": head.note()})
         with os.fdopen(os.open(self.folder / ALARM, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
@@ -189,7 +189,7 @@ def name_of(public: bytes) -> str:
     return f"hanse-witness/{hashlib.sha256(public).hexdigest()[:16]}"
 
 
-def cosigned(head: Head, lines: Iterable[str], witnesses: Mapping[str, bytes]) -> list[str]:
+def cosigned(head: LogHead, lines: Iterable[str], witnesses: Mapping[str, bytes]) -> list[str]:
     """Return the names of the witnesses that have cosigned a head, sorted.
 
     Args:
@@ -205,7 +205,7 @@ def cosigned(head: Head, lines: Iterable[str], witnesses: Mapping[str, bytes]) -
     )
 
 
-def majority(file: Path, witnesses: Mapping[str, bytes]) -> tuple[dict[str, str], Head | None, int]:
+def majority(file: Path, witnesses: Mapping[str, bytes]) -> tuple[dict[str, str], LogHead | None, int]:
     """Return the heads that witnesses have cosigned, and the newest one that more than half of them have cosigned.
 
     Args:
@@ -223,7 +223,7 @@ def majority(file: Path, witnesses: Mapping[str, bytes]) -> tuple[dict[str, str]
     said, newest, most = dict[str, str](), None, 0
     for text, lines in by_text.items():
         try:
-            head = Head.read(text)
+            head = LogHead.read(text)
         except ValueError:
             continue
         who = cosigned(head, lines, witnesses)
@@ -270,7 +270,7 @@ def read_witnesses(file: Path, option: str = "--witnesses ") -> dict[str, bytes]
     return found
 
 
-def _against(last: Head, head: Head, since: int, proof: str) -> str:
+def _against(last: LogHead, head: LogHead, since: int, proof: str) -> str:
     """Return why a head does not go on from the last one; "" if it does. Raises UnprovenError if the
     proof begins elsewhere."""
     book = f"the book '{head.book}'"
@@ -289,21 +289,21 @@ def _against(last: Head, head: Head, since: int, proof: str) -> str:
     return f"{book} of {head.count} transactions is not shown to begin with the {last.count} that were seen"
 
 
-def _heads(path: Path) -> Iterator[Head]:
+def _heads(path: Path) -> Iterator[LogHead]:
     """Yield the heads in a file. Raises UserError if one is damaged."""
     for number, fields in enumerate(json_lines(path), 1):
         yield _head(path, number, fields)
 
 
-def _head(path: Path, number: int, fields: Mapping[str, Any]) -> Head:
+def _head(path: Path, number: int, fields: Mapping[str, Any]) -> LogHead:
     """Return the head in a line of a file. Raises UserError if it is damaged."""
     try:
-        return Head.read(fields["head"])
+        return LogHead.read(fields["head"])
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: line {number} is damaged; bring back a backup of it") from None
 
 
-def _last(path: Path) -> Head | None:
+def _last(path: Path) -> LogHead | None:
     """Return the last head in a file; None if there is none. Raises UserError if it is damaged."""
     last = deque(enumerate(json_lines(path), 1), 1)  # of each request: only this one is read as a head
     return _head(path, *last[0]) if last else None
@@ -332,10 +332,10 @@ class Prover:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._walk = Walk(ledger.file, ledger.book, Tally(floor=ledger.floor), public=ledger.public)
+        self._walk = Walk(ledger.file, ledger.book, MutableBook(floor=ledger.floor), public=ledger.public)
         self._tree = Tree()
 
-    def head(self) -> Head | None:
+    def head(self) -> LogHead | None:
         """Return the newest head, or None if nothing was posted yet."""
         for record in self._walk.records():
             self._tree.append(leaf(record.number, record.round, record.transaction))

@@ -27,8 +27,8 @@ from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, View
 from hanse.core.table import Floats, Ints
-from hanse.core.telling import Check, Joining, Kind, Telling, Terms
-from hanse.mechanisms.carried import Carried, Valued, sure_transfers
+from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
+from hanse.mechanisms.carried import Carried, CarriedValues, sure_transfers
 from hanse.mechanisms.value_checks import Payments
 
 Tokens = Annotated[float, Field(ge=1e-6, le=1e9)]
@@ -128,7 +128,7 @@ class ByValue(SettlePart):
             arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
             state: the part's state.
         """
-        valued, scale = Valued.of(players, clients, arrays), self.rate * TOKEN
+        valued, scale = CarriedValues.of(players, clients, arrays), self.rate * TOKEN
         paid = Paid.of(state).asked(players)
         low, high = paid.limits(players, held, self.units)
         if self.pays_when == "always" or not len(players):
@@ -165,7 +165,7 @@ class ByValue(SettlePart):
         wrong = ((r.number, payments.wrong(r)) for r in rounds)
         yield Check.of("by value", "every payment follows from the recorded values", wrong)
 
-    def terms(self, joining: Joining) -> Terms:
+    def terms(self, joining: BeforeJoining) -> Terms:
         """Return what a client that considers joining can lose."""
         most = min(joining.at_stake, self.units * joining.rounds)
         return Terms(

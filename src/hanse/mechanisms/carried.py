@@ -19,7 +19,7 @@ from hanse.games.jackknife import SURE, interval_errors
 
 
 @dataclass(frozen=True)
-class Valued:
+class CarriedValues:
     """What the updates of m members were worth in a round, and how sure these values are.
 
     Attributes:
@@ -34,7 +34,7 @@ class Valued:
     without: Floats
 
     @staticmethod
-    def of(players: Ints, clients: Ints, arrays: Mapping[str, Any]) -> Valued:
+    def of(players: Ints, clients: Ints, arrays: Mapping[str, Any]) -> CarriedValues:
         """Return what the ``players [m]`` were worth in a round. A player without a seat is worth 0.
 
         Args:
@@ -51,7 +51,7 @@ class Valued:
         blocks = arrays.get("value_without_block", np.zeros((len(clients), 0)))
         without = np.zeros((len(players), blocks.shape[1]))
         np.add.at(without, at, blocks[known])
-        return Valued(worth, np.sqrt(squares), without)
+        return CarriedValues(worth, np.sqrt(squares), without)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Carried:
         without = np.pad(self.without, ((0, more), (0, wide)))
         return Carried(np.pad(self.due, (0, more)), without, np.pad(self.variance, (0, more)))
 
-    def with_round(self, players: Ints, valued: Valued) -> Carried:
+    def with_round(self, players: Ints, valued: CarriedValues) -> Carried:
         """Return what is carried over after a round in which the ``players [m]`` had these values."""
         m = len(players)
         now = self.grown(int(players.max(initial=-1)) + 1, valued.without.shape[1])
@@ -142,7 +142,7 @@ def matched(sure: Floats, low: Floats, high: Floats) -> Floats:
 
 
 def sure_transfers(
-    before: Carried, players: Ints, valued: Valued, scale: float, low: Floats, high: Floats
+    before: Carried, players: Ints, valued: CarriedValues, scale: float, low: Floats, high: Floats
 ) -> tuple[Floats, Carried]:
     """Return the units that ``players [m]`` get, not yet rounded, and what was carried over before this payment.
 

@@ -21,7 +21,7 @@ from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, State, TrainPart, View
 from hanse.core.payload import Payload
 from hanse.core.table import Block, Floats, Seats
-from hanse.learning.generator import Ensemble, FromGenerator, Generator, Head, train_generator
+from hanse.learning.generator import Ensemble, FromGenerator, Generator, LastLayer, train_generator
 from hanse.learning.threads import intra_op
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLAT, Scale
@@ -138,7 +138,7 @@ class FedGen(TrainPart):
         if not met.any():
             return after
         layout = outcome.context.layout
-        weight, bias = Head.of(layout).tensors(layout, updates.rows)
+        weight, bias = LastLayer.of(layout).tensors(layout, updates.rows)
         labels = self._shares(np.where(met > 0, after["counts"], 0.0))  # only labels that some head has just learned
         with intra_op(1):  # one thread: the matrices are small, and the bits must not depend on the number of threads
             schooled = train_generator(
@@ -161,7 +161,7 @@ class FedGen(TrainPart):
 
     def _generator(self, context: Context) -> Generator:
         """Return the generator's shape for the head of the model at hand. Its weights are in the state."""
-        head = Head.of(context.layout)
+        head = LastLayer.of(context.layout)
         return Generator(head.classes, head.latent, self.generator_noise, self.generator_hidden)
 
     def _shares(self, counts: Floats) -> Floats:

@@ -53,7 +53,7 @@ from hanse.core.part import (
 from hanse.core.port import Ask, ClientInfo, Request, Score, Scored
 from hanse.core.recipe import Recipe
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
-from hanse.core.telling import FREE, Check, Fact, Joining, Kind, Plot, Telling, Terms, Worth
+from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gains, utilities_of
@@ -816,7 +816,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Return how many markets there are in so many rounds."""
         return max(0, rounds - 1)
 
-    def terms(self, joining: Joining) -> Terms:
+    def terms(self, joining: BeforeJoining) -> Terms:
         """Return what imports may cost and gain a client that considers joining, and what its own model may earn."""
         weigh, profile = joining.parts.get("weigh"), joining.profile
         markets = self._markets(joining.rounds)
@@ -1173,7 +1173,7 @@ class Utilities(SettlePart):
         """Return what utilities are called in reports."""
         return UTILITIES_TELLING
 
-    def terms(self, joining: Joining) -> Terms:
+    def terms(self, joining: BeforeJoining) -> Terms:
         """Return that joining is free."""
         return FREE
 

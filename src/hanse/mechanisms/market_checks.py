@@ -45,7 +45,7 @@ def checks(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[
         "delivery": (wrong_delivery, "clients that did not pay got nothing"),
     }
     wrong, count = dict.fromkeys((*looks, "bills", "evidence"), ""), 0
-    sizes = Evidence(getattr(parts.get("weigh"), "evidence", None))
+    sizes = EvidenceCheck(getattr(parts.get("weigh"), "evidence", None))
     for posted in rounds:
         market = market_of(posted.number, posted.arrays)
         said = {"bills": unlike_bills(market, posted.posted) or wrong_clearing(market, posted)}
@@ -137,7 +137,7 @@ def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
     return wrong
 
 
-class Evidence:
+class EvidenceCheck:
     """Compares the sizes of markets, in their order, with the claimed ones as limited by earlier rounds' evidence.
 
     Args:

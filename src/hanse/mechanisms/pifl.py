@@ -50,7 +50,7 @@ from hanse.core.part import (
 )
 from hanse.core.port import Ask, Request, Score, Scored
 from hanse.core.table import Block, Floats, Ints, Seats, Table
-from hanse.core.telling import Check, Joining, Kind, Plot, Telling, Terms
+from hanse.core.telling import BeforeJoining, Check, Kind, Plot, Telling, Terms
 from hanse.federation.policy import fit, fits
 from hanse.games import tiers as games
 from hanse.games import tokens
@@ -626,7 +626,7 @@ class TokenManager(SettlePart):
             "auctions", "every posting follows from the records", ((r.number, auctions.wrong(r)) for r in rounds)
         )
 
-    def terms(self, joining: Joining) -> Terms:
+    def terms(self, joining: BeforeJoining) -> Terms:
         """Return what bids cost a client that considers joining, and what it may earn by training."""
         auctions = max(0, joining.rounds - self.first)
         train, select = joining.parts.get("train"), joining.parts.get("select")

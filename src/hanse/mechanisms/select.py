@@ -4,8 +4,8 @@ There are four groups of selectors. Some use no values: everyone, uniform, round
 Shapley value (:class:`Greedy`, :class:`UCB`). One draws by values (:class:`SFedAvg`). Some go by clients' losses:
 :class:`PowerOfChoice` asks for losses, :class:`Oort` remembers reported ones.
 
-To write your own selector by value, subclass :class:`ByValue` and rank the clients in ``ranked``. The functions are the
-published formulas; ``set_aware.py``, ``gtflat.py`` and ``pifl.py`` have further selectors.
+To write your own selector by value, subclass :class:`RankedSelect` and rank the clients in ``ranked``. The functions
+are the published formulas; ``set_aware.py``, ``gtflat.py`` and ``pifl.py`` have further selectors.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def average_in(outcome: View, state: State, averaging: Averaging, start: Start) 
 
 
 @dataclass(frozen=True)
-class ByValue(SelectPart):
+class RankedSelect(SelectPart):
     """Every client once in random order, then the ``clients_per_round`` clients that rank first.
 
     Subclasses define the ranking.
@@ -348,7 +348,7 @@ class ByValue(SelectPart):
 
 
 @dataclass(frozen=True)
-class Greedy(ByValue):
+class Greedy(RankedSelect):
     """GreedyFed Alg. 1: selects the clients with the largest cumulative Shapley values.
 
     A client that trained but was never valued, because its updates were refused, ranks last.
@@ -363,7 +363,7 @@ class Greedy(ByValue):
 
 
 @dataclass(frozen=True)
-class UCB(ByValue):
+class UCB(RankedSelect):
     """GreedyFed with a bonus for clients that rarely trained: ``SV_k + beta sqrt(ln t / N_k)`` (Pandey et al. 2023).
 
     A client that has never trained ranks first, because its bonus is infinite. This matters only if ``meets`` is

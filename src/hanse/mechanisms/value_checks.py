@@ -18,7 +18,7 @@ from hanse.core.entry import TOKEN, escrow
 from hanse.core.entry import client as account
 from hanse.core.part import PostedRound
 from hanse.core.table import Floats
-from hanse.mechanisms.carried import Carried, Valued, sure_transfers
+from hanse.mechanisms.carried import Carried, CarriedValues, sure_transfers
 from hanse.mechanisms.token_checks import unlike
 
 _VALUES = ("value", "value_error", "value_without_block")
@@ -76,7 +76,7 @@ class Payments:
         high = (most * self.stake - so_far).astype(float)
         values = {name: r.arrays[name] for name in _VALUES if name in r.arrays} if "value" in r.arrays else {}
         clients = r.arrays["answered"] if values else np.zeros(0, np.int64)
-        valued = Valued.of(players, clients, values or {"value": np.zeros(0)})
+        valued = CarriedValues.of(players, clients, values or {"value": np.zeros(0)})
         scale = self.rate * TOKEN
         if self.sure and names:
             exact, carried = sure_transfers(self.carried, players, valued, scale, low, high)

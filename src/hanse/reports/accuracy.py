@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hanse.learning.metrics import ACCURACY, LOSS, Reading
-from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
+from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
+from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
 from hanse.reports.groups import SeedGroup, honest_of, roles_of
 from hanse.reports.market import MOST
 from hanse.reports.money import Books, granted
@@ -112,16 +112,16 @@ def _main_curves(groups: Sequence[SeedGroup]) -> tuple[list[tuple[str, str, str,
     return curves, meaning
 
 
-def _unit(reading: Reading) -> str:
+def _unit(reading: MetricStyle) -> str:
     return " (%)" if reading.percent else ""
 
 
-def own_axis(reading: Reading) -> str:
+def own_axis(reading: MetricStyle) -> str:
     """Return the label of an axis with clients' values of a metric on their own test data."""
     return f"{reading.title} on own test data{_unit(reading)}"
 
 
-def _line(group: SeedGroup, key: str, factor: float, look: int) -> Line | None:
+def _line(group: SeedGroup, key: str, factor: float, look: int) -> Curve | None:
     """Return an experiment's line for a figure, its band limited to the figure's possible values; None without
     figures."""
     curve = group.curve(key, _read)
@@ -143,7 +143,7 @@ def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
     return own_main(run, MOST_READ) if key == f"client/test_{run.main.key}" != "client/test_loss" else run.series(key)
 
 
-def _band(groups: Sequence[SeedGroup], lines: Sequence[Line]) -> str:
+def _band(groups: Sequence[SeedGroup], lines: Sequence[Curve]) -> str:
     """Return how to read lines, bands and single markers, as the end of a caption."""
     alone = " A single marker is a single tested round." if any(len(line.x) == 1 for line in lines) else ""
     if all(line.low is None for line in lines):
@@ -197,7 +197,7 @@ def own_main(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
     return _of_honest(run, run.main, most)
 
 
-def _of_honest(run: RunRecord, reading: Reading, most: int | None) -> tuple[Ints, Floats]:
+def _of_honest(run: RunRecord, reading: MetricStyle, most: int | None) -> tuple[Ints, Floats]:
     """Return rounds ``[n]`` and means ``[n]`` of a metric over the honest clients.
 
     If nobody cheats, these are the recorded means. Otherwise each round's file is read for each client's figure.
@@ -253,7 +253,7 @@ def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
             # the curve begins at a share of 0, so its first step is drawn from the bottom
             x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
             kept = even(len(x), MOST_POINTS)
-            lines.append(Line(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))
+            lines.append(Curve(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))
     if not lines:
         return None
     caption = (
@@ -309,7 +309,7 @@ def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
         x, y = run.main.factor * accuracy[here], worth[clients[here]]
         few = len(clients) <= MOST
         names = tuple(f"client {run.client_label(c)}" for c in clients[here].tolist()) if few else ()
-        lines.append(Line(kind, x, y, dots=True, names=names))
+        lines.append(Curve(kind, x, y, dots=True, names=names))
     caption = (
         f"Each dot is one client, with its {run.main.title} on its own test data on the horizontal axis and {told} on "
         f"the vertical one. High up on the {'left' if run.main.less_is_better else 'right'} are clients with both a "

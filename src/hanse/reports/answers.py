@@ -20,7 +20,7 @@ from scipy import stats
 
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE
-from hanse.learning.metrics import Reading
+from hanse.learning.metrics import MetricStyle
 from hanse.reports.accuracy import utilities
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
@@ -29,7 +29,7 @@ from hanse.reports.digits import between, points, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
 from hanse.reports.statement_alone import by_python
-from hanse.reports.statement_fit import Fit, fits_at_end
+from hanse.reports.statement_fit import ModelQuality, fits_at_end
 from hanse.reports.statement_verdict import Answer, answer_of, sign_of
 from hanse.reports.vega import to_svg, to_vegalite
 from hanse.runs.chance import nothing_left
@@ -201,7 +201,7 @@ def _joining(group: SeedGroup, beside: Sequence[RunRecord], books: Books | None)
     return _Joining(" ".join(told), counts.count("no") > counts.count("yes"), missing, not fits[0], economy is not None)
 
 
-def _honest_fits(run: RunRecord, alone: RunRecord | None) -> dict[int, Fit]:
+def _honest_fits(run: RunRecord, alone: RunRecord | None) -> dict[int, ModelQuality]:
     """Return the fits of the honest clients; attackers test what they send."""
     honest, fits = honest_of(run), fits_at_end(run, alone)
     return fits if honest is None else {client: fit for client, fit in fits.items() if client in set(honest.tolist())}
@@ -261,13 +261,13 @@ def _counted(counts: Sequence[Answer], seeds: int, of: int, kind: str = "", left
     return f"Joining {_list(told)}{rest}."
 
 
-def _differences(fits: Sequence[Fit]) -> Floats:
+def _differences(fits: Sequence[ModelQuality]) -> Floats:
     """Return each client's figure minus that alone, ``[n]``, for clients with both."""
     pairs = [(fit.main.last, fit.main.alone) if fit.main else (fit.last, fit.alone_accuracy) for fit in fits]
     return np.array([ours - alone for ours, alone in pairs if ours is not None and alone is not None], np.float64)
 
 
-def _by_how_much(differences: Sequence[Floats], reading: Reading) -> str:
+def _by_how_much(differences: Sequence[Floats], reading: MetricStyle) -> str:
     """Return in a sentence the mean difference over clients, with its 95 % interval by Student's t.
 
     Args:

@@ -30,7 +30,7 @@ from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.runs.edited import edited_settings
-from hanse.runs.observers import Told, untold
+from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.reading import last_state
 from hanse.runs.replay import Posted, against_rules, checked, recorded_markets, rule_of, unlike_rows
 from hanse.runs.round_record import lost_rounds, rounds_of
@@ -110,7 +110,7 @@ def load_market(folder: Path) -> list[MarketRound]:
     return found
 
 
-def audit_run(folder: Path, told: Told = untold, trust: bool = False) -> Audit:
+def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False) -> Audit:
     """Check a run's books and records, and models that are recorded by their hashes.
 
     Checked are whether the rounds' files are unchanged, whether the settings are those that were played, whether the

@@ -30,7 +30,7 @@ MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A curve ``x [n]``, ``y [n]``, with or without a band ``low [n]`` to ``high [n]``. ``look``: see :func:`looks`.
 
     ``dots``: every point is drawn by itself, not joined to others, and its band as a whisker. ``names`` are the names
@@ -63,7 +63,7 @@ class Lines:
     marks x = 0, and x is linear around it and logarithmic beyond 1. ``named``: a single curve is named, too.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     steps: bool = False
     zero: bool = False
     whole: bool = True
@@ -197,7 +197,7 @@ class Chart:
     y: str = ""
 
 
-def looks(items: Sequence[Line | Series]) -> list[int]:
+def looks(items: Sequence[Curve | Series]) -> list[int]:
     """Return the number of each one's colour, dash, marker and hatch.
 
     It is the one's own ``look``, so that an experiment looks the same in every figure, or else its place.

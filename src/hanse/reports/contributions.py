@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
-from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even, slug
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Ints, Lines, Series, even, slug
 from hanse.reports.groups import SeedGroup
 from hanse.runs.run_record import RunRecord
 
@@ -734,9 +734,9 @@ def _stack(group: SeedGroup, found: Contribution, name: str) -> list[Chart]:
         side = bool(running[-1] >= 0)  # one side throughout, so a band does not jump where its sum changes sign
         edge = edges[side]
         edges[side] = outer = edge + np.append(0.0, running)
-        lines.append(Line(label, rounds, outer, np.minimum(edge, outer), np.maximum(edge, outer), bare=True))
+        lines.append(Curve(label, rounds, outer, np.minimum(edge, outer), np.maximum(edge, outer), bare=True))
     what = fallen(group.same_clients[0])
-    lines.append(Line(f"fall of {what}", rounds, whole))
+    lines.append(Curve(f"fall of {what}", rounds, whole))
     new, other = "", "a server's momentum, other rows that are mixed in, buffers without a gradient, rounding"
     if not found.measure.share_out:
         new, other = "what was new in ", f"what was not new, {other}"
@@ -849,10 +849,10 @@ def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str)
     return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, marks, x="rounds played", y="value so far")
 
 
-def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Line:
+def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Curve:
     """Return a line with the band of its 95 % intervals, if they are known for every point."""
     known = bool(np.isfinite(error).all() and error.any())  # exact values have no band
-    return Line(name, x, y, y - SURE * error, y + SURE * error) if known else Line(name, x, y)
+    return Curve(name, x, y, y - SURE * error, y + SURE * error) if known else Curve(name, x, y)
 
 
 def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
@@ -1043,7 +1043,7 @@ def _scores(group: SeedGroup, name: str) -> list[Chart]:
         x = np.append(seats.round[mine] + 1.0, run.metrics[-1]["round"] + 1.0)
         y = np.append(seats.score[mine], seats.score[mine][-1])
         kept = even(len(x), MOST_COLUMNS)
-        lines.append(Line(f"client {run.client_label(ranked[i])}", x[kept], y[kept]))
+        lines.append(Curve(f"client {run.client_label(ranked[i])}", x[kept], y[kept]))
     recorded = np.isfinite(seats.error).any() or np.isfinite(seats.drawn).any()
     sure = "How sure the values behind it are" + (
         ", the bars of total contributions show." if recorded else " is not known."
@@ -1111,8 +1111,8 @@ def _chart(group: SeedGroup, exact: np.ndarray, value: np.ndarray, error: np.nda
             f" The estimates' 95 % intervals reach {SURE * np.median(error[known]):.2g} to each side at the median; "
             f"{inside:.0f} % of them hold the exact value."
         )
-    dots = Line("estimate", exact[kept], value[kept], dots=True)
-    marks = Lines((dots, Line("exact", ends, ends)), whole=False)
+    dots = Curve("estimate", exact[kept], value[kept], dots=True)
+    marks = Lines((dots, Curve("exact", ends, ends)), whole=False)
     title = f"Estimated and exact values: {group.label}"
     return Chart(
         f"estimates-{slug(group.label)}",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.core.book import DamagedError, Tally
-from hanse.ledger.receipts import Comparison, Difference, Receipt, read_receipts
+from hanse.core.book import DamagedError, MutableBook
+from hanse.ledger.receipts import Difference, Receipt, ReceiptCheck, read_receipts
 from hanse.ledger.run_ledger import open_ledger, reading, verify_run
 from hanse.ledger.store import Ledger
 from hanse.runs.replay import Replayed, replay_books
@@ -112,8 +112,8 @@ def _walked(ledger: Ledger, receipts: Sequence[Receipt]) -> Iterator[Dispute]:
     for r, why in strange:
         if why is not None:
             yield Dispute(_named(r), "receipt", "of this book", why)
-    comparison, number = Comparison(r for r, why in strange if why is None), 0
-    tally, found = Tally(floor=ledger.floor), list[Difference]()
+    comparison, number = ReceiptCheck(r for r, why in strange if why is None), 0
+    tally, found = MutableBook(floor=ledger.floor), list[Difference]()
     for record in ledger.history():
         number = record.number
         tally.add(record.round, record.transaction)

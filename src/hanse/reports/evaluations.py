@@ -18,7 +18,7 @@ from hanse.games.coalitions import Coalition
 from hanse.learning.blocks import sample_blocks
 
 if TYPE_CHECKING:
-    from hanse.runs.observers import Told
+    from hanse.runs.observers import ProgressCallback
 
 Answer = float | Floats
 """What the user's function returns: a worth, or one number for each test sample ``[m]``, whose mean is the worth."""
@@ -49,7 +49,7 @@ class Evaluations:
         self,
         ask: Callable[[Sequence[Coalition]], Iterable[Asked]],
         cache: Cache | None,
-        told: Told,
+        told: ProgressCallback,
         function: str = "evaluate",
     ) -> None:
         self._ask, self._cache, self._told, self._function = ask, cache, told, function
@@ -139,7 +139,7 @@ def _blocks(samples: int) -> list[Ints]:
 
 
 @dataclass(frozen=True)
-class Limit:
+class TimeLimit:
     """The number of evaluations that fit into the user's time limit.
 
     Attributes:
@@ -185,7 +185,7 @@ def check_cache(cache: Cache | None) -> None:
 
 
 @contextmanager
-def progress(wanted: bool | None, label: str) -> Iterator[Told]:
+def progress(wanted: bool | None, label: str) -> Iterator[ProgressCallback]:
     """Show a bar on standard error, and yield the function that updates it.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 
 from hanse.base.toml import flat
 from hanse.core.telling import HONEST
-from hanse.reports.chart import Floats, Ints, Line, even
+from hanse.reports.chart import Curve, Floats, Ints, even
 from hanse.runs.run_record import SEEDS, RunRecord
 
 ONE_SEED = "A single seed each: a small difference may be chance."
@@ -38,7 +38,7 @@ class SeedCurve:
     mean: Floats
     sd: Floats | None
 
-    def line(self, name: str, most: int, factor: float = 1.0, look: int | None = None) -> Line:
+    def line(self, name: str, most: int, factor: float = 1.0, look: int | None = None) -> Curve:
         """Return the mean as a line over the rounds played (1, 2, ...), with a band of one standard deviation.
 
         Args:
@@ -50,9 +50,9 @@ class SeedCurve:
         kept = even(len(self.rounds), most)
         x, mean = 1.0 + self.rounds[kept].astype(np.float64), self.mean[kept] * factor
         if self.sd is None:
-            return Line(name, x, mean, look=look)
+            return Curve(name, x, mean, look=look)
         sd = self.sd[kept] * abs(factor)
-        return Line(name, x, mean, mean - sd, mean + sd, look)
+        return Curve(name, x, mean, mean - sd, mean + sd, look)
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ _POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; for
 
 
 @dataclass(frozen=True)
-class Line:
+class InvoiceLine:
     """What one participant gets.
 
     Attributes:
@@ -93,7 +93,7 @@ class Invoice:
     currency: str
     digits: int
     total: int
-    lines: tuple[Line, ...]
+    lines: tuple[InvoiceLine, ...]
     said: tuple[str, ...]
     doubts: tuple[str, ...] = ()
 
@@ -250,7 +250,7 @@ def _made(
     shares = weights / weights.sum()
     amounts = split(total, weights.tolist())
     lines = tuple(
-        Line(
+        InvoiceLine(
             c,
             run.client_label(c),
             float(shares[c]),

@@ -31,17 +31,17 @@ from hanse.data.own import as_dataset
 from hanse.data.preparing import Statistics
 from hanse.data.spec import DataSpec
 from hanse.games.jackknife import SURE
-from hanse.learning.metrics import ACCURACY, LOSS, Reading, main_of
+from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle, main_of
 from hanse.learning.models import Factory
-from hanse.reports.chart import Chart, Line, Lines, slug
+from hanse.reports.chart import Chart, Curve, Lines, slug
 from hanse.reports.evaluations import progress as shown
-from hanse.reports.showing import Picture, Shown, frame
-from hanse.reports.statement_fit import Fit, fit_of
+from hanse.reports.showing import Displayed, Picture, frame
+from hanse.reports.statement_fit import ModelQuality, fit_of
 from hanse.reports.worths import listed
 from hanse.runs import experiment as running
 from hanse.runs.chance import NEAR_ALL
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.observers import Told, mostly_refused
+from hanse.runs.observers import ProgressCallback, mostly_refused
 from hanse.runs.run_record import RunRecord, load_run
 from hanse.runs.setup import Own, build
 
@@ -79,7 +79,7 @@ class Gain:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Joining(Shown):
+class Joining(Displayed):
     """Who gains by joining, by mechanism. The answer prints as a table, and a notebook also shows its picture.
 
     Attributes:
@@ -91,7 +91,7 @@ class Joining(Shown):
     """
 
     gains: tuple[Gain, ...]
-    reading: Reading
+    reading: MetricStyle
     splits: int = 1
     played: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ class Joining(Shown):
             own = self.of(name)
             x = np.arange(len(own)) + np.float64(0.5 * ((k + 0.5) / many - 0.5))  # next to each other
             columns = np.array([[g.gain, g.low, g.high] for g in own], np.float64).T * factor
-            lines.append(Line(name, x, columns[0], columns[1], columns[2], dots=True))
+            lines.append(Curve(name, x, columns[0], columns[1], columns[2], dots=True))
         unit = "points" if self.reading.percent else ""
         caption = (
             f"By how much each client's {self.reading.title} is better than alone (above 0) or worse, on its own test "
@@ -452,7 +452,7 @@ class _Source:
 class _Rounds:
     """An observer that tells how many rounds of all runs have been played, and which run it is."""
 
-    told: Told
+    told: ProgressCallback
     of: int
     label: str = ""
     played: int = 0
@@ -571,7 +571,7 @@ def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _gain(client: str, label: str, fit: Fit, reading: Reading | None) -> Gain:
+def _gain(client: str, label: str, fit: ModelQuality, reading: MetricStyle | None) -> Gain:
     """Return one client's gain, by the main metric, or else the accuracy, or else the loss."""
     between: tuple[float, float] | None
     if fit.main is not None:

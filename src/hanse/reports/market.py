@@ -12,7 +12,7 @@ from hanse.core.entry import TOKEN
 from hanse.games.market import learn_graph
 from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.audit import client_sums, load_market, who_traded
-from hanse.reports.chart import Bars, Chart, Floats, Graph, Heat, Line, Lines, Series, slug
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Graph, Heat, Lines, Series, slug
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
 from hanse.runs.run_record import RunRecord
@@ -161,7 +161,7 @@ def _scatter(groups: Sequence[SeedGroup]) -> list[Chart]:
                 points.append((main.factor * own, utility))
         if points:
             x, y = np.array(points).T
-            lines.append(Line(group.label, x, y, dots=True))
+            lines.append(Curve(group.label, x, y, dots=True))
     if len(lines) < 2:
         return []
     caption = f"Every dot is one run: the clients' mean {main.title} on their own data across, their mean utility up."

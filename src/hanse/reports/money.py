@@ -16,7 +16,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import table
 from hanse.core.entry import TOKEN, is_account
 from hanse.core.telling import Plot
-from hanse.reports.chart import Chart, Floats, Ints, Line, Lines, even, slug
+from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
 from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.part_charts import plotted
 from hanse.runs.run_record import RunRecord
@@ -212,11 +212,11 @@ def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
     if not len(known):
         return None
     if len(known) <= MOST_LINES:
-        lines = [Line(f"client {run.client_label(c)}", x, held[:, c]) for c in known.tolist()]
+        lines = [Curve(f"client {run.client_label(c)}", x, held[:, c]) for c in known.tolist()]
         what = "Each line is a client: what its account and its escrow hold together."
     else:
         names = (("richest", 1.0), ("upper tenth", 0.9), ("median", 0.5), ("lower tenth", 0.1), ("poorest", 0.0))
-        lines = [Line(name, x, np.nanquantile(held, q, axis=1)) for name, q in names]
+        lines = [Curve(name, x, np.nanquantile(held, q, axis=1)) for name, q in names]
         what = (
             f"What account and escrow hold together, for the richest and the poorest of the {len(known)} clients and "
             "for those between; a line is not always the same client."
@@ -239,7 +239,7 @@ def _riders_chart(group: SeedGroup) -> Chart | None:
         x, held = 1.0 + found[0][kept].astype(np.float64), found[1][kept]
         for look, (name, clients) in enumerate(kinds.items()):
             label = f"{name}, seed {run.seeds[0]}"
-            lines.append(Line(label, x, np.nanmean(held[:, clients], axis=1), look=look))
+            lines.append(Curve(label, x, np.nanmean(held[:, clients], axis=1), look=look))
         labels |= dict.fromkeys(list(kinds)[1:])
     if not lines:
         return None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hanse.reports.chart import Bars, Chart, Floats, Heat, Ints, Line, Lines, Series, even
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Ints, Lines, Series, even
 from hanse.reports.groups import SeedGroup
 from hanse.runs.run_record import RunRecord
 
@@ -78,7 +78,7 @@ def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
         lines = []
         for label, s in choosing.items():
             kept = even(len(s), 400)
-            lines.append(Line(label, kept.astype(np.float64) + 1, np.sort(s)[::-1][kept], look=places[label]))
+            lines.append(Curve(label, kept.astype(np.float64) + 1, np.sort(s)[::-1][kept], look=places[label]))
         marks, x = Lines(tuple(lines)), "clients, the most often selected first"
         caption = (
             "A flat curve means that everyone is selected alike, a steep one that training relies on few clients. "

@@ -18,7 +18,7 @@ from hanse.base.factories import call
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.entry import TOKEN, tokens
 from hanse.core.part import Mechanism
-from hanse.core.telling import FREE, Joining, Terms
+from hanse.core.telling import FREE, BeforeJoining, Terms
 from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
@@ -108,7 +108,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
     grant, debt = round(experiment.clients.grant * TOKEN), -round(experiment.ledger.floor * TOKEN)
     profile = at_round(build_profiles(experiment.clients.profiles, clients, experiment.run.seed)[client], 0)
     sizes = None if data is None else np.asarray(data.sizes, np.float64)
-    joining = Joining(
+    joining = BeforeJoining(
         client=client,
         clients=clients,
         rounds=experiment.run.rounds,
@@ -134,7 +134,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
     )
 
 
-def _terms(mechanism: Mechanism, joining: Joining) -> Terms:
+def _terms(mechanism: Mechanism, joining: BeforeJoining) -> Terms:
     """Return the terms of the mechanism's payment rule; where it has none, terms with the bound of any account.
 
     A rule may be the user's own, so what it returns is checked. UserError says what is wrong with it.

@@ -24,7 +24,7 @@ from hanse.base.errors import UserError, in_python
 from hanse.core.telling import About
 from hanse.data.choices import OBJECT
 from hanse.learning.models import Factory
-from hanse.reports.showing import Picture, Shown, frame, number
+from hanse.reports.showing import Displayed, Picture, frame, number
 from hanse.reports.worths import Worths, listed
 from hanse.runs import experiment as running
 from hanse.runs import reading
@@ -46,7 +46,7 @@ P = ParamSpec("P")
 
 
 @dataclass(repr=False)
-class Run(PlainRun, Shown):
+class Run(PlainRun, Displayed):
     """The result of an experiment. Prints how good the model is and who contributed; a notebook also shows the picture.
 
     The attributes are those of :class:`hanse.runs.run.Run`.
@@ -174,7 +174,7 @@ class Run(PlainRun, Shown):
         return Comparison(tuple(records))
 
     @in_python()
-    def statement(self, client: int | str) -> Page:
+    def statement(self, client: int | str) -> HtmlPage:
         """Return one participant's statement: what it gave, what it gained, whether joining paid.
 
         Args:
@@ -189,9 +189,9 @@ class Run(PlainRun, Shown):
         path = self._path("statement")
         found = statement(path, client_of(client, self.names, "client") if isinstance(client, str) else client)
         headline, *rest = found.lines
-        return Page(headline, (*found.doubts, *rest), render(found), found)
+        return HtmlPage(headline, (*found.doubts, *rest), render(found), found)
 
-    def report(self, out: str | Path | None = None) -> Page:
+    def report(self, out: str | Path | None = None) -> HtmlPage:
         """Write the report, one HTML page with all figures, and return it.
 
         Args:
@@ -206,7 +206,7 @@ class Run(PlainRun, Shown):
         path = self._path("report")
         file, first = write_report([path], path if out is None else out), answers_of(path)
         headline, *rest = [*first.doubts, *(f"{question} {answer}" for question, answer in first.lines.items())]
-        return Page(headline, tuple(rest), None, None, file)
+        return HtmlPage(headline, tuple(rest), None, None, file)
 
     def sentences(self) -> Sequence[str]:
         """Return the result in plain English, one paragraph per entry.
@@ -311,7 +311,7 @@ class Contributions(Worths):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Shown):
+class Comparison(Displayed):
     """Runs side by side.
 
     Attributes:
@@ -359,7 +359,7 @@ class Comparison(Shown):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Page:
+class HtmlPage:
     """An HTML page, displayed in a notebook.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Displays answers in notebooks and terminals. :class:`Picture` is a chart, and :class:`Shown` the base of all answers.
+"""Displays answers in notebooks and terminals. :class:`Picture` is a chart, and :class:`Displayed` the base of answers.
 
 A notebook gets HTML with the sentences, the picture and the table, and the Vega-Lite specification. A terminal gets the
 sentences and the table. Names that come from data are escaped everywhere.
@@ -94,7 +94,7 @@ class Picture:
         return {MIME: self.to_vegalite(), "image/svg+xml": svg, "text/plain": repr(self)}
 
 
-class Shown:
+class Displayed:
     """An answer that displays itself. Subclasses implement the four methods below that raise NotImplementedError."""
 
     def sentences(self) -> Sequence[str]:

@@ -1,9 +1,9 @@
 """A participant's statement: what it gave, what it gained, what it is owed, and whether joining paid.
 
-:func:`statement` makes one from a run directory. It combines what is also available separately. :class:`Fit` compares
-the client's own tests with those of a model that it trains alone. :func:`contributed` says what its updates were worth,
-:func:`models_of` where its models went, and :func:`money_of` what its books are. :func:`verdict_of` answers whether
-joining paid. :mod:`hanse.reports.statement_alone` plays the run of single clients that the comparison needs.
+:func:`statement` makes one from a run directory. It combines what is also available separately. :class:`ModelQuality`
+compares the client's own tests with those of a model that it trains alone. :func:`contributed` says what its updates
+were worth, :func:`models_of` where its models went, and :func:`money_of` what its books are. :func:`verdict_of` answers
+whether joining paid. :mod:`hanse.reports.statement_alone` plays the run of single clients that the comparison needs.
 
 The sentences are read by participants who are not engineers. None of these claims more than the numbers allow: each
 says how sure it is, or that this is not known. Rounds are numbered from 0, as in the records. The page is made by
@@ -21,7 +21,7 @@ from hanse.base.files import MEMBERS, table
 from hanse.reports.contributions import lost_files
 from hanse.reports.statement_alone import APART, by_python
 from hanse.reports.statement_contributed import Contributed, contributed
-from hanse.reports.statement_fit import Fit, fit_of
+from hanse.reports.statement_fit import ModelQuality, fit_of
 from hanse.reports.statement_models import Models, models_of
 from hanse.reports.statement_money import Money, money_of
 from hanse.reports.statement_privacy import privacy_of
@@ -67,7 +67,7 @@ class Statement:
     names: bool
     verdict: JoiningVerdict
     short: dict[str, str]
-    fit: Fit
+    fit: ModelQuality
     contributed: Contributed
     money: Money | None
     models: Models

@@ -1,4 +1,4 @@
-"""How good a client's model is on its own test data, compared with one that it trains alone (:class:`Fit`)."""
+"""How good a client's model is on its own test data, compared with one that it trains alone (:class:`ModelQuality`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hanse.base.files import read_toml, table
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.intervals import difference, wilson
-from hanse.learning.metrics import Reading
+from hanse.learning.metrics import MetricStyle
 from hanse.reports.chart import Floats
 from hanse.reports.statement_alone import HERE, by_python
 from hanse.runs.recorded_seats import OwnTests
@@ -45,7 +45,7 @@ class MainFit:
         blocks: the jackknife's number of blocks of test samples.
     """
 
-    reading: Reading
+    reading: MetricStyle
     values: tuple[float | None, ...]
     error: float | None = None
     recorded: tuple[float, float] | None = None
@@ -106,7 +106,7 @@ class MainFit:
 
 
 @dataclass(frozen=True)
-class Fit:
+class ModelQuality:
     """How good a client's model is on its own test data, and how good a model trained alone is.
 
     The model is either the one that the client held after a round or the one that it had trained (``[eval] model``).
@@ -170,7 +170,7 @@ class Fit:
         )
 
 
-def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
+def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> ModelQuality:
     """Return a client's tests in a run, with those of ``alone`` (or of a run that :func:`find_alone` finds).
 
     Raises UserError if ``alone`` is not a run of clients alone on the same data with the same training.
@@ -179,9 +179,9 @@ def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
     named = None if alone is None else _checked(run, load_run(alone))
     after = [int(m["round"]) for m in run.metrics if m.get("client/test_loss") is not None and m["round"] in run.lost]
     if after and (not tests or after[-1] > tests[-1].round):
-        return Fit(how=f"its test after round {after[-1]} is lost: {run.lost[after[-1]]}")
+        return ModelQuality(how=f"its test after round {after[-1]} is lost: {run.lost[after[-1]]}")
     if not tests:
-        return Fit(how=_why_untested(run))
+        return ModelQuality(how=_why_untested(run))
     other = find_alone(run) if named is None else named
     fit = _fit(run, client, tests)
     if other is None:
@@ -192,7 +192,7 @@ def fit_of(run: RunRecord, client: int, alone: Path | None = None) -> Fit:
     return _with_alone(fit, tests[-1], theirs[-1], run, other)
 
 
-def fits_at_end(run: RunRecord, alone: RunRecord | None = None) -> dict[int, Fit]:
+def fits_at_end(run: RunRecord, alone: RunRecord | None = None) -> dict[int, ModelQuality]:
     """Return the fits of all clients by number. Only the last test counts, since verdicts are made of it.
 
     Args:
@@ -210,15 +210,15 @@ def fits_at_end(run: RunRecord, alone: RunRecord | None = None) -> dict[int, Fit
     return found
 
 
-def _fit(run: RunRecord, client: int, tests: Sequence[_OwnTest]) -> Fit:
+def _fit(run: RunRecord, client: int, tests: Sequence[_OwnTest]) -> ModelQuality:
     """Return the fit of a client by its tests, at least one, without a model alone."""
     member = run.members.get(client)
     known = next((t.samples for t in reversed(tests) if t.samples), None if member is None else member.get("tests"))
     rounds, accuracy, loss = zip(*((test.round, test.accuracy, test.loss) for test in tests), strict=True)
-    return Fit(rounds, accuracy, loss, known, main=_main(run, tests))
+    return ModelQuality(rounds, accuracy, loss, known, main=_main(run, tests))
 
 
-def _with_alone(fit: Fit, ours: _OwnTest, last: _OwnTest, run: RunRecord, other: RunRecord) -> Fit:
+def _with_alone(fit: ModelQuality, ours: _OwnTest, last: _OwnTest, run: RunRecord, other: RunRecord) -> ModelQuality:
     """Return the fit with the last test of the client alone next to its own last one."""
     # an upper bound: as if the two models erred independently (see Fit.difference_interval)
     error = None if ours.error is None or last.error is None else math.hypot(ours.error, last.error)
@@ -263,7 +263,7 @@ def _beside(main: MainFit, ours: _OwnTest, alone: _OwnTest, same: bool) -> MainF
     )
 
 
-def _correlation(reading: Reading, ours: _OwnTest, alone: _OwnTest, error: float) -> float:
+def _correlation(reading: MetricStyle, ours: _OwnTest, alone: _OwnTest, error: float) -> float:
     """Return the correlation of two values over draws of their common samples, from the error of their difference.
 
     On few samples a positive one is too high by chance: two models that are right on the same samples would have an

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from hanse.core.entry import tokens
 from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
-from hanse.reports.chart import Bars, Chart, Line, Lines, Series
+from hanse.reports.chart import Bars, Chart, Curve, Lines, Series
 from hanse.reports.contributions import EXACT, HELPFUL
 from hanse.reports.digits import between, rounded
 from hanse.reports.statement import Statement
@@ -178,9 +178,9 @@ def _curve(
     """
     x, y = np.array(points, dtype=np.float64).T
     low, high = (100 * np.array([wilson(a / 100, samples) for a in y.tolist()]).T) if samples else (None, None)
-    lines = [Line("in the federation", x, y, low, high, bare=True)]
+    lines = [Curve("in the federation", x, y, low, high, bare=True)]
     if alone is not None:
         ends = np.array([0.0, max(1.0, rounds - 1.0)])
         low, high = (np.full(2, 100 * end) for end in wilson(alone / 100, samples)) if samples else (None, None)
-        lines.append(Line("alone, at the end", ends, np.full(2, alone), low, high, bare=True))
+        lines.append(Curve("alone, at the end", ends, np.full(2, alone), low, high, bare=True))
     return Lines(tuple(lines), steps=steps)

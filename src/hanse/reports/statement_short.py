@@ -8,7 +8,7 @@ from hanse.learning.metrics import ACCURACY, LOSS
 from hanse.reports.contributions import DOUBTFUL, HELPFUL
 from hanse.reports.digits import agreeing, ends, points, rounded
 from hanse.reports.statement_contributed import Contributed
-from hanse.reports.statement_fit import Fit
+from hanse.reports.statement_fit import ModelQuality
 from hanse.reports.statement_verdict import sign_of
 
 _FEW = 400  # test samples: with fewer, five points of accuracy may be chance
@@ -16,7 +16,7 @@ _VERY_FEW = 30  # test samples: with fewer, a difference in one run is no ground
 
 
 def in_short(
-    fit: Fit,
+    fit: ModelQuality,
     given: Contributed,
     *,
     net: int = 0,
@@ -56,7 +56,7 @@ def in_short(
     return {about: told for about, told in found.items() if told}
 
 
-def _model(fit: Fit) -> str:
+def _model(fit: ModelQuality) -> str:
     """Return how good the model is, compared with the one alone, and how sure the difference is."""
     interval = None
     if fit.main is not None:
@@ -117,7 +117,7 @@ def _gave(given: Contributed) -> str:
     return f"{told}; {place}{f', perhaps {places[0]} to {places[-1]}' if len(places) > 1 else ''}."
 
 
-def _next(fit: Fit, given: Contributed, net: int, doubts: Sequence[str], finished: bool, alone: str) -> str:
+def _next(fit: ModelQuality, given: Contributed, net: int, doubts: Sequence[str], finished: bool, alone: str) -> str:
     """Return the one thing that would tell or help this client most."""
     if not finished:
         return "wait for the end of the run; this is how things stand now."

@@ -9,7 +9,7 @@ from hanse.core.entry import TOKEN, tokens
 from hanse.games.jackknife import SURE
 from hanse.learning.metrics import ACCURACY
 from hanse.reports.digits import between, ends, rounded
-from hanse.reports.statement_fit import Fit, MainFit
+from hanse.reports.statement_fit import MainFit, ModelQuality
 from hanse.reports.statement_models import Models
 from hanse.reports.statement_money import Money
 
@@ -42,7 +42,7 @@ class JoiningVerdict:
 _FORMULA = {1: "it gained", -1: "it lost", 0: "it neither gained nor lost"}
 
 
-def verdict_of(fit: Fit, money: Money | None, models: Models) -> JoiningVerdict:
+def verdict_of(fit: ModelQuality, money: Money | None, models: Models) -> JoiningVerdict:
     """Return whether joining paid: the model decides, and the tokens are given beside it.
 
     Args:
@@ -90,7 +90,7 @@ def about(units: int) -> str:
     return tokens(int(float(f"{units:.2g}")))
 
 
-def sign_of(fit: Fit) -> int | None:
+def sign_of(fit: ModelQuality) -> int | None:
     """Return how the client's model compares with the one trained alone.
 
     It is 1 if the client's model is better, -1 if it is worse, 0 if that cannot be told, and None if there is nothing
@@ -99,7 +99,7 @@ def sign_of(fit: Fit) -> int | None:
     return _model(fit)[0]
 
 
-def _headline(fit: Fit, model: int | None) -> str:
+def _headline(fit: ModelQuality, model: int | None) -> str:
     """Return the answer in a sentence, which says what it was seen on: the test rows of one split, with one seed."""
     if not model:
         unknown = "Whether joining paid is not known"
@@ -108,7 +108,7 @@ def _headline(fit: Fit, model: int | None) -> str:
     return f"{said} (on its {fit.samples or 'own'} test samples, in this run)"
 
 
-def _model(fit: Fit) -> tuple[int | None, str]:
+def _model(fit: ModelQuality) -> tuple[int | None, str]:
     """Return how the model compares with the one alone, and the sentence that says so.
 
     The first is 1 for a better model, -1 for a worse one, 0 if it cannot be told, and None if there is nothing to
@@ -161,7 +161,7 @@ def _by_main(main: MainFit) -> tuple[int | None, str]:
     return main.sign, f"{told}: a difference of {reading.show_difference(main.difference)} ({said})."
 
 
-def _loss(fit: Fit) -> tuple[int | None, str]:
+def _loss(fit: ModelQuality) -> tuple[int | None, str]:
     """Return the same as :func:`_model` for a model without an accuracy, as of a regression, judged by its loss."""
     if fit.last is not None and fit.alone is None:
         right = f"Its model gets {100 * fit.last:.1f} % of its own test data right"
@@ -199,7 +199,7 @@ def _economy(money: Money | None, models: Models) -> str:
     return told.lstrip()
 
 
-def _rate(fit: Fit, money: Money | None, models: Models) -> str:
+def _rate(fit: ModelQuality, money: Money | None, models: Models) -> str:
     """Return a sentence on what a better model cost in tokens, or what was earned for a worse one.
 
     "" if one of the two is not known, or if both gained or both lost.

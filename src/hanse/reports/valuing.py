@@ -35,7 +35,7 @@ from hanse.reports.evaluations import (
     Asked,
     Cache,
     Evaluations,
-    Limit,
+    TimeLimit,
     check_cache,
     progress,
     seconds_of,
@@ -387,7 +387,7 @@ class _Plan:
     grams: Callable[[], Sequence[Floats]] = tuple
     game: mixture.Game = "average"
 
-    def limited(self, limit: Limit) -> tuple[_Plan, float | None]:
+    def limited(self, limit: TimeLimit) -> tuple[_Plan, float | None]:
         """Return the plan that keeps to a limit, and how many evaluations it makes at most (None: not known).
 
         "Nothing" and "all together" are evaluated before.
@@ -496,7 +496,7 @@ def _valued(
         try:
             nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
             each = asked.seconds / max(1, asked.evaluated)
-            limit = Limit(seconds, time.perf_counter() - began, each)
+            limit = TimeLimit(seconds, time.perf_counter() - began, each)
             limited, asked.expected = plan.limited(limit)
             values, sampling, others = limited.solved(memo)
         except ValueError as wrong:  # too many players for all coalitions, or too small a budget

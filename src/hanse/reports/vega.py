@@ -33,9 +33,9 @@ from hanse.reports.chart import (
     MARKERS,
     Bars,
     Chart,
+    Curve,
     Graph,
     Heat,
-    Line,
     Lines,
     Series,
     colour,
@@ -274,7 +274,7 @@ def _lines(chart: Chart, marks: Lines, page: bool) -> Spec:
     return spec
 
 
-def _line_rows(name: str, line: Line, names: Sequence[str], x_digits: int, y_digits: int) -> list[Spec]:
+def _line_rows(name: str, line: Curve, names: Sequence[str], x_digits: int, y_digits: int) -> list[Spec]:
     """Return the points of a curve as rows: ``s`` is its name, ``x`` and ``y`` the point, ``low``, ``high``, ``left``
     and ``right`` its bands, ``m`` whether a marker is drawn (2: a hollow one), ``n`` the point's own name.
     """
@@ -354,7 +354,7 @@ def _layer(which: str, mark: Spec, encoding: Spec) -> Spec:
     return {"transform": [{"filter": which}], "mark": mark, "encoding": encoding}
 
 
-def _under_pointer(chart: Chart, lines: Sequence[Line], y: Spec) -> Spec:
+def _under_pointer(chart: Chart, lines: Sequence[Curve], y: Spec) -> Spec:
     """Return the layer that shows tooltips: an invisible dot around every point of a curve, even without a marker."""
     x, y_title = _told("curve", chart.x or "x", chart.y or "y")[1:]
     x_digits, y_digits = _digits(line.x for line in lines), _digits(line.y for line in lines)

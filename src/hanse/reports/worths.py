@@ -13,7 +13,7 @@ import numpy as np
 
 from hanse.core.table import Floats
 from hanse.games.jackknife import SURE
-from hanse.reports.showing import Picture, Shown, frame, number
+from hanse.reports.showing import Displayed, Picture, frame, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ _MOST_BARS = 30  # of a picture: of more, the highest and the lowest
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Worths(Shown):
+class Worths(Displayed):
     """Numbers by name with their standard errors.
 
     Attributes:

@@ -30,7 +30,7 @@ STILL = "still trains: the round did not wait for it"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedArrivals:
     """Who was present and whose updates were accepted in each round of another run, to replay its order of arrival.
 
     Attributes:
@@ -60,7 +60,7 @@ class Waiting:
     enough: int | None = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: int | None = None
-    replay: Recorded | None = None
+    replay: RecordedArrivals | None = None
 
     @property
     def active(self) -> bool:

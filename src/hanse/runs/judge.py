@@ -1,9 +1,10 @@
 """The judge: scores models and coalitions of updates on the server's held-out data.
 
-Parts reach it as ``view.judge``. Parts that value updates use :meth:`Judge.score` and :meth:`Judge.coalitions`. Parts
-that need classes use :meth:`Judge.confusion` and :meth:`Judge.class_losses`. A part that trusts the server's own
-training (FLTrust, for example) uses :meth:`Judge.trained`. The experiment's ``[data]`` section decides which sets the
-server holds. Parts declare which ones they need, and an experiment without these is refused before round 0.
+Parts reach it as ``view.judge``. Parts that value updates use :meth:`ServerJudge.score` and
+:meth:`ServerJudge.coalitions`. Parts that need classes use :meth:`ServerJudge.confusion` and
+:meth:`ServerJudge.class_losses`. A part that trusts the server's own training (FLTrust, for example) uses
+:meth:`ServerJudge.trained`. The experiment's ``[data]`` section decides which sets the server holds. Parts declare
+which ones they need, and an experiment without these is refused before round 0.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from hanse.data import Samples
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.games.mixture import Game
 from hanse.learning.blocks import sample_blocks
-from hanse.learning.coalitions import Coalitions, Rule
-from hanse.learning.job import Engine, Problem, Scores, SeatJob
+from hanse.learning.coalitions import Rule, UpdateGame
+from hanse.learning.job import Engine, ModelScores, Problem, SeatJob
 from hanse.learning.slopes import Slopes
 
 
@@ -64,7 +65,7 @@ class Root:
 
 
 @dataclass(frozen=True)
-class Judge:
+class ServerJudge:
     """The server's held-out data, and an engine that scores models on them.
 
     Attributes:
@@ -103,7 +104,7 @@ class Judge:
             raise RuntimeError("the server holds no root set; the part should have named it in its needs")
         return self.root.trained(row, round, number)
 
-    def score(self, rows: Tensor) -> Scores:
+    def score(self, rows: Tensor) -> ModelScores:
         """Return loss and accuracy ``[C]`` of ``rows [C, P]`` on the validation set."""
         return self.engine.score(rows, self._samples())
 
@@ -190,7 +191,7 @@ class Judge:
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
         game: Game = "average",
-    ) -> Coalitions:
+    ) -> UpdateGame:
         """Return the utility of coalitions of updates, as the functions of :mod:`hanse.games` take it.
 
         Args:
@@ -204,7 +205,7 @@ class Judge:
             game: "average", or "increment" (the base plus the members' weighted steps from it) instead of ``affine``.
 
         Returns:
-            The game (see :class:`hanse.learning.coalitions.Coalitions`).
+            The game (see :class:`hanse.learning.coalitions.UpdateGame`).
 
         Raises:
             UserError: an unknown utility, or one that these samples do not have.
@@ -213,7 +214,7 @@ class Judge:
         options: dict[str, Any] = {"workers": self.workers, "affine": affine, "again": again, "game": game}
         if utility in ("loss", "balanced") and self.problem.objective is None and self.num_classes:
             options["floor"] = -math.log(self.num_classes)  # what equal chances for all classes are worth
-        return Coalitions(self.problem, updates, base, weights, self._samples(), utility=utility, **options)
+        return UpdateGame(self.problem, updates, base, weights, self._samples(), utility=utility, **options)
 
     def _gradient(self, rows: Tensor, index: Tensor) -> Tensor:
         """Return the mean loss gradient ``[C, P]`` of ``rows [C, P]`` on these validation samples; zero for buffers."""

@@ -2,7 +2,7 @@
 
 :class:`Keeping` wraps a federation. As messages of the network's codec, it records who was present, who was asked, and
 every reply. The round's record has the hash of each message, and the book has the hash of the record. No answer can
-therefore be changed later. :class:`Recorded` replays the answers to the mechanism's own code
+therefore be changed later. :class:`ReplayedAnswers` replays the answers to the mechanism's own code
 (:mod:`hanse.runs.recompute`).
 """
 
@@ -53,7 +53,7 @@ class UnlikeError(Exception):
 
 
 @dataclass(frozen=True)
-class Answers:
+class RoundAnswers:
     """Everything that clients sent to the server in a round.
 
     Attributes:
@@ -79,7 +79,7 @@ class Answers:
         return save(dict(self.arrays), {"answers": header})
 
     @staticmethod
-    def read(file: Path, record: Mapping[str, NDArray[Any]]) -> Answers:
+    def read(file: Path, record: Mapping[str, NDArray[Any]]) -> RoundAnswers:
         """Return the answers in a round's file.
 
         Args:
@@ -100,7 +100,7 @@ class Answers:
             headers, clients = [str(one) for one in said["headers"]], [int(c) for c in said["clients"]]
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as wrong:
             raise UserError(f"{file}: cannot be read: {wrong}") from None
-        found = Answers(headers, clients, asked, arrays)
+        found = RoundAnswers(headers, clients, asked, arrays)
         if len(headers) != len(clients) or len(headers) != 1 + sum(count for _, count in asked):
             raise UserError(f"{file}: is damaged: it has {len(headers)} answers of {len(clients)} clients")
         found._sound(record)
@@ -128,7 +128,7 @@ class Answers:
             raise UnlikeError(f"the answer of client {self.clients[place]} cannot be read: {wrong}") from None
 
 
-def kinds_of(answers: Answers) -> set[str]:
+def kinds_of(answers: RoundAnswers) -> set[str]:
     """Return the kinds of the clients' answers, in words: updates, and claims about data that nobody else sees."""
     return {said for kind, said in KINDS.items() for one in answers.headers if f'"$kind":"{kind}"' in one}
 
@@ -186,20 +186,20 @@ class Keeping(Federation):
         self._clients.append(client)
         self._arrays |= message.arrays
 
-    def answers(self) -> Answers:
+    def answers(self) -> RoundAnswers:
         """Return what was kept."""
-        return Answers(tuple(self._headers), tuple(self._clients), tuple(self._asked), dict(self._arrays))
+        return RoundAnswers(tuple(self._headers), tuple(self._clients), tuple(self._asked), dict(self._arrays))
 
 
 @dataclass
-class Recorded(Federation):
+class ReplayedAnswers(Federation):
     """A federation that replays recorded answers.
 
     Attributes:
         kept: the answers of the round.
     """
 
-    kept: Answers
+    kept: RoundAnswers
     _exchange: int = 0
     _place: int = 1
 

@@ -34,7 +34,7 @@ from hanse.learning.threads import intra_op
 from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
-from hanse.runs.kept_answers import Answers, Keeping
+from hanse.runs.kept_answers import Keeping, RoundAnswers
 from hanse.runs.round import LoopState, Played, failed_round, finish, play_round
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
@@ -168,7 +168,7 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         session: what stays the same over the run.
         state: the state before the round.
     """
-    begun, watched = time.perf_counter(), Watched(session.federation)
+    begun, watched = time.perf_counter(), WatchedFederation(session.federation)
     try:
         record = _recorded(replace(session, federation=watched) if session.remote else session, state)
     except Exception as wrong:
@@ -272,7 +272,7 @@ def _ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopSta
     return state
 
 
-def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transaction, ...], Answers | None]:
+def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transaction, ...], RoundAnswers | None]:
     """Settle what the last round left open and close the books.
 
     Return the new state, the transactions that were posted, and the clients' answers, if answers are kept.
@@ -286,7 +286,7 @@ def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transa
 
 
 @dataclass
-class Watched(Federation):
+class WatchedFederation(Federation):
     """Wraps a federation during one round and remembers what the record of a failed round needs.
 
     Attributes:

@@ -17,7 +17,7 @@ from hanse.base.streams import stream
 from hanse.core.table import Ints
 from hanse.data import FederatedData
 from hanse.learning.job import Problem
-from hanse.learning.metrics import OF_TEXTS, WHERE, Judged, Metric
+from hanse.learning.metrics import OF_TEXTS, WHERE, Metric, Predictions
 
 _TRIED = 256  # samples on which a function of the user's own is tried
 _NAMED = 5  # clients in one line
@@ -105,5 +105,5 @@ def _fails(
     y = torch.from_numpy(largest[:_TRIED].copy())
     width = y.reshape(len(y), -1).shape[1] if num_classes is None else 1 if problem.one_output else num_classes
     outputs = torch.from_numpy(stream(0, "metrics").standard_normal((width, len(y))))
-    judged = Judged.of(y, outputs, torch.zeros(len(y)), problem.objective, regression=problem.regression)
+    judged = Predictions.of(y, outputs, torch.zeros(len(y)), problem.objective, regression=problem.regression)
     return metric.of(judged)[1]

@@ -128,7 +128,7 @@ def bar(console: Console, *, transient: bool = False, thread: bool = True) -> Pr
     )
 
 
-class Told(Protocol):
+class ProgressCallback(Protocol):
     """A function that gets the amount done, the largest possible total (None: not known), and a text to show."""
 
     def __call__(self, done: int, most: float | None, figure: str = "") -> None:
@@ -142,7 +142,7 @@ def untold(done: int, most: float | None, figure: str = "") -> None:
 @contextmanager
 def counting(
     label: str, console: Console, *, at_once: bool = False, transient: bool = True, thread: bool = True
-) -> Iterator[Told]:
+) -> Iterator[ProgressCallback]:
     """Yield a function to call with the amount done and the total.
 
     After two seconds, a bar in the terminal or notebook shows progress and the time left.

@@ -35,7 +35,7 @@ from hanse.ledger.closing import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
 from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
-from hanse.runs.kept_answers import Answers, Recorded, UnlikeError, answers_file, kinds_of
+from hanse.runs.kept_answers import ReplayedAnswers, RoundAnswers, UnlikeError, answers_file, kinds_of
 from hanse.runs.reading import last_state
 from hanse.runs.replay import unlike
 from hanse.runs.round import LoopState, Played, finish, first_state, play_round
@@ -199,7 +199,7 @@ def _setup(
     inputs = shape if isinstance(shape, Inputs) else Inputs()
     samples = None if held is None else held.samples
     sizes = [0] * commitment.clients
-    for client in Recorded(_answers(folder, 0)).present(0):
+    for client in ReplayedAnswers(_answers(folder, 0)).present(0):
         if not 0 <= client.id < len(sizes):
             raise UnlikeError(f"round 0: client {client.id} was present, and there can be {len(sizes)}")
         sizes[client.id] = client.num_samples
@@ -210,12 +210,12 @@ def _setup(
     return build(own, data), experiment
 
 
-def _answers(folder: Path, number: int) -> Answers:
+def _answers(folder: Path, number: int) -> RoundAnswers:
     """Return the answers of a round, checked against the hashes in the round's record."""
     file = round_file(folder, number)
     record = read_arrays(file, ("kept_client", "kept_hash")) if file.exists() else {}
     try:
-        return Answers.read(answers_file(folder, number), record)
+        return RoundAnswers.read(answers_file(folder, number), record)
     except UnlikeError as wrong:
         raise UnlikeError(f"round {number}: {wrong}") from None
 
@@ -279,7 +279,7 @@ class _Replay:
         number = state.round
         answers = _answers(self.folder, number)
         record = read_arrays(round_file(self.folder, number))
-        federation = Recorded(answers)
+        federation = ReplayedAnswers(answers)
         with _said(number):
             played = play_round(replace(self.setup, federation=federation), state)
             federation.used_up()
@@ -295,7 +295,7 @@ class _Replay:
     def _ended(self, state: LoopState, posted: list[Transaction]) -> None:
         """Settle what the last round left open, again."""
         number = state.round
-        federation = Recorded(_answers(self.folder, number))
+        federation = ReplayedAnswers(_answers(self.folder, number))
         with _said(number):
             last = finish(replace(self.setup, federation=federation), state)
             federation.used_up()

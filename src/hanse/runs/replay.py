@@ -41,7 +41,7 @@ from hanse.runs.grants import grant, part_of
 from hanse.runs.names import registered
 from hanse.runs.recorded_seats import is_number
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
-from hanse.runs.settle_inputs import NotRecordedError, Recorded
+from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
 MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the payment rule, by section
@@ -242,7 +242,7 @@ class Again:
         rule = self.parts["settle"]
         alone = not any(part is rule for slot, part in self.parts.items() if slot != "settle")
         try:
-            recorded = Recorded(r.arrays, self.parts)
+            recorded = RecordedInputs(r.arrays, self.parts)
             if self._state is None:
                 self._state = checked_state(rule.init(recorded.context)) if alone else {}
             settlement, self._state = _again(r, rule, recorded, self._state, alone)
@@ -280,7 +280,7 @@ def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tup
     return checks, again
 
 
-def _again(r: PostedRound, rule: Any, recorded: Recorded, state: State, alone: bool) -> tuple[Settlement, State]:
+def _again(r: PostedRound, rule: Any, recorded: RecordedInputs, state: State, alone: bool) -> tuple[Settlement, State]:
     """Return a round's whole settlement and the rule's state after the round."""
     known: dict[str, Any] = {"round": r.number, "book": r.book, "posted": r.beside, "settlement": None, "found": {}}
     whole = Settlement()

@@ -33,7 +33,7 @@ from hanse.runs.arrivals import Underway
 from hanse.runs.exchange import Exchange, continued, merge, sent, training
 from hanse.runs.grants import grant
 from hanse.runs.session import Session
-from hanse.runs.settle_inputs import Watched
+from hanse.runs.settle_inputs import WatchedCall
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def _learned(session: Session, now: _Now) -> tuple[dict[str, State], View]:
     """
     learned = {}
     for key, part in session.parts().items():
-        watched = Watched(part.learn, alone=True)
+        watched = WatchedCall(part.learn, alone=True)
         state = call(key, watched if key == "settle" else part.learn, now.view, now.view, now.states[key])
         with guarded(f"{name_of(key, part.learn, now.view)}: its learn returned"):
             learned[key] = checked_state(state)
@@ -467,7 +467,7 @@ def _settled(session: Session, now: _Now) -> _Now:
         return now
     settlement: Settlement
     with now.port.clock("settle"):
-        watched = Watched(settle.settle, alone=session.key("settle") == "settle")
+        watched = WatchedCall(settle.settle, alone=session.key("settle") == "settle")
         settlement, states = decide("settle", watched, now.view, now.states, session.key("settle"))
         if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
             metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}

@@ -28,14 +28,14 @@ from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
 from hanse.core.table import Floats, Made
 from hanse.learning.loop import NO_STEP
-from hanse.learning.metrics import ACCURACY, Reading
+from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import closing
 from hanse.ledger.run_ledger import latest_claim
-from hanse.runs.settle_inputs import Inputs, packed
+from hanse.runs.settle_inputs import SettleInputs, packed
 
 if TYPE_CHECKING:
     from hanse.core.part import View
-    from hanse.runs.kept_answers import Answers
+    from hanse.runs.kept_answers import RoundAnswers
     from hanse.runs.round import Played
     from hanse.runs.testing import Figures
 
@@ -75,11 +75,11 @@ class RoundRecord:
     played: Played
     tested: Figures
     file: tuple[bytes, str] | None = None
-    answers: Answers | None = None
+    answers: RoundAnswers | None = None
 
     @staticmethod
     def of(
-        played: Played, tested: Figures, seconds: Mapping[str, float], answers: Answers | None = None
+        played: Played, tested: Figures, seconds: Mapping[str, float], answers: RoundAnswers | None = None
     ) -> RoundRecord:
         """Return the record of a round.
 
@@ -345,7 +345,7 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     # homes rarely change, and a run of many clients would repeat them in every file
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
-    return arrays | packed(view.get(Inputs), view.context, arrays)
+    return arrays | packed(view.get(SettleInputs), view.context, arrays)
 
 
 def _made_arrays(made: Mapping[int, Made]) -> dict[str, NDArray[Any]]:
@@ -384,7 +384,7 @@ def table_hashes(rows: Tensor) -> dict[str, NDArray[Any]]:
     return {"table_hash": np.array([row_hash(row) for row in rows], np.str_)}
 
 
-def figure_of(metrics: Mapping[str, Any], main: Reading = ACCURACY) -> str:
+def figure_of(metrics: Mapping[str, Any], main: MetricStyle = ACCURACY) -> str:
     """Return a round's main metric in words, for a progress bar.
 
     It is that of the clients on their own data, else the server's, else the server's loss. It is empty if nothing was

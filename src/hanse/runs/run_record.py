@@ -34,9 +34,9 @@ from hanse.base.files import (
 )
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import About, read_about
-from hanse.learning.metrics import Reading, main_of, readings_of
+from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
-from hanse.runs.arrivals import STILL, Recorded
+from hanse.runs.arrivals import STILL, RecordedArrivals
 from hanse.runs.chance import Guess, doubts, in_no_sum, nothing_mixed, unsold
 from hanse.runs.config import ClientsSection, RunSection
 from hanse.runs.edited import edited_settings
@@ -98,12 +98,12 @@ class RunRecord:
         return tuple(table(self.config, section).get(key, 0) for section, key in SEEDS)
 
     @property
-    def readings(self) -> tuple[Reading, ...]:
+    def readings(self) -> tuple[MetricStyle, ...]:
         """How to show the metrics of ``[eval] metrics``, the main one first; empty if there is no such list."""
         return readings_of(table(self.config, "eval").get("metrics"))
 
     @property
-    def main(self) -> Reading:
+    def main(self) -> MetricStyle:
         """How to show the main metric: the first of the list, else the accuracy."""
         return main_of(table(self.config, "eval").get("metrics"))
 
@@ -394,7 +394,7 @@ class RunRecord:
                 errors = np.full(pairs.shape, np.nan)
             yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
 
-    def arrivals(self) -> Recorded:
+    def arrivals(self) -> RecordedArrivals:
         """Return who was present and whose updates were accepted in each round, for replaying the order of arrival.
 
         Raises:
@@ -418,7 +418,7 @@ class RunRecord:
             since = (number - stored["staleness"]).tolist()
             present[number] = frozenset(stored["present"].tolist())
             came[number] = frozenset(zip(stored["answered"].tolist(), since, strict=True))
-        return Recorded(present, came)
+        return RecordedArrivals(present, came)
 
     @cached_property
     def under_way(self) -> frozenset[tuple[int, int]]:

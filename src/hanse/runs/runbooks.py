@@ -19,7 +19,7 @@ from hanse.ledger.index import follow
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import fingerprint, public_of
 from hanse.ledger.receipts import write_receipts
-from hanse.ledger.run_ledger import Claim, name_and_key
+from hanse.ledger.run_ledger import BooksAtCheckpoint, name_and_key
 from hanse.ledger.store import Ledger
 from hanse.ledger.verify import verify
 from hanse.runs.checkpoint import Snapshot
@@ -75,10 +75,10 @@ class RunBooks:
                 be read, or names another key.
             OSError: the log cannot be written.
         """
-        claim = Claim()
+        claim = BooksAtCheckpoint()
         if snapshot is not None:
             book = snapshot.state.book
-            claim = Claim(snapshot.state.round, book.count, book.head, snapshot.pending)
+            claim = BooksAtCheckpoint(snapshot.state.round, book.count, book.head, snapshot.pending)
         (name, public), file = _said_in(folder / "ledger.json"), folder / LOG
         if public != (None if key is None else public_of(key)):
             raise MachineError(f"{folder / 'ledger.json'}: {_other_key(public, key)}; go on with the key that it names")

@@ -1,9 +1,9 @@
 """What a payment rule was shown in a round, recorded so that an audit can call its ``settle`` again.
 
-:class:`Watched` calls a part's method with a view that notes which of its values are read. :func:`packed` turns these
-notes into arrays of the round's record. Arrays that the record has anyway, such as values and weights, are named and
-not written twice. Models are left out: of a model only its shape is kept. :class:`Shown` is a view that answers from
-the notes, and raises :class:`NotRecordedError` for anything else.
+:class:`WatchedCall` calls a part's method with a view that notes which of its values are read. :func:`packed` turns
+these notes into arrays of the round's record. Arrays that the record has anyway, such as values and weights, are named
+and not written twice. Models are left out: of a model only its shape is kept. :class:`Shown` is a view that answers
+from the notes, and raises :class:`NotRecordedError` for anything else.
 
 What an audit knows by itself is not noted: the book, the round's transactions, and what the rule itself handed on.
 """
@@ -41,7 +41,7 @@ class NotRecordedError(Exception):
 
 
 @dataclass(frozen=True)
-class Inputs:
+class SettleInputs:
     """What the settle part read in a round, which later calls find as ``view.get(Inputs)``.
 
     Attributes:
@@ -108,7 +108,7 @@ def _found(kind: type[Any]) -> str:
     return f"found {kind.__module__}.{kind.__qualname__}"
 
 
-class Watched:
+class WatchedCall:
     """Calls a method of the settle part, and keeps what it read.
 
     Args:
@@ -122,14 +122,14 @@ class Watched:
 
     def __call__(self, view: View, state: State) -> Any:
         """Call the method with a view and a state that note what is read."""
-        before = view.get(Inputs) or Inputs()
+        before = view.get(SettleInputs) or SettleInputs()
         noting, read = object.__new__(_Noting), dict[str, Any]()
         noting.__dict__.update(view.__dict__, _notes=self._notes, _own=before.own)
         result = self._method(noting, state if self._alone else _NotingState(state, read))
         self._notes |= {f"state {name}": value for name, value in read.items()}
         return result
 
-    def inputs(self, view: View, call: str, found: tuple[Any, ...] = ()) -> Inputs:
+    def inputs(self, view: View, call: str, found: tuple[Any, ...] = ()) -> SettleInputs:
         """Return the round's inputs with those of this call.
 
         Args:
@@ -137,11 +137,11 @@ class Watched:
             call: "open", "close" or "learn".
             found: what the part handed on.
         """
-        before = view.get(Inputs) or Inputs()
-        return Inputs({**before.calls, call: self._notes}, before.own | {type(one) for one in found})
+        before = view.get(SettleInputs) or SettleInputs()
+        return SettleInputs({**before.calls, call: self._notes}, before.own | {type(one) for one in found})
 
 
-def packed(inputs: Inputs | None, context: Context, arrays: Arrays) -> dict[str, NDArray[Any]]:
+def packed(inputs: SettleInputs | None, context: Context, arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Return the inputs as arrays for the round's record; empty if nothing settles.
 
     Args:
@@ -211,7 +211,7 @@ def _print(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, array.tobytes()
 
 
-class Recorded:
+class RecordedInputs:
     """The inputs of a round as its record has them: makes the views that the payment rule was shown.
 
     Args:

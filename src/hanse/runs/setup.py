@@ -51,7 +51,7 @@ from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.guards import Guard, guards_of
-from hanse.runs.judge import Judge, Root
+from hanse.runs.judge import Root, ServerJudge
 from hanse.runs.metrics import missing_metrics, refused_metrics
 from hanse.runs.run_record import load_run
 from hanse.runs.session import Session
@@ -175,7 +175,7 @@ def build(
         mechanism,
         _guarded(here, experiment, context, guards, data.sizes, refuse, remote),
         context,
-        Judge(problem, engine, data.server_validation, workers, data.num_classes, root, device),
+        ServerJudge(problem, engine, data.server_validation, workers, data.num_classes, root, device),
         data,
         problem,
         engine,

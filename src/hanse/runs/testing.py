@@ -31,7 +31,7 @@ from hanse.federation.check import heard
 from hanse.federation.policy import fits
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS, errors_without
-from hanse.learning.job import Engine, Problem, Scores
+from hanse.learning.job import Engine, ModelScores, Problem
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
 
@@ -315,7 +315,7 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
         figures["client/test_accuracy"] = float(accuracy[some].mean())
         figures["client/test_accuracy_weighted"] = float(np.average(accuracy[some], weights=count[some]))
         figures["client/test_accuracy_min"] = float(accuracy[some].min())
-    figures |= personal_fit(Scores(loss, accuracy, count))
+    figures |= personal_fit(ModelScores(loss, accuracy, count))
     if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold besides a personal model
         figures["client/test_accuracy_of_row"] = float(of_row[some].mean())
     for metric in measures:
@@ -418,7 +418,7 @@ def _separated(figures: Floats) -> bool:
     return bool((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())
 
 
-def personal_fit(scores: Scores) -> Mapping[str, float]:
+def personal_fit(scores: ModelScores) -> Mapping[str, float]:
     """Return how well models fit clients' own test shares: the mean over clients, and some quantiles.
 
     The fit is the accuracy, or ``1 / (1 + loss)`` where there is none.

@@ -18,7 +18,7 @@ from hanse.lab.job import Job, Step, play
 from hanse.wings.attack import cheat_table, search
 from hanse.wings.attack.attack_command import table_sentences
 from hanse.wings.attack.cheat_table import (
-    Cell,
+    CheatCell,
     Column,
     drawn_seeds,
     judged,
@@ -36,7 +36,7 @@ GAINS = {"flat": [0.0] * 4, "same": [0.5] * 4, "short": [0.9, 1.0, 1.1], "good":
 
 
 def words(*gains: list[float], margin: float = 0.05) -> list[str]:
-    return [cell.word for cell in judged([Cell("m", str(k), g) for k, g in enumerate(gains)], 4, margin)]
+    return [cell.word for cell in judged([CheatCell("m", str(k), g) for k, g in enumerate(gains)], 4, margin)]
 
 
 def test_a_word_rests_on_the_interval_and_on_every_seed() -> None:
@@ -46,16 +46,16 @@ def test_a_word_rests_on_the_interval_and_on_every_seed() -> None:
     assert words([0.001, -0.001, 0.001, -0.001]) == ["does not pay"]
     assert words([0.4, -0.3, 0.5, -0.2], GAINS["short"], GAINS["same"], []) == ["open"] * 4
     assert words(GAINS["flat"]) == ["does not pay"]  # a cheat that changes nothing
-    failed = judged([Cell("m", "c", GAINS["good"], failed="no")], 4, 0.05)
+    failed = judged([CheatCell("m", "c", GAINS["good"], failed="no")], 4, 0.05)
     assert (failed[0].word, failed[0].high) == ("open", None)
 
 
 def test_intervals_are_corrected_over_all_cells() -> None:
     gains, others = [0.2, 0.9, 1.6, 1.2], [[-1.0, 1.0, -2.0, 3.0]] * 9
-    alone = judged([Cell("m", "c", gains)], 4, 0.05)[0]
+    alone = judged([CheatCell("m", "c", gains)], 4, 0.05)[0]
     mean, half = np.mean(gains), stats.t.isf(0.025, 3) * np.std(gains, ddof=1) / 2
     assert (alone.low, alone.high) == pytest.approx((mean - half, mean + half))
-    [among, *_] = judged([Cell("m", str(k), g) for k, g in enumerate([gains, *others])], 4, 0.05)
+    [among, *_] = judged([CheatCell("m", str(k), g) for k, g in enumerate([gains, *others])], 4, 0.05)
     wide = stats.t.isf(0.05 / 10 / 2, 3) * np.std(gains, ddof=1) / 2
     assert (among.low, among.high) == pytest.approx((mean - wide, mean + wide))  # Holm's first step
     assert (alone.word, among.word) == ("pays", "open")
@@ -270,7 +270,7 @@ def test_the_kept_tables_words_follow_from_its_gains() -> None:
     if not (KEPT / "table.json").exists():
         pytest.skip("the kept table is not finished: hanse attack --table --out benchmarks/results/attack")
     said = json.loads((KEPT / "table.json").read_text())
-    cells = [Cell(c["mechanism"], c["cheat"], c["gains"], c["failed"]) for c in said["cells"]]
+    cells = [CheatCell(c["mechanism"], c["cheat"], c["gains"], c["failed"]) for c in said["cells"]]
     rules = read_rules()
     found = judged(cells, rules.seeds, rules.margin)
     assert [cell.word for cell in found] == [c["word"] for c in said["cells"]]

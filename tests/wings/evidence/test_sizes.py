@@ -14,7 +14,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.core.entry import BOND, KEPT, RETURNED, Transaction
 from hanse.core.port import AuditSize, Reply, SizeAudited, SizeCommitted
-from hanse.data.commitment import Commitment
+from hanse.data.commitment import SampleCommitment
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.ledger.run_ledger import reading
 from hanse.runs.replay import replay_books
@@ -178,7 +178,7 @@ def test_a_bond_whose_audit_the_run_leaves_no_time_for_goes_back(mechanism: str,
     assert {one["proved_samples"] for one in run.clients if one["client"] == 1} == {0.0}
     assert hanse.resume(tmp_path / "run").book == run.book
     # an operator that gives a bond back before the run is over is found: those words are true of its end alone
-    bonds = Bonds(10 * TOKEN, 30, frozenset(), {"1": Commitment(bytes(32), 5)})
+    bonds = Bonds(10 * TOKEN, 30, frozenset(), {"1": SampleCommitment(bytes(32), 5)})
     assert bonds.wrong(Transaction(step, kind, moved, memo), ended=False) == "does not say which audit was passed"
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hanse.data.dataset import IGNORED
-from hanse.wings.language.judge import Answers
+from hanse.wings.language.judge import AnswerJudge
 
 END, PAD = 5, 6
 # after the prompt's last token p: what follows each token, whatever came before
@@ -43,7 +43,7 @@ def sample(answer: list[int]) -> tuple[Tensor, Tensor]:
 
 def test_the_likeliest_candidate_need_not_begin_likeliest() -> None:
     # 1, END: 0.36; 2, 3, END: 0.3; 2, 4, END: 0.15
-    judge = Answers(((1, END), (2, 3, END), (2, 4, END)), PAD)
+    judge = AnswerJudge(((1, END), (2, 3, END), (2, 4, END)), PAD)
     loss, right = judge(outputs, *sample([1, END]))
     assert float(loss) == pytest.approx(-math.log(0.36) / 2)
     assert float(right) == 1.0
@@ -51,20 +51,20 @@ def test_the_likeliest_candidate_need_not_begin_likeliest() -> None:
 
 
 def test_exact_match_is_greedy_decoding() -> None:
-    exact = Answers((), PAD)
+    exact = AnswerJudge((), PAD)
     assert float(exact(outputs, *sample([2, 3, END]))[1]) == 1.0
     assert float(exact(outputs, *sample([1, END]))[1]) == 0.0  # its first token is not the likeliest
     assert float(exact(outputs, *sample([2, 4, END]))[1]) == 0.0
 
 
 def test_an_answer_that_is_no_candidate_is_matched_exactly() -> None:
-    judge = Answers(((1, END),), PAD)
+    judge = AnswerJudge(((1, END),), PAD)
     assert float(judge(outputs, *sample([2, 3, END]))[1]) == 1.0
     assert float(judge(outputs, *sample([2, 4, END]))[1]) == 0.0
 
 
 def test_many_samples_are_judged_as_one_by_one() -> None:
-    judge = Answers(((1, END), (2, 3, END)), PAD)
+    judge = AnswerJudge(((1, END), (2, 3, END)), PAD)
     samples = [sample([1, END]), sample([2, 3, END]), sample([2, END])] * 7
     x, y = (torch.cat([pair[i] for pair in samples]) for i in range(2))
     loss, right = judge(outputs, x, y)

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from web_cases import Growing, at_once
 
 from hanse.wings.operate.page import app as app_module
-from hanse.wings.operate.page.app import Page, make_app
+from hanse.wings.operate.page.app import LivePage, make_app
 from hanse.wings.operate.page.gate import LOOPBACK, RequestGate
 from hanse.wings.operate.page.hub import Hub
 from hanse.wings.operate.page.keys import Sessions, make_key, write_keys
@@ -52,7 +52,7 @@ def secrets(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def gate(root: Path, secrets: dict[str, str], tmp_path: Path) -> RequestGate:
-    return make_app(Page(root, Sessions(tmp_path / "keys.json")))
+    return make_app(LivePage(root, Sessions(tmp_path / "keys.json")))
 
 
 def client(gate: RequestGate, secret: str | None = None) -> TestClient:
@@ -228,7 +228,7 @@ def test_forms_that_are_odd(gate: RequestGate) -> None:
 
 
 def test_without_keys_loopbacks_names_alone_are_served(root: Path) -> None:
-    gate = make_app(Page(root, Sessions(None), LOOPBACK))
+    gate = make_app(LivePage(root, Sessions(None), LOOPBACK))
     for name, status in (
         ("127.0.0.1:8000", 200),
         ("localhost", 200),
@@ -243,7 +243,7 @@ def test_without_keys_loopbacks_names_alone_are_served(root: Path) -> None:
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     Growing(tmp_path / "<script>alert(1)<", mechanism="<img src=x onerror=alert(1)>").round()
     Growing(tmp_path / "quiet")
-    who = client(make_app(Page(tmp_path, Sessions(None), LOOPBACK)))
+    who = client(make_app(LivePage(tmp_path, Sessions(None), LOOPBACK)))
     id_ = next(f.id for f in find_runs(tmp_path).values() if "script" in f.name)
     for page in ("/", f"/run/{id_}"):
         assert "<script>alert" not in who.get(page).text
@@ -253,7 +253,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 def test_too_many_streams_are_refused(root: Path, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "STREAMS", 0)
-    gate = make_app(Page(root, Sessions(None), LOOPBACK))
+    gate = make_app(LivePage(root, Sessions(None), LOOPBACK))
     answer = client(gate).get(f"/run/{ids['one']}/events")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
 

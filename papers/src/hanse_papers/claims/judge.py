@@ -20,7 +20,7 @@ from hanse.core.table import Floats
 from hanse.lab import statistics
 from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile
-from hanse.lab.statistics import LOOKS, Effect, Judged
+from hanse.lab.statistics import LOOKS, Decision, Effect
 from hanse.reports.compare import best_so_far, effective_round, improvement
 from hanse_papers.claims.claim import WIDTH, Arm, Claim, Reading
 from hanse_papers.compare import factor_of
@@ -45,7 +45,7 @@ class Verdict:
     """
 
     claim: Claim
-    judged: Judged
+    judged: Decision
     seeds: int
     floor: float | None
 
@@ -341,9 +341,9 @@ def judge(claims: Sequence[Claim], runs: Runs) -> list[Verdict]:
         for claim, seeds, floor, effect, fits, word in zip(here, known, floors, effects, fit, judged, strict=True):
             if not effect:  # before its first look, a claim only says whether any of its runs is finished
                 begun = any(runs.of(job) for seed in claim.seeds for job in jobs_of(claim, seed))
-                word = Judged("open" if begun else "not run", needed=looks_of(claim)[0], level=word.level)
+                word = Decision("open" if begun else "not run", needed=looks_of(claim)[0], level=word.level)
             if not fits:
-                word = Judged("not testable at this scale", level=word.level)
+                word = Decision("not testable at this scale", level=word.level)
             elif claim.cannot and word.word in ("open", "not run"):
                 word = replace(word, word="cannot be decided here")
             found[claim.name] = Verdict(claim, word, len(seeds), floor)

@@ -24,7 +24,7 @@ from hanse.core.declared import MOST_METRICS
 from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test, Tested, Train, Trained
 from hanse.federation.check import one_line, room
 from hanse.federation.codec import WireError, pack, unpack_reply
-from hanse.flower.arrays import Form, size_of
+from hanse.flower.arrays import ArrayLayout, size_of
 from hanse.flower.members import Members
 from hanse.flower.message import QUERY, from_records, said_beside, to_records
 from hanse.flower.nodes import answers, key_of
@@ -89,7 +89,7 @@ class PlainFederation:
 
     grid: Grid
     members: Members
-    form: Form
+    form: ArrayLayout
     keys: Keys
     _: KW_ONLY
     clients: int

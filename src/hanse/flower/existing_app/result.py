@@ -13,7 +13,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore import log
 from torch import Tensor
 
-from hanse.flower.arrays import Form
+from hanse.flower.arrays import ArrayLayout
 from hanse.flower.existing_app.federation import PlainFederation
 from hanse.learning.figures import Figures, as_figures
 
@@ -32,7 +32,7 @@ class ServerTest:
     """
 
     federation: PlainFederation
-    form: Form
+    form: ArrayLayout
     evaluate_fn: EvaluateFn | None
     result: Result
 
@@ -52,7 +52,7 @@ class ServerTest:
 
 
 @dataclass(frozen=True)
-class Told:
+class RoundLog:
     """An observer that logs each round as Flower's own strategies do.
 
     Attributes:

@@ -31,14 +31,14 @@ from hanse.base.lock import Hold
 from hanse.core.judge import Judge
 from hanse.core.part import Context, Mechanism
 from hanse.core.telling import describe
-from hanse.data.choices import OBJECT, Own
+from hanse.data.choices import OBJECT, OwnData
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
 from hanse.federation.policy import Loyal
-from hanse.flower.arrays import Form, opened
+from hanse.flower.arrays import ArrayLayout, opened
 from hanse.flower.existing_app.federation import Keys, PlainFederation
 from hanse.flower.existing_app.introduction import hello_of, introduced
-from hanse.flower.existing_app.result import EvaluateFn, ServerTest, Told, aggregated
+from hanse.flower.existing_app.result import EvaluateFn, RoundLog, ServerTest, aggregated
 from hanse.flower.members import Hello, Members
 from hanse.flower.nodes import gathered
 from hanse.learning.by_function import FunctionEngine, FunctionJudge
@@ -147,13 +147,13 @@ def _in_flower(line: str) -> str:
     return line
 
 
-def _mixable(arrays: ArrayRecord) -> Form:
+def _mixable(arrays: ArrayRecord) -> ArrayLayout:
     """Return the form of the arrays that training starts from.
 
     Raises:
         UserError: there are no real numbers to mix, or some are not finite.
     """
-    form = Form.of(arrays)
+    form = ArrayLayout.of(arrays)
     if not form.layout.size:
         kinds = ", ".join(sorted({array.dtype for array in arrays.values()})) or "none"
         raise UserError(
@@ -243,7 +243,7 @@ class MechanismStrategy:
             self.summary()
             server.first(initial_arrays)
             # Told only has on_round
-            observers = [cast(Observer, Told(num_rounds)), *self.observers]
+            observers = [cast(Observer, RoundLog(num_rounds)), *self.observers]
             self.run = play(session, observers, None if self.out is None else hold)
         return self._result(result, federation, form)
 
@@ -281,14 +281,14 @@ class MechanismStrategy:
         app's.
         """
         data = self.experiment.data.model_copy(
-            update={"clients": clients, "source": Own(OBJECT, object="a Flower app's own")}
+            update={"clients": clients, "source": OwnData(OBJECT, object="a Flower app's own")}
         )
         run = self.experiment.run.model_copy(update={"rounds": rounds})
         model = type(self.experiment.model)(name=OBJECT, object="the arrays of a Flower app")
         return self.experiment.model_copy(update={"data": data, "run": run, "model": model})
 
     def _session(
-        self, federation: PlainFederation, form: Form, first: Tensor, rounds: int, server: ServerTest
+        self, federation: PlainFederation, form: ArrayLayout, first: Tensor, rounds: int, server: ServerTest
     ) -> Session:
         """Return what the round loop plays with.
 
@@ -329,7 +329,7 @@ class MechanismStrategy:
 
     # ---- after the last round
 
-    def _result(self, result: Result, federation: PlainFederation, form: Form) -> Result:
+    def _result(self, result: Result, federation: PlainFederation, form: ArrayLayout) -> Result:
         """Fill Flower's result with the last model and the metrics that clients reported, and return it."""
         assert self.run is not None
         if len(rows := self.run.table.shared):  # the first of the server's models

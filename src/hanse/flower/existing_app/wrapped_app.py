@@ -26,7 +26,7 @@ from hanse.data.federated import RemoteData
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
-from hanse.flower.arrays import Form
+from hanse.flower.arrays import ArrayLayout
 from hanse.flower.message import from_records, to_records
 from hanse.flower.replies import metrics_of, numbers_of
 from hanse.learning.by_function import FunctionEngine
@@ -69,7 +69,7 @@ def speaks(app: ClientApp, *, policy: Any = None, profile: dict[str, Any] | None
             if values.get("kind") == SPEAKS:
                 said = {"profile": profile or {}, "name": name}
                 return FlowerMessage(RecordDict({SPEAKS: ConfigRecord({"said": json.dumps(said)})}), reply_to=message)
-            form, number = Form.beside(message.content), int(values["round"])
+            form, number = ArrayLayout.beside(message.content), int(values["round"])
             asked = _Asked(app, message, context, form, values)
             reply = asked.reply(number, unpack(request), Loyal() if policy is None else policy, profile or {})
             return FlowerMessage(to_records(reply, round=number), reply_to=message)
@@ -98,7 +98,7 @@ class _Asked:
     app: ClientApp
     message: FlowerMessage
     context: Context
-    form: Form
+    form: ArrayLayout
     values: dict[str, Any]
 
     def reply(self, round: int, request: Any, policy: Any, profile: dict[str, Any]) -> Message:

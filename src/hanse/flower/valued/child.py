@@ -38,7 +38,7 @@ class RefusedError(Exception):
     """
 
 
-class Guard:
+class EffectGuard:
     """An audit hook that refuses effects outside this process, while ``works`` is set.
 
     Imports are let through: an import that is interrupted would leave a broken module.
@@ -74,14 +74,14 @@ def refuse_file(path: Any, *_: Any, **__: Any) -> Any:
 Answer = tuple[Any, str, str]  # arrays or None, why there is none, and what the log may know of it beside
 
 
-def answered(task: dict[str, Any], clients: list[int] | None, guard: Guard) -> Answer:
+def answered(task: dict[str, Any], clients: list[int] | None, guard: EffectGuard) -> Answer:
     """Return the aggregate of some clients' replies, or the reason why it cannot be made.
 
     If both are missing, the strategy makes no aggregate of so few replies. Error messages from the user's code go only
     to the log, since they may contain secrets.
 
     Args:
-        task: a round, as :class:`hanse.flower.valued.reaggregate.Again` sends it.
+        task: a round, as :class:`hanse.flower.valued.reaggregate.Reaggregation` sends it.
         clients: the clients whose replies are aggregated. None: the strategy is only restored from its pickle, which
             imports what it needs.
         guard: the guard, which is switched on while the strategy aggregates.
@@ -124,7 +124,7 @@ def main(line: Connection) -> None:
     for module, name in ((os, "mkfifo"), (os, "mknod"), (torch.serialization, "_open_zipfile_writer_file")):
         setattr(module, name, refuse_file)
     tempfile.gettempdir()  # tries by writing which folder it may use, once in a process
-    guard, task = Guard(), dict[str, Any]()
+    guard, task = EffectGuard(), dict[str, Any]()
     sys.addaudithook(guard)
     while True:
         try:

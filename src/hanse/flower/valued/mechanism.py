@@ -1,6 +1,6 @@
 """A Flower strategy's rounds as a mechanism of hanse whose decisions the strategy has already made.
 
-:class:`Watched` collects what the strategy did in a round. :func:`watching` turns it into a mechanism in which
+:class:`WatchedRound` collects what the strategy did in a round. :func:`watching` turns it into a mechanism in which
 :class:`Combined` returns the strategy's aggregate, and :class:`OfReplies` values the replies. :class:`Replies` replaces
 the clients and returns the replies that have already arrived. The usual loop then plays the round. Values, payments,
 books and records are therefore made as in any other run.
@@ -25,8 +25,8 @@ from hanse.core.part import Aggregate, AggregatePart, Group, Mechanism, State, V
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Plot, Telling
-from hanse.flower.arrays import Form, average, shares, size_of
-from hanse.flower.valued.reaggregate import Again
+from hanse.flower.arrays import ArrayLayout, average, shares, size_of
+from hanse.flower.valued.reaggregate import Reaggregation
 from hanse.flower.valued.worth import ByClients, ByFunction, Worth, counted_in
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.mechanisms.deploy import ServerModel
@@ -55,7 +55,7 @@ OWN = (  # what the strategy itself measures, as its own log has it
 
 
 @dataclass
-class Watched:
+class WatchedRound:
     """What a strategy did in one round, and how its result is judged.
 
     Clients are named by hanse's client ids.
@@ -106,7 +106,7 @@ class Watched:
         (array([0, 1]), True)
     """
 
-    form: Form
+    form: ArrayLayout
     worth: Worth
     roster: Roster
     before: ArrayRecord
@@ -116,7 +116,7 @@ class Watched:
     refused: Mapping[int, str] = field(default_factory=dict)
     made: ArrayRecord | None = None
     average: bool = False
-    again: Again | None = None
+    again: Reaggregation | None = None
     answered: Sequence[int] = ()
     why_not: str = ""
     tests: Mapping[int, tuple[float, float]] = field(default_factory=dict)
@@ -200,7 +200,7 @@ def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None
     return Mechanism("flower", Everyone(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
 
 
-def watching(mechanism: Mechanism, told: Watched | None) -> Mechanism:
+def watching(mechanism: Mechanism, told: WatchedRound | None) -> Mechanism:
     """Return the mechanism of one round.
 
     Args:
@@ -231,7 +231,7 @@ class Combined(AggregatePart):
     """
 
     needs = frozenset({"strategy"})  # which only a watched strategy meets: it keeps this part out of other runs
-    told: Watched | None = None
+    told: WatchedRound | None = None
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights of the average or, if the strategy does not average, its new row.
@@ -262,7 +262,7 @@ class Referee:
     """
 
     judge: Any
-    told: Watched
+    told: WatchedRound
     game: Any = None
 
     def __getattr__(self, name: str) -> Any:
@@ -327,7 +327,7 @@ class OfReplies(ValuePart):
 
     accepts = frozenset({"reapply"})
     part: ValuePart
-    told: Watched | None = None
+    told: WatchedRound | None = None
 
     def tells(self, standing: frozenset[str]) -> Telling:
         """Say what is measured, in what unit, and that data, model and training in the record are not the app's."""
@@ -378,7 +378,7 @@ class OfReplies(ValuePart):
         without = None if isinstance(told.worth, ByFunction) else values.without_block
         return replace(values, metrics=metrics, standard_errors=errors, without_block=without), state
 
-    def _of_any_rule(self, told: Watched, replies: int) -> ValuePart:
+    def _of_any_rule(self, told: WatchedRound, replies: int) -> ValuePart:
         """Return the part that values the replies of a strategy that does not average, if it can be made again."""
         told.check_repeats()
         part = self.part
@@ -412,7 +412,7 @@ class Replies(Federation):
         ([], [])
     """
 
-    told: Watched
+    told: WatchedRound
 
     def present(self, round: int) -> Roster:
         """Return the clients that the strategy asked."""

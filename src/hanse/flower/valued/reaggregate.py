@@ -72,7 +72,7 @@ def pickled(strategy: Strategy) -> bytes:
     return file.getvalue()
 
 
-class Again:
+class Reaggregation:
     """Makes a strategy's aggregates of some of a round's replies, in a process that is started when first needed.
 
     Examples:

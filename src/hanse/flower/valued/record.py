@@ -39,12 +39,12 @@ from hanse.data.federated import RemoteData
 from hanse.data.fingerprint import fingerprint
 from hanse.data.frames import name_of
 from hanse.federation.codec import WireError
-from hanse.flower.arrays import Form, own_copy
+from hanse.flower.arrays import ArrayLayout, own_copy
 from hanse.flower.members import NAME, Hello, Members
 from hanse.flower.replies import arrays_of, content_of, metrics_of, numbers_of, samples_of
 from hanse.flower.replies import guarded as read_safely
-from hanse.flower.valued.mechanism import Replies, Watched, watching
-from hanse.flower.valued.reaggregate import LEAST_S, Again
+from hanse.flower.valued.mechanism import Replies, WatchedRound, watching
+from hanse.flower.valued.reaggregate import LEAST_S, Reaggregation
 from hanse.flower.valued.worth import ByClients, ByFunction, ByModule, Worth
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.figures import accuracy_of, loss_name, loss_of
@@ -52,7 +52,7 @@ from hanse.learning.job import Problem
 from hanse.learning.models import structure
 from hanse.learning.process import untouched
 from hanse.runs.config import Experiment, ModelSection, RunSection
-from hanse.runs.judge import Judge
+from hanse.runs.judge import ServerJudge
 from hanse.runs.loop import settled
 from hanse.runs.round import LoopState, failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
@@ -152,12 +152,12 @@ class Watch:
     gaps: list[str] = field(default_factory=list)
     rounds: int = 0
     broken: bool = False
-    again: Again = field(default_factory=Again)
+    again: Reaggregation = field(default_factory=Reaggregation)
     judged: bool = False
     _session: Session | None = None
     _folder: RunDir | None = None
-    _nobody: Watched | None = None  # a round to which nobody has come
-    _now: Watched | None = None
+    _nobody: WatchedRound | None = None  # a round to which nobody has come
+    _now: WatchedRound | None = None
     _number: int = 0
     _tests: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     _figures: Figures = field(default_factory=Figures)
@@ -181,13 +181,17 @@ class Watch:
         if arrays is None or self._session is not None:
             return
         worth = self.worth
-        form = Form.of_module(worth.problem.module, arrays) if isinstance(worth, ByModule) else Form.of(arrays)
+        form = (
+            ArrayLayout.of_module(worth.problem.module, arrays)
+            if isinstance(worth, ByModule)
+            else ArrayLayout.of(arrays)
+        )
         if isinstance(worth, ByFunction):  # a mistake in it is better found now than as a gap in each round
             with in_python(
                 lambda line: f"{line} (of the initial arrays, which must have a worth even if they are empty)"
             ):
                 worth.worth(arrays)
-        self._nobody = Watched(form, worth, Roster(), own_copy(arrays))
+        self._nobody = WatchedRound(form, worth, Roster(), own_copy(arrays))
         self._make(self._nobody)
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
@@ -359,7 +363,7 @@ class Watch:
         """Return the client id of a node."""
         return self.members.by_key[f"node {node}"].id
 
-    def _read(self, content: RecordDict, form: Form) -> tuple[ArrayRecord, Trained]:
+    def _read(self, content: RecordDict, form: ArrayLayout) -> tuple[ArrayRecord, Trained]:
         """Return a reply's arrays and its update. Raises WireError for what is not a sound update."""
         arrays = own_copy(arrays_of(content))
         numbers, weight = self._numbers(next(iter(content.metric_records.values()), MetricRecord()))
@@ -385,7 +389,7 @@ class Watch:
         """Return what an evaluate reply says, as :meth:`_numbers` does. Raises WireError for what cannot be read."""
         return self._numbers(metrics_of(content_of(reply, "the client")))
 
-    def _played(self, now: Watched, session: Session, state: LoopState) -> RoundRecord:
+    def _played(self, now: WatchedRound, session: Session, state: LoopState) -> RoundRecord:
         """Return the record of a round. Where its values, or all of it, cannot be had, its metric "gap" says why."""
         for client in set(now.asked) - now.replies.keys() - now.refused.keys():
             now.refused = {**now.refused, client: "no reply"}
@@ -427,7 +431,7 @@ class Watch:
         section = RunSection(**{**self.experiment.run.model_dump(), "rounds": rounds})
         return self.experiment.model_copy(update={"run": section})
 
-    def _make(self, nobody: Watched) -> None:
+    def _make(self, nobody: WatchedRound) -> None:
         """Make the session of the loop, its first state, and the run directory.
 
         Args:
@@ -450,7 +454,7 @@ class Watch:
         session = Session(
             experiment, mechanism, Replies(nobody),
             Context(room, self.rounds, seed, Recipe(), form.layout, lambda k: row.clone()),
-            Judge(problem, engine, samples, 1, classes), data, problem, engine, torch.device("cpu"),
+            ServerJudge(problem, engine, samples, 1, classes), data, problem, engine, torch.device("cpu"),
             np.zeros(0, np.int64), remote=True,
             about=describe(watching(mechanism, nobody).slots(), {}, None, None, room, seed),
         )  # fmt: skip

@@ -19,7 +19,7 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import FlatPool, SeatPlan, deal_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit
-from hanse.learning.native.library import Layer, NativeLayers, Seat, library, read_native, why_not_native
+from hanse.learning.native.library import NativeLayer, NativeLayers, NativeSeat, library, read_native, why_not_native
 from hanse.learning.native.outputs import NativeOutputs
 from hanse.learning.program import constant_of
 from hanse.learning.scoring import Scorer, ScoringEngine
@@ -172,7 +172,7 @@ class NativeEngine(ScoringEngine):
         self,
         leg: _Leg,
         jobs: Sequence[SeatJob],
-        layers: Sequence[Layer],
+        layers: Sequence[NativeLayer],
         recipe: Recipe,
         lr: float,
         x: Tensor,
@@ -189,7 +189,7 @@ class NativeEngine(ScoringEngine):
             np.ascontiguousarray(plan.batches[done:][: leg.steps], dtype=np.int64)
             for plan, done in zip(plans, begun, strict=True)
         ]
-        seats = (Seat * len(plans))()
+        seats = (NativeSeat * len(plans))()
         for i, (seat, plan, job) in enumerate(zip(seats, plans, own, strict=True)):
             row, constant = so_far.rows[plan.seat], constants[i]
             seat.start, seat.row = (row if begun[i] else starts[i]).data_ptr(), row.data_ptr()
@@ -201,7 +201,17 @@ class NativeEngine(ScoringEngine):
             seat.loss, seat.counted = so_far.losses[plan.seat], so_far.counted[plan.seat]
         labels, targets = (None, y.data_ptr()) if self.problem.regression else (y.data_ptr(), None)
         depth = len(layers)
-        given = ((Layer * depth)(*layers), depth, seats, len(seats), x.data_ptr(), labels, targets, lr, recipe.momentum)
+        given = (
+            (NativeLayer * depth)(*layers),
+            depth,
+            seats,
+            len(seats),
+            x.data_ptr(),
+            labels,
+            targets,
+            lr,
+            recipe.momentum,
+        )
         if self._train(*given):
             raise MemoryError(f"native engine: not enough memory to train {len(plans)} seats")
         for seat, plan in zip(seats, plans, strict=True):

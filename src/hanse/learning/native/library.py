@@ -27,7 +27,7 @@ CACHED = 250_000
 ACTIVATIONS = {"relu": 1, "tanh": 2}
 
 
-class Layer(ctypes.Structure):
+class NativeLayer(ctypes.Structure):
     """``struct layer`` of ``seats.c``, field by field: a linear layer or a convolution, and the activation after it."""
 
     _fields_ = (
@@ -45,7 +45,7 @@ class Layer(ctypes.Structure):
     )
 
 
-class Seat(ctypes.Structure):
+class NativeSeat(ctypes.Structure):
     """``struct seat`` of ``seats.c``, field by field: one seat's training, or a leg of it.
 
     The caller must keep the memory alive to which it points.
@@ -128,9 +128,9 @@ class NativeLayers:
     """
 
     convolutions: Sequence[tuple[nn.Conv2d, Sequence[nn.Module]]]
-    dense: Sequence[Layer]
+    dense: Sequence[NativeLayer]
 
-    def on(self, shape: Sequence[int]) -> list[Layer]:
+    def on(self, shape: Sequence[int]) -> list[NativeLayer]:
         """Return the layers for samples of this shape.
 
         Raises:
@@ -152,17 +152,17 @@ class NativeLayers:
         return [*layers, *self.dense]
 
 
-def _convolution(convolution: nn.Conv2d, after: Sequence[nn.Module], size: Sequence[int]) -> Layer:
+def _convolution(convolution: nn.Conv2d, after: Sequence[nn.Module], size: Sequence[int]) -> NativeLayer:
     """Return a convolution of images ``size`` (channels, height, width), its outputs not yet counted."""
     relu = any(isinstance(layer, nn.ReLU) for layer in after)
     bias = int(convolution.bias is not None)
     kernel, pad = int(convolution.kernel_size[0]), int(convolution.padding[0])
     pooled = any(isinstance(layer, nn.MaxPool2d) for layer in after)
     activation = ACTIVATIONS["relu"] if relu else 0
-    return Layer(math.prod(size), 0, activation, bias, *size, convolution.out_channels, kernel, pad, int(pooled))
+    return NativeLayer(math.prod(size), 0, activation, bias, *size, convolution.out_channels, kernel, pad, int(pooled))
 
 
-def _size_after(layer: Layer) -> list[int]:
+def _size_after(layer: NativeLayer) -> list[int]:
     """Return the height and width of a convolution's outputs, after pooling."""
     whole = [side + 2 * layer.pad - layer.kernel + 1 for side in (layer.height, layer.width)]
     return [side // 2 if layer.pooled else side for side in whole]
@@ -209,15 +209,15 @@ def _halves(layer: nn.Module) -> bool:
     )
 
 
-def read_dense(specs: Sequence[Spec]) -> list[Layer] | None:
+def read_dense(specs: Sequence[Spec]) -> list[NativeLayer] | None:
     """Return linear layers with the activation after each, or None for other layers or another order of them.
 
     The last layer must be linear: its outputs go directly to the loss.
     """
-    layers: list[Layer] = []
+    layers: list[NativeLayer] = []
     for before, spec in zip([None, *specs], specs, strict=False):
         if spec.kind == "linear":
-            layers.append(Layer(spec.inputs, spec.outputs, 0, int(spec.bias)))
+            layers.append(NativeLayer(spec.inputs, spec.outputs, 0, int(spec.bias)))
         elif spec.kind in ACTIVATIONS and before is not None and before.kind == "linear":
             layers[-1].activation = ACTIVATIONS[spec.kind]
         else:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hanse.learning.job import Problem
 from hanse.learning.native.library import (
-    Layer,
+    NativeLayer,
     NativeLayers,
     library,
     read_native,
@@ -48,7 +48,7 @@ class NativeOutputs:
         rows, x = rows.contiguous(), x.contiguous()
         layers = self._layers(rows, x.shape[1:])
         outputs = torch.empty((len(rows), layers[-1].outputs, len(x)))
-        given = (Layer * len(layers))(*layers)
+        given = (NativeLayer * len(layers))(*layers)
         for row, out in zip(rows, outputs, strict=True):
             if self._run(given, len(layers), row.data_ptr(), x.data_ptr(), len(x), out.data_ptr()):
                 raise MemoryError("native engine: not enough memory to score a model")
@@ -86,7 +86,7 @@ class NativeOutputs:
             used[0] = True  # compiled code reads one row at least
         shares, rows, x = shares[:, used].contiguous(), rows[used], x.contiguous()
         heads, rest = rows[:, : self._head].contiguous(), shares @ rows[:, self._head :]
-        given = (Layer * len(layers))(*layers)
+        given = (NativeLayer * len(layers))(*layers)
         if self._mix(
             given, len(layers), heads.data_ptr(), len(heads), rest.data_ptr(), shares.data_ptr(), len(shares),
             x.data_ptr(), len(x), outputs.data_ptr(),
@@ -94,7 +94,7 @@ class NativeOutputs:
             raise MemoryError(f"native engine: not enough memory to score {len(shares)} models")
         return outputs
 
-    def _layers(self, rows: Tensor, shape: Sequence[int]) -> list[Layer]:
+    def _layers(self, rows: Tensor, shape: Sequence[int]) -> list[NativeLayer]:
         """Return the layers for samples of this shape; raise IndexError where compiled code would read beyond."""
         if rows.shape[1] != self._size:
             raise IndexError(f"rows of {rows.shape[1]} numbers for {self._size} parameters")

@@ -29,7 +29,7 @@ from hanse.lab.job import Job, Step
 from hanse.lab.kept import KeptFile, Store
 from hanse.lab.player import play_all
 from hanse.runs.config import Experiment
-from hanse.runs.observers import Told, untold
+from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.overrides import name_of
 from hanse.runs.setup import build
 from hanse.wings.attack.search import (
@@ -92,7 +92,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CheatCell:
     """One cheat under one mechanism. Gains are shares of honest pay (:func:`hanse.wings.attack.search.scale_of`).
 
     Attributes:
@@ -137,7 +137,7 @@ class AttackTable:
 
     rules: Rules
     columns: Sequence[Column]
-    cells: Sequence[Cell]
+    cells: Sequence[CheatCell]
     seeds: Sequence[int]
     commit: str | None = None
 
@@ -147,7 +147,7 @@ class AttackTable:
         return Counter(cell.word for cell in self.cells)
 
     @property
-    def failed(self) -> list[Cell]:
+    def failed(self) -> list[CheatCell]:
         """The cells of which a run failed."""
         return [cell for cell in self.cells if cell.failed is not None]
 
@@ -263,7 +263,7 @@ def play_table(
     *,
     commit: str | None = None,
     workers: int = 1,
-    told: Told = untold,
+    told: ProgressCallback = untold,
     work: Callable[[Job, Step], dict[str, Any]] | None = None,
 ) -> AttackTable:
     """Play a table, seed by seed, and write it to ``table.json`` and ``table.md`` in the folder.
@@ -327,7 +327,7 @@ def play_table(
     for column, cheats in zip(columns, asked, strict=True):
         for n in cheats if column.why is None else ():
             shares = [gain / float(np.mean(scales[column.name])) for gain in gains.get((column.name, n), ())]
-            cells.append(Cell(column.name, n, shares, failed.get((column.name, n))))
+            cells.append(CheatCell(column.name, n, shares, failed.get((column.name, n))))
     table = AttackTable(rules, columns, judged(cells, rules.seeds, rules.margin), seeds, commit)
     write_whole(folder / "table.json", (json.dumps(table.as_json(), indent=1) + "\n").encode())
     write_whole(folder / "table.md", table.markdown().encode())
@@ -351,7 +351,7 @@ class _Lean(KeptFile):
         super().write(job, kept | ({"curves": {}, "tested": []} if "curves" in kept else {}))
 
 
-def judged(cells: Sequence[Cell], seeds: int, margin: float) -> list[Cell]:
+def judged(cells: Sequence[CheatCell], seeds: int, margin: float) -> list[CheatCell]:
     """Return the cells with their intervals and words.
 
     A cell that lacks a seed, or whose seeds all gain the same, has no interval and is open. Only a cheat that changes
@@ -371,7 +371,7 @@ def judged(cells: Sequence[Cell], seeds: int, margin: float) -> list[Cell]:
 
     from hanse.lab.statistics import holm, t_sides
 
-    def error(cell: Cell) -> float:
+    def error(cell: CheatCell) -> float:
         whole = len(cell.gains) == seeds and seeds > 1 and cell.failed is None
         return float(np.std(cell.gains, ddof=1)) / math.sqrt(seeds) if whole else 0.0
 

@@ -38,7 +38,7 @@ from hanse.lab.kept import Results, Store
 from hanse.lab.player import PlayedJobs, play_all
 from hanse.mechanisms.ipfl import IPFL
 from hanse.runs.config import Experiment
-from hanse.runs.observers import Told, untold
+from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build
 from hanse.wings.attack.deviant import KINDS, Deviant, fields_of, said_of
@@ -275,7 +275,7 @@ def search(
     minutes: float | None = None,
     second_key: bool = False,
     workers: int = 1,
-    told: Told = untold,
+    told: ProgressCallback = untold,
     work: Callable[[Job, Step], dict[str, Any]] | None = None,
 ) -> Attacked:
     """Search for the deviation of some clients that pays best, and write the best one to ``folder/attack.toml``.
@@ -338,7 +338,7 @@ def replay(
     seed: int = 0,
     second_key: bool = False,
     workers: int = 1,
-    told: Told = untold,
+    told: ProgressCallback = untold,
     work: Callable[[Job, Step], dict[str, Any]] | None = None,
 ) -> Attacked:
     """Measure a deviation again, against honest play, with the fresh seeds of :func:`search`.
@@ -531,11 +531,11 @@ class _Game:
     second_key: bool = False
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     figure: str = ""
-    _told: Told = untold
+    _told: ProgressCallback = untold
     _played: int = 0
     _most: int | None = None
 
-    def counted(self, told: Told, most: int | None) -> None:
+    def counted(self, told: ProgressCallback, most: int | None) -> None:
         """Report after every run how many were played, of about how many (None: the time decides)."""
         self._told, self._most = told, most
 

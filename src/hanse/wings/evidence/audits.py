@@ -23,7 +23,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.core.declared import Count, Declared, Digest, UnsoundError
 from hanse.core.port import AuditSize, CommitSize, SizeAudited, SizeCommitted
-from hanse.data.commitment import Commitment, Committed, attested, drawn, fault, packed
+from hanse.data.commitment import Committed, SampleCommitment, attested, drawn, fault, packed
 from hanse.federation.local import LocalFederation, NoAnswerError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def open_leaves(
         AuditFaultError: the samples are not those that the member committed to, the seed draws other leaves, a sample
             is missing, or no auditor has signed.
     """
-    told, seed = Commitment(bytes.fromhex(task.root), task.size), bytes.fromhex(task.seed)
+    told, seed = SampleCommitment(bytes.fromhex(task.root), task.size), bytes.fromhex(task.seed)
     if held.commitment != told:
         raise AuditFaultError("its samples are not those that it committed to")
     if not task.leaves or list(task.leaves) != drawn(told, seed, len(task.leaves)):
@@ -161,7 +161,7 @@ class AuditFolder:
                 missing.
         """
         asked = self.question()
-        told, seed = Commitment(bytes.fromhex(asked["root"]), asked["size"]), bytes.fromhex(asked["seed"])
+        told, seed = SampleCommitment(bytes.fromhex(asked["root"]), asked["size"]), bytes.fromhex(asked["seed"])
         if held.commitment != told:
             raise UserError(
                 f"{self.path}: these are {held.commitment.size} distinct samples with another root than the "

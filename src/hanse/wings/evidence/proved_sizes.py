@@ -26,7 +26,7 @@ from hanse.core.entry import tokens as say
 from hanse.core.part import Context, Part, State, View
 from hanse.core.port import AuditSize, CommitSize, Federation, Request, Roster, SizeAudited, SizeCommitted
 from hanse.core.table import Floats, Ints
-from hanse.data.commitment import Commitment, attested, drawn, misplaced, unpacked
+from hanse.data.commitment import SampleCommitment, attested, drawn, misplaced, unpacked
 from hanse.runs.guards import Guard
 
 COMMIT, AUDIT = "size commitment", "size audit"  # the questions
@@ -36,7 +36,7 @@ NEEDS_KEYS = "sizes.auditors: their signatures need the package 'cryptography'; 
 
 
 @dataclass(frozen=True)
-class Heard:
+class ProofReplies:
     """The outcome of one question to the members.
 
     Attributes:
@@ -96,7 +96,7 @@ class ProvedSizes(Part):
         new = view.present[state["standing"][view.present] == UNKNOWN]
         return [Request(c, (CommitSize(COMMIT),)) for c in new.tolist()], state
 
-    def hear_commitments(self, view: View, state: State) -> Heard:
+    def hear_commitments(self, view: View, state: State) -> ProofReplies:
         """Accept the commitments and bonds of the members that can pay."""
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
         for c in view.present[state["standing"][view.present] == UNKNOWN].tolist():
@@ -115,7 +115,7 @@ class ProvedSizes(Part):
                 posted.append(Transaction(f"{BOND}/{c}", BOND, paid, f"{answer.size} samples, root {answer.root}"))
                 after["root"][c] = np.frombuffer(bytes.fromhex(answer.root), np.uint8)
                 after["size"][c], after["asked"][c], after["standing"][c] = answer.size, 0, COMMITTED
-        return Heard(posted, refused, after)
+        return ProofReplies(posted, refused, after)
 
     def ask_audits(self, view: View, state: State) -> tuple[list[Request], State]:
         """Return the questions to those who have committed and not been audited, and the state with their seeds."""
@@ -131,7 +131,7 @@ class ProvedSizes(Part):
                 asked.append(Request(c, (AuditSize(AUDIT, told.root.hex(), told.size, own.hex(), leaves),)))
         return asked, after
 
-    def hear_audits(self, view: View, state: State) -> Heard:
+    def hear_audits(self, view: View, state: State) -> ProofReplies:
         """Judge the audits. Members that passed get their bond back; those that failed or did not answer lose it."""
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
         for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
@@ -150,15 +150,15 @@ class ProvedSizes(Part):
             else:
                 assert isinstance(answer, SizeAudited)
                 posted.append(_released(c, self.bond, account_of(c), RETURNED, self._note(state, c, answer)))
-        return Heard(posted, refused, after)
+        return ProofReplies(posted, refused, after)
 
-    def released(self, state: State) -> Heard:
+    def released(self, state: State) -> ProofReplies:
         """Return the bonds that are still in escrow after the last round: they go back, and prove nothing."""
         after = _copied(state)
         open_ = np.flatnonzero(after["standing"] == COMMITTED).tolist()
         after["standing"][open_] = FAILED
         back = [_released(c, self.bond, account_of(c), RETURNED, UNFINISHED) for c in open_]
-        return Heard(back, (), after)
+        return ProofReplies(back, (), after)
 
     def _note(self, state: State, client: int, said: SizeAudited) -> str:
         """Return what the book says of an audit that was passed: all that a signature needs to be checked again."""
@@ -172,7 +172,7 @@ class ProvedSizes(Part):
         if after["asked"][client] > self.repeats:
             after["standing"][client] = FAILED
 
-    def _wrong(self, told: Commitment, seed: bytes, said: SizeAudited) -> str:
+    def _wrong(self, told: SampleCommitment, seed: bytes, said: SizeAudited) -> str:
         """Return what is wrong with an answer to an audit, or ""."""
         leaves = drawn(told, seed, self.leaves)
         try:
@@ -200,9 +200,9 @@ def signature_fault(auditors: frozenset[str], statement: bytes, auditor: str, si
     return ""
 
 
-def _commitment(state: State, client: int) -> Commitment:
+def _commitment(state: State, client: int) -> SampleCommitment:
     """Return what a client committed to."""
-    return Commitment(state["root"][client].tobytes(), int(state["size"][client]))
+    return SampleCommitment(state["root"][client].tobytes(), int(state["size"][client]))
 
 
 def _copied(state: State) -> dict[str, NDArray[np.int64]]:

@@ -14,7 +14,7 @@ from typing import Any
 from hanse.base.files import table
 from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction
 from hanse.core.entry import tokens as say
-from hanse.data.commitment import Commitment, attested
+from hanse.data.commitment import SampleCommitment, attested
 from hanse.runs.config import SizesSection
 from hanse.wings.evidence.proved_sizes import UNFINISHED, signature_fault
 
@@ -39,7 +39,7 @@ class Bonds:
     units: int
     leaves: int
     auditors: frozenset[str]
-    held: dict[str, Commitment] = field(default_factory=dict)
+    held: dict[str, SampleCommitment] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
 
     @staticmethod
@@ -66,7 +66,7 @@ class Bonds:
             said = _COMMITTED.fullmatch(transaction.memo)
             if said is None or number in self.held or number in self.over:
                 return "is no first commitment of this client to a size"
-            self.held[number] = Commitment(bytes.fromhex(said[2]), int(said[1]))
+            self.held[number] = SampleCommitment(bytes.fromhex(said[2]), int(said[1]))
             return ""
         commitment = self.held.pop(number, None)
         if commitment is None:

@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from hanse.base.errors import UserError, first_line, library
 from hanse.base.streams import torch_seed
-from hanse.wings.language.judge import Answers
+from hanse.wings.language.judge import AnswerJudge
 from hanse.wings.language.records import BYTES, EXTRA, ByteTokenizer, build_tokenizer
 
 TINY = "tiny"
@@ -128,7 +128,7 @@ class Adapted(nn.Module):
         judge: the judge that says whether an answer is right.
     """
 
-    def __init__(self, body: nn.Module, judge: Answers) -> None:
+    def __init__(self, body: nn.Module, judge: AnswerJudge) -> None:
         super().__init__()
         self.judge = judge
         self._hidden = [body]  # in a list, so its parameters are not registered
@@ -231,7 +231,7 @@ def lora(
         raise UserError(f"model.targets: {targets!r}: {str(error).splitlines()[0]}") from None
     tokenizer = build_tokenizer(BYTES if base == TINY else base)
     answers = tuple((*tokenizer.encode(text), tokenizer.end) for text in candidates)
-    return Adapted(body, Answers(answers, tokenizer.padding))
+    return Adapted(body, AnswerJudge(answers, tokenizer.padding))
 
 
 def _check(rank: object, alpha: object) -> None:

@@ -1,6 +1,6 @@
 """Decides whether a language model's answer is right, by the likeliest candidate or token by token.
 
-:class:`Answers` is the judge of a problem (:class:`hanse.learning.job.SampleJudge`): scorers call it instead of
+:class:`AnswerJudge` is the judge of a problem (:class:`hanse.learning.job.SampleJudge`): scorers call it instead of
 comparing classes.
 """
 
@@ -19,7 +19,7 @@ _TOGETHER = 16  # sequences of a forward pass
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerJudge:
     """Judges answers.
 
     The model's answer is the candidate with the highest likelihood ``sum log p(token | what is before it)``, including

@@ -24,7 +24,7 @@ from hanse.cli.options import err, out, say
 if TYPE_CHECKING:
     import uvicorn
 
-    from hanse.wings.operate.page.app import Page
+    from hanse.wings.operate.page.app import LivePage
 
 app = typer.Typer(
     help="The keys to the live page: who may log in.",
@@ -86,7 +86,7 @@ def prepare(
     host: str,
     port: int,
     auth: Path | None,
-) -> tuple[uvicorn.Server, Page]:
+) -> tuple[uvicorn.Server, LivePage]:
     """Return the server, which does not listen yet, and its page.
 
     Args:
@@ -101,7 +101,7 @@ def prepare(
     try:
         import uvicorn
 
-        from hanse.wings.operate.page.app import Page, make_app
+        from hanse.wings.operate.page.app import LivePage, make_app
     except ModuleNotFoundError as missing:
         needed = "pip install '.[web]' in a clone of hanse"
         raise UserError(f"hanse serve: {missing.name} is not installed; {needed}") from None
@@ -118,7 +118,7 @@ def prepare(
     hosts = None if auth is not None else LOOPBACK | {host}
     # cookies do not know ports: two pages on one machine must not overwrite each other's
     cookie = f"hanse_session_{port}"
-    shown = Page(folder, Sessions(auth), hosts, cookie)
+    shown = LivePage(folder, Sessions(auth), hosts, cookie)
     config = uvicorn.Config(
         make_app(shown), host=host, port=port, log_level="warning", access_log=False, server_header=False,
         proxy_headers=False, lifespan="off", timeout_graceful_shutdown=5, ws="none",

@@ -17,7 +17,7 @@ WING = Wing(
         },
         "forbids": {"private": "hanse.wings.private.forbids:FORBIDS"},
         "accounts": {"private": "hanse.wings.private.account:account_from"},
-        "node_guards": {"private": "hanse.wings.private.node_guard:NodeGuard"},
+        "node_guards": {"private": "hanse.wings.private.node_guard:PrivateNodeGuard"},
         "flower": {"Trusted": "hanse.wings.private.masker:Trusted"},
     },
 )

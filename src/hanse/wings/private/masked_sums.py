@@ -6,7 +6,7 @@ a simulation, and gives a mechanism the same numbers. A training request becomes
 known whose updates came, the shares that open the sum. A member may be lost in each exchange. A group with too few
 members left is not opened, and the round continues without it.
 
-:class:`Group` has everything that the server gets in these four exchanges.
+:class:`MaskedGroup` has everything that the server gets in these four exchanges.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STEP_S = 60.0
 
 
 @dataclass
-class Group:
+class MaskedGroup:
     """What the server knows of a group while its sum is made. All secrets are hexadecimal digits.
 
     Attributes:
@@ -82,7 +82,7 @@ class Group:
         return not self.failed
 
 
-def opened(group: Group) -> Tensor | str:
+def opened(group: MaskedGroup) -> Tensor | str:
     """Return the sum of a group's words, ``[P + 5]`` int64, or why it cannot be opened.
 
     Every share is compared with the hash that its maker sent earlier, and every recovered secret with what its owner
@@ -108,7 +108,7 @@ def opened(group: Group) -> Tensor | str:
     return _plausible(group, torch.from_numpy(total[:-1].view(np.int64)))
 
 
-def _plausible(group: Group, words: Tensor) -> Tensor | str:
+def _plausible(group: MaskedGroup, words: Tensor) -> Tensor | str:
     """Return a sum's words if its counts are what its members said in the clear and its numbers within their bounds."""
     survivors = sorted(group.masked)
     samples, steps, loss, told, members = words[-COUNTS:].tolist()
@@ -124,7 +124,7 @@ def _plausible(group: Group, words: Tensor) -> Tensor | str:
     return words
 
 
-def _recovered(group: Group, client: int, kind: str) -> bytes | str:
+def _recovered(group: MaskedGroup, client: int, kind: str) -> bytes | str:
     """Return a member's seed or mask key from the shares of the others, or why it cannot be had.
 
     Args:
@@ -198,7 +198,7 @@ class _Round:
         self.plain: list[Reply] = []  # the replies of those who do not train
         ids = np.array(sorted(asked), np.int64)
         groups = port.rule.groups(port.seed, ids, round) or [ids]
-        self.groups = [Group(ids.tolist(), port.rule.least(len(ids))) for ids in groups]
+        self.groups = [MaskedGroup(ids.tolist(), port.rule.least(len(ids))) for ids in groups]
         for group in self.groups:
             self._fitting(group)
 
@@ -210,7 +210,7 @@ class _Round:
         self._open()
         return [reply for group in self.groups for reply in self._answers(group)] + self.plain
 
-    def _fitting(self, group: Group) -> None:
+    def _fitting(self, group: MaskedGroup) -> None:
         """Note why a group cannot be summed, before anything is asked."""
         tasks = {c: [task for task in self.asked[c].tasks if isinstance(task, Train)] for c in group.clients}
         if len(group.clients) < group.least:
@@ -272,7 +272,7 @@ class _Round:
         for client, said in self._step("open", values).items():
             self._of(client).openings[client] = said.values  # type: ignore[assignment]
 
-    def _answers(self, group: Group) -> list[Reply]:
+    def _answers(self, group: MaskedGroup) -> list[Reply]:
         """Return the replies of a group's members: with the mean of its sum, or without results."""
         words = opened(group) if group.enough(group.openings) else group.failed
         found = []
@@ -297,7 +297,7 @@ class _Round:
 
     # ---- one exchange
 
-    def _of(self, client: int) -> Group:
+    def _of(self, client: int) -> MaskedGroup:
         """Return a client's group."""
         return next(group for group in self.groups if client in group.clients)
 

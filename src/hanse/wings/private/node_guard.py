@@ -1,4 +1,4 @@
-"""A node's side of the wing: what leaves a participant, under its account and under masks (:class:`NodeGuard`)."""
+"""A node's side of the wing: what leaves a participant, under its account and masks (:class:`PrivateNodeGuard`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOG = logging.getLogger("hanse.federation.node")
 NOT_SUMMED = "it has no update that can be summed; its own log says why"
 
 
-class NodeGuard:
+class PrivateNodeGuard:
     """What a participant's account and the members that it trusts allow its node to send.
 
     Args:

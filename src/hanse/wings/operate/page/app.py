@@ -1,6 +1,6 @@
 """The addresses of the live page, as a FastAPI application.
 
-``hanse serve`` makes a :class:`Page`, which holds the runs that are shown and who may see them. It then serves
+``hanse serve`` makes a :class:`LivePage`, which holds the runs that are shown and who may see them. It then serves
 :func:`make_app`. Every request first passes the gate (``gate.py``). It finds the holder of
 the key, and refuses addresses that this key may not request.
 
@@ -46,7 +46,7 @@ _STATIC = {f.name: f.read_bytes() for f in files(__package__).joinpath("static")
 
 
 @dataclass(eq=False)
-class Page:
+class LivePage:
     """What the page shows, and to whom.
 
     Attributes:
@@ -83,7 +83,7 @@ class Page:
         return self._runs
 
 
-def make_app(shown: Page) -> RequestGate:
+def make_app(shown: LivePage) -> RequestGate:
     """Return the application behind its gate, for an ASGI server.
 
     Args:
@@ -113,7 +113,7 @@ def make_app(shown: Page) -> RequestGate:
     return gate
 
 
-def _words(shown: Page, request: Request) -> dict[str, Any]:
+def _words(shown: LivePage, request: Request) -> dict[str, Any]:
     """Return the values that every template needs: who asks, and whether there are keys."""
     return {"who": _key(request), "keys": shown.sessions.file is not None}
 
@@ -125,7 +125,7 @@ def _key(request: Request) -> Key:
     return key
 
 
-def _login(app: FastAPI, shown: Page) -> None:
+def _login(app: FastAPI, shown: LivePage) -> None:
     """Add logging in and out."""
 
     @app.get("/login")
@@ -165,7 +165,7 @@ def _login(app: FastAPI, shown: Page) -> None:
         return answer
 
 
-def _runs(app: FastAPI, shown: Page) -> None:
+def _runs(app: FastAPI, shown: LivePage) -> None:
     """Add the pages of runs: the list, each run live, and a participant's start page."""
 
     @app.get("/")
@@ -223,7 +223,7 @@ def _runs(app: FastAPI, shown: Page) -> None:
         return StreamingResponse(stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-def _still(shown: Page, request: Request) -> bool:
+def _still(shown: LivePage, request: Request) -> bool:
     """Say whether a stream may continue: the key is still in the file, and the session was not closed."""
     sessions, session = shown.sessions, request.cookies.get(shown.cookie)
     if sessions.file is None or "authorization" in request.headers:
@@ -231,7 +231,7 @@ def _still(shown: Page, request: Request) -> bool:
     return session is not None and sessions.by_session(session) is not None
 
 
-def _statements(app: FastAPI, shown: Page) -> None:
+def _statements(app: FastAPI, shown: LivePage) -> None:
     """Add participants' statements, which the operator may see too."""
 
     @app.get("/statement/{id_}/{client}")
@@ -241,7 +241,7 @@ def _statements(app: FastAPI, shown: Page) -> None:
         return await _statement(shown, request, id_, client, form)
 
 
-async def _statement(shown: Page, request: Request, id_: str, client: str, form: str) -> Response:
+async def _statement(shown: LivePage, request: Request, id_: str, client: str, form: str) -> Response:
     """Return a client's statement of a run in the ``form`` "html" or "json", or a page that says why there is none."""
     key, found = _key(request), (await shown.runs()).get(id_)
     number = int(client) if client.isascii() and client.isdecimal() and len(client) < 10 else -1
@@ -267,7 +267,7 @@ async def _statement(shown: Page, request: Request, id_: str, client: str, form:
     return Response(text, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": policy})
 
 
-def _gone(shown: Page, request: Request) -> Response:
+def _gone(shown: LivePage, request: Request) -> Response:
     """Return the page for a run that does not exist."""
     text = "There is no such run here. It may have been moved or deleted."
     return page("message", 404, title="Not found", text=text, **_words(shown, request))
