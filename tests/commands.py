@@ -6,14 +6,17 @@ import contextlib
 import io
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from hanse.cli import main
 
+WIDE = {"COLUMNS": "200"}
 
-def hanse(*args: object, cwd: str | Path = ".") -> subprocess.CompletedProcess[str]:
+
+def hanse(*args: object, cwd: str | Path = ".", env: Mapping[str, str] = WIDE) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder, and return its exit code and what it printed."""
     words: list[str] = ["hanse", *map(str, args)]
     code: Any = 0
@@ -22,7 +25,7 @@ def hanse(*args: object, cwd: str | Path = ".") -> subprocess.CompletedProcess[s
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.redirect_stderr(io.StringIO()) as err,
         patch("sys.argv", words),
-        patch.dict(os.environ, {"COLUMNS": "200"}),
+        patch.dict(os.environ, env),
     ):
         try:
             main()

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_hanse
 from rotation import rotating
 
 from hanse.base.errors import MachineError, UserError, gated, of_file
-from hanse.cli import main
 
 
 def _hanse(words: str, tmp_path: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -41,22 +41,17 @@ def test_a_stream_or_path_that_fails_is_a_line_with_its_exit_code(case: tuple[st
     assert len(done.stderr.splitlines()) <= 1
 
 
-def test_an_error_of_the_users_code_is_shown_whole_on_demand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_the_users_code_is_shown_whole_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("def net(shape, classes):\n    raise OSError('weights are on another disk')\n")
     (tmp_path / "exp.toml").write_text('mechanism = "fedavg"\nmodel = "mine:net"\ndata.clients = 3\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["hanse", "run", "exp.toml"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    [said] = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2
+    code, _, said = run_hanse("run", "exp.toml")
+    assert (code, said.count("\n")) == (2, 1)
     assert all(word in said for word in ("'mine:net'", "another disk", "HANSE_TRACEBACK"))
     monkeypatch.setenv("HANSE_TRACEBACK", "1")
     with pytest.raises(UserError) as whole:  # of which Python prints all
-        main()
+        run_hanse("run", "exp.toml")
     assert isinstance(whole.value.__cause__, OSError)
 
 

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_hanse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
 import hanse
 from hanse.base.terminal import Terminal, plainly
-from hanse.cli import entry as cli
 
 # drawn here by what they do, not as the code lists them
 TURNS = "\u202e\u202a\u2066\u2067\u200f\u2028"
@@ -60,23 +60,15 @@ def test_all_that_is_printed_is_cleaned(name: str) -> None:
     ids=lambda words: " ".join(words),
 )  # fmt: skip
 def test_no_command_passes_a_name_on(
-    words: tuple[str, ...],
-    name: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    words: tuple[str, ...], name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exp.toml").write_text("[run]\nrounds = 0\n")
     if words[0] == "compare" and name.strip(".") and "/" not in name:
         (tmp_path / name).mkdir(exist_ok=True)  # a directory that somebody sent
         (tmp_path / name / "config.toml").write_text("[run]\n")
-    monkeypatch.setattr(sys, "argv", ["hanse", *(word.replace("NAME", name) for word in words)])
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        cli.main()
-    said = capsys.readouterr()
-    assert not moves(said.out + said.err)
+    _, out, err = run_hanse(*(word.replace("NAME", name) for word in words))
+    assert not moves(out + err)
 
 
 def test_every_console_is_one_that_cleans() -> None:

@@ -9,31 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pooch
 import pytest
-import requests
 import torch
+from test_sources import _no_user_files  # noqa: F401
 
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, load
-from hanse.data import sources as sources_module
 from hanse.data.download import read_emnist
 from hanse.data.federated import SplitData
 from hanse.data.natural import CLASSES, DOMAINS, LEAF_LETTERS, LEAST_WINDOWS, WINDOW, parse_roles, windows
 from hanse.data.partitions import natural, natural_owners
 from hanse.data.sources import is_here
 from hanse.data.spec import parse_spec
-
-
-@pytest.fixture(autouse=True)
-def _no_user_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HANSE_DATA", raising=False)
-    monkeypatch.setattr(sources_module, "cache_dir", lambda: tmp_path / "cache")
-
-    def refuse(*args: Any, **options: Any) -> None:
-        raise requests.ConnectionError("no route")
-
-    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", refuse)
 
 
 def play(lengths: dict[str, int]) -> str:

@@ -147,13 +147,6 @@ def test_mixes_are_finite_and_sum_to_one_at_any_alpha(alpha: float) -> None:
     assert not np.isnan(logs).any()
 
 
-def test_a_large_alpha_is_nearly_uniform() -> None:
-    labels = balanced(2_000)
-    counts = Partition(tuple(dirichlet(labels, 20, alpha=1e6, total=10_000)), labels, 10).counts()
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    assert np.abs(shares - 0.1).max() < 0.1
-
-
 def test_power_sizes_follow_the_law() -> None:
     # pdf 3 q^2: mean 3/4, standard deviation sqrt(3/80); relative to the mean 0.258
     sizes = client_sizes(10_000_000, 10_000, seed=0)

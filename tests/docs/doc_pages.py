@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 import re
 import shlex
 import sys
@@ -29,7 +28,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hanse.cli import entry as cli
+from commands import hanse
+
 from hanse.runs.config import Experiment
 from hanse.runs.setup import build
 
@@ -194,22 +194,11 @@ class Session:
 
     def command(self, block: Block, words: list[str], environment: dict[str, str]) -> str:
         """Run one hanse command in this process and return what it printed."""
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            patch("sys.argv", words),
-            patch.dict(os.environ, environment),
-        ):
-            try:
-                cli.main()
-                code: object = 0
-            except SystemExit as ended:
-                code = ended.code
-        if code:
-            said = (err.getvalue() + out.getvalue()).strip()
-            raise WrongPageError(f"{block.place}: {' '.join(words)}: ended with {code}: {said}")
-        return out.getvalue()
+        done = hanse(*words[1:], env=environment)
+        if done.returncode:
+            said = (done.stderr + done.stdout).strip()
+            raise WrongPageError(f"{block.place}: {' '.join(words)}: ended with {done.returncode}: {said}")
+        return done.stdout
 
     def output(self, block: Block) -> None:
         """Hold what was printed against what the page says; rounds that were cut have other numbers."""

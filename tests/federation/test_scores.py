@@ -19,14 +19,7 @@ from hanse.learning.scoring import Scorer
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import Crew
 from hanse.runs.setup import Session, build
-
-
-def samples(shape: tuple[int, ...], classes: int | None, n: int) -> Samples:
-    draw = stream(0, "samples")
-    x = torch.from_numpy(draw.standard_normal((n, *shape)).astype(np.float32))
-    if classes is None:
-        return Samples(x, x.reshape(n, -1).sum(1) * 0.3 + 1)
-    return Samples(x, torch.from_numpy(draw.integers(0, classes, n)))
+from tests.learning.helpers import made
 
 
 def by_hand(problem: Problem, row: torch.Tensor, part: Samples) -> tuple[float, float]:
@@ -58,7 +51,7 @@ def test_every_model_on_every_list(
     rows = row + 0.1 * row.std() * torch.randn((models, len(row)), generator=draw)
     if options.get("batch_norm"):
         rows[:, problem.layout.num_parameters :].abs_()
-    pool = samples(shape, classes, 600)
+    pool = made(shape, classes, 600)
     order = torch.from_numpy(stream(0, "order").permutation(600))
     index = [order[:0], order[:1], order[1:300], order[:0], order[200:599], order[5:7]]
     found = Scorer(problem, torch.device("cpu"), crew=Crew(workers)).score_each(rows, pool, index)
@@ -76,7 +69,7 @@ def test_every_model_on_every_list(
 
 def test_a_model_that_is_not_finite_spoils_no_other_list() -> None:
     problem, row = build_problem("logistic", (4,), 3, 1)
-    pool = samples((4,), 3, 20)
+    pool = made((4,), 3, 20)
     pool.x[3] = float("inf")
     rows = torch.stack([row, row * float("nan")])
     lists = [torch.arange(0, 5), torch.arange(5, 20)]
@@ -89,7 +82,7 @@ def test_a_model_that_is_not_finite_spoils_no_other_list() -> None:
 
 def test_lists_that_do_not_fit_together_are_scored_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, row = build_problem("logistic", (4,), 3, 1)
-    pool = samples((4,), 3, 100)
+    pool = made((4,), 3, 100)
     lists = list(torch.arange(100).split(9))
     scorer = Scorer(problem, torch.device("cpu"))
     whole = scorer.score_each(row[None], pool, lists)
@@ -180,7 +173,7 @@ def test_modules_of_another_kind_are_scored_too() -> None:
     layout = Layout.of(module)
     problem = Problem(module, layout)
     row = layout.flatten(module)
-    pool = samples((4,), 3, 30)
+    pool = made((4,), 3, 30)
     lists = list(torch.arange(30).split(11))
     found = Scorer(problem, torch.device("cpu")).score_each(row[None], pool, lists)
     for scores, own in zip(found, lists, strict=True):
@@ -191,7 +184,7 @@ def test_modules_of_another_kind_are_scored_too() -> None:
 @pytest.mark.parametrize("apart", [False, True])
 def test_weighted_scores_are_the_weighted_means(apart: bool) -> None:
     """All models together, or each alone where the clients' samples have little in common."""
-    pool, clients = samples((6,), 3, 90), 9
+    pool, clients = made((6,), 3, 90), 9
     problem, row = build_problem("mlp", (6,), 3, 0, hidden=[4])
     rows = torch.stack([row + 0.3 * k for k in range(clients)])
     rows[1, :] = 40.0

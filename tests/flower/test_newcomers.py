@@ -392,7 +392,7 @@ def test_nodes_that_were_all_kept_out_do_not_count_as_here(tmp_path: Path, caplo
     exp = experiment("fedavg")
     other = Samples(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
     with caplog.at_level(logging.INFO), pytest.raises(UserError) as wrong:
-        play(grid_of(exp, tmp_path), exp, tmp_path / "run", N, lambda: (None, other), [], patience_s=600.0)
+        play(grid_of(exp, tmp_path), exp, tmp_path / "run", data=lambda: (None, other), patience_s=600.0)
     assert len(wrong.value.lines) == 1 + N
     counts = [r.args for r in caplog.records if r.funcName == "gather"]
     assert counts == [(0, N)]

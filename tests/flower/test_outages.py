@@ -24,7 +24,7 @@ from rotation import in_turn
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from test_flower_in_process import grid_of
-from test_letters import After, DiesError, books, kept
+from test_letters import After, DiesError, books, dies, kept
 
 import hanse
 from hanse.base.errors import MachineError, UserError
@@ -135,16 +135,11 @@ def test_receipts_of_the_last_settlement_survive_a_death_before_they_are_written
     whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exp, folder = books(), tmp_path / "nodes"
-
-    def dies(*_: Any) -> None:
-        raise DiesError
-
-    monkeypatch.setattr(RunBooks, "receipts", dies)
+    monkeypatch.setattr(RunBooks, "receipts", lambda *_: dies())
     with pytest.raises(DiesError):
         play(grid_of(exp, folder), exp, folder / "run")
     monkeypatch.undo()
-    again = play(grid_of(exp, folder), exp, folder / "run")
-    same(again, whole, folder)
+    same(play(grid_of(exp, folder), exp, folder / "run"), whole, folder)
 
 
 def test_without_its_letters_a_federation_makes_all_receipts_again(tmp_path: Path) -> None:
@@ -321,9 +316,6 @@ def test_a_server_that_is_killed_between_checkpoint_and_letters_goes_on(
 def project(tmp_path: Path) -> Path:
     """A project whose run was interrupted after its second round."""
     (tmp_path / "network.json").write_text("{}")
-
-    def dies() -> None:
-        raise DiesError
 
     with pytest.raises(DiesError):
         play(grid_of(books(), tmp_path), books(), tmp_path / "run", After(1, dies))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import itertools
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -38,14 +37,9 @@ FIVE = np.array([0.4, 0.9, 0.5, 1.1, 0.7])
 
 @pytest.fixture(scope="module")
 def simulation() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "claims_alpha.py"
-    spec = importlib.util.spec_from_file_location("claims_alpha", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+        return importlib.import_module("claims_alpha")
 
 
 def test_the_shares_of_all_looks_are_the_five_percent() -> None:

@@ -109,19 +109,6 @@ def test_a_seats_bits_depend_on_neither_the_others_nor_the_threads(name: str) ->
 
 
 @HERE
-def test_a_diverged_seat_spoils_nobody() -> None:
-    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
-    pool, recipe = made((12,), 5), Recipe(epochs=2, batch_size=10, lr=0.05)
-    jobs = jobs_of(row, [40, 40])
-    jobs[0] = replace(jobs[0], start=torch.full_like(row, float("nan")))
-    trained = NativeEngine(problem).train(pool, jobs, recipe, 0.05)
-    assert np.isnan(trained.loss[0])
-    assert not torch.isfinite(trained.rows[0]).all()
-    agree(NativeEngine(problem).train(pool, jobs[1:], recipe, 0.05), oracle(problem, pool, jobs[1:], recipe))
-    assert torch.isfinite(trained.rows[1]).all()
-
-
-@HERE
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -24,6 +24,7 @@ class Page(HTMLParser):
         self.fetched: list[str] = []
         self.text = ""
         self.scripts: list[str] = []
+        self.styled = False
         self._inside = ""
         self.feed(text)
 
@@ -32,6 +33,7 @@ class Page(HTMLParser):
         self._inside = tag
         self.fetched += [str(v) for k, v in attrs if k in ("src", "href", "srcset", "data", "action")]
         assert not any(k.startswith("on") for k, _ in attrs)
+        self.styled |= any(k == "style" for k, _ in attrs)
         if tag == "script":
             self.scripts.append("")
 

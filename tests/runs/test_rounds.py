@@ -231,25 +231,6 @@ def test_withheld_rows_stay_as_they_were() -> None:
 
 
 @dataclass(frozen=True)
-class Counts(SelectPart):
-    def init(self, context: Context) -> State:
-        return {"rounds": 0}
-
-    def select(self, view: View, state: State) -> tuple[Choice, State]:
-        return Choice(np.array([state["rounds"] % N])), {"rounds": state["rounds"] + 1}
-
-
-def test_state_goes_in_and_comes_out() -> None:
-    federation = Scripted()
-    setup = setup_of(replace(fedavg(), select=Counts()), federation)
-    state = first_state(setup)
-    for _ in range(3):
-        state = play_round(setup, state).state
-    assert [stage[0].client for stage in federation.asked] == [0, 1, 2]
-    assert state.states["select"] == {"rounds": 3}
-
-
-@dataclass(frozen=True)
 class Fixed:
     needs = frozenset()
     fills = frozenset()
