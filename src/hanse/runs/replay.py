@@ -185,10 +185,11 @@ class Posted:
         for line in json_lines(self.folder / METRICS, ("round",)):
             last = self.reached = int(line["round"])
             file, there = round_file(self.folder, last), (tuple(ours[last]), tuple(beside[last]))
-            if last >= self.through or not file.exists():
+            if last >= self.through:
                 continue
             book = book.post(last, beside[last])
-            yield PostedRound(last, read_arrays(file), line, *there, book)
+            if file.exists():
+                yield PostedRound(last, read_arrays(file), line, *there, book)
             book = book.post(last, ours[last])
         for number in sorted({*ours, *([last + 1] if self.settled else [])}):
             if number > last:
