@@ -235,7 +235,7 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "round cut": (hashed(content("rounds/00001.npz", b"PK\x03\x04 and no more")), ("audit", "disputes")),
     "round of a bomb": (hashed(bomb), ("audit", "disputes")),
     "round that boasts": (hashed(boast), ("audit", "disputes")),
-    "round of another name": (content("rounds/x.npz", b"x"), ("audit", "disputes")),
+    "round of another name": (content("rounds/x.npz", b"x"), ("audit",)),
     "market of another width": (hashed(arrays(market_client=np.arange(99))), ("audit",)),
     "market of text": (hashed(arrays(market_paid=np.array(["x"] * 5))), ("audit",)),
     "market without a graph": (hashed(arrays(market_graph=None)), ("audit",)),

@@ -272,7 +272,7 @@ def test_an_index_with_a_view_in_it_is_not_read(folder: Path, run_hanse: Hanse) 
 
 
 def test_a_report_builds_no_data_set_of_any_size_on_the_word_of_a_file(tmp_path: Path) -> None:
-    runs = {"many": {"clients": 9_999_999}, "elsewhere": {"path": "/etc"}}
+    runs = {"many": {"source": "digits", "clients": 9_999_999}, "elsewhere": {"source": "digits", "path": "/etc"}}
     for name, data in runs.items():
         folder = tmp_path / name
         folder.mkdir()

@@ -213,7 +213,7 @@ def test_a_rule_that_says_parted_and_does_not_tell_its_parts_is_found() -> None:
         along = Along(np.ones(4), torch.ones(3))
 
     world = world_of(experiment({"name": "fedavg", "weigh": "fedavgm"}))
-    for part, said in ((Silent(), "along"), (Wrong(), "along.scale")):
+    for part, said in ((Silent(), "reapply"), (Wrong(), "along.scale")):
         wrong = replace(world, mechanism=replace(world.mechanism, weigh=part))
         with pytest.raises(PartError, match=said):
             play_round(wrong, first_state(wrong))
