@@ -32,12 +32,13 @@ from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD
 from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
+from hanse.core.payload import Payload
 from hanse.core.port import Ask, Gradient, Mixture, Request, Score, Test, Train
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
 from hanse.flower import server
 from hanse.flower.agreed import Binding, take
-from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, counted, digest_of, sources
+from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, added, counted, digest_of, sources
 from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
@@ -209,6 +210,7 @@ VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what a round asks, its agreement names every kind, and no fewer questions and models."""
     seen: dict[tuple[int, int], dict[str, tuple[int, int]]] = {}
+    terms = set[str]()
     honest = LocalFederation.exchange
 
     def exchange(self: Any, round: int, requests: Any, *more: Any) -> Any:
@@ -217,6 +219,7 @@ def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch:
             for kind, (n, models) in counted(r.tasks).items():
                 before = mine.get(kind, (0, 0))
                 mine[kind] = before[0] + n, before[1] + models
+            terms.update(added(r.tasks))
         return honest(self, round, requests, *more)
 
     monkeypatch.setattr(LocalFederation, "exchange", exchange)
@@ -225,6 +228,7 @@ def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch:
     played = 0
     for mechanism, others in [*(({"name": name}, {}) for name in names), *(VARIANTS if names == ASKING else [])]:
         seen.clear()
+        terms.clear()
         try:
             exp = hanse.Experiment(**sections, mechanism=mechanism, **others)
             hanse.run(exp)
@@ -232,6 +236,7 @@ def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch:
             continue
         played += 1
         limits = agreed(exp).questions
+        assert terms <= set(agreed(exp).adds), mechanism
         for here in seen.values():
             for kind, (n, models) in here.items():
                 assert kind in limits, (mechanism, kind)
@@ -287,6 +292,9 @@ def test_a_node_refuses_and_keeps_what_goes_beyond(small: NetworkRehearsal, tmp_
         (2**62, (Train(0, 0, model),)),
         (0, (Train(0, 0, model), Train(1, 0, model))),
         (0, (Score("s", model[None]),)),
+        (0, (Train(0, 0, model, centre=model + 1, mu=10.0),)),
+        (0, (Train(0, 0, model, tilt=model),)),
+        (0, (Train(0, 0, model, work=200),)),
     ]
     for number, (round, tasks) in enumerate(lies, 1):
         [reply] = small.federation.exchange(round, [Request(2, tasks)], None, None)
@@ -298,6 +306,18 @@ def test_a_node_refuses_and_keeps_what_goes_beyond(small: NetworkRehearsal, tmp_
     assert not (tmp_path / "nodes" / "node1" / EVIDENCE).exists()
     tests = [small.federation.exchange(1, [Request(2, (Test("t", model),))], None, None)[0] for _ in range(9)]
     assert [one.refused is None for one in tests] == [True] * (1 + agreed(small.experiment).replays) + [False] * 5
+
+
+def test_evidence_that_is_full_does_not_hide_the_next_request(
+    small: NetworkRehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hanse.flower.agreed.MOST_EVIDENCE", 1)
+    model = small.start.table.rows[0]
+    assert not set(added([Train(0, 0, model, payload=Payload("generator"))])) & set(agreed(small.experiment).adds)
+    for task in (Gradient("g", model[None]), Gradient("g", model[None]), Train(0, 0, model)):
+        [reply] = small.federation.exchange(0, [Request(2, (task,))], None, None)
+        assert reply.refused is not None
+        assert len(evidence(tmp_path / "nodes" / "node2", small.federation.key)) == 1
 
 
 def test_a_node_without_an_agreement_says_who_it_is_and_no_more(small: NetworkRehearsal, tmp_path: Path) -> None:

@@ -780,7 +780,15 @@ class SelectPart(Part, Protocol):
 
 
 class TrainPart(Part, Protocol):
-    """Declares the blocks of the model table, and turns the choice into seats with start rows, pulls and tilts."""
+    """Declares the blocks of the model table, and turns the choice into seats with start rows, pulls and tilts.
+
+    Attributes:
+        adds: what its tasks may add to a client's loss: "pull", "tilt", "payload". On a network the members agree to
+            it, and a node refuses any other term: from some of them its data can be learnt. A class that overrides
+            ``seats`` or ``sends`` and does not say it may add all three.
+    """
+
+    adds: ClassVar[frozenset[str]] = frozenset({"pull", "tilt", "payload"})
 
     def blocks(self) -> Sequence[Block]:
         """Return the table's blocks of rows, in order."""

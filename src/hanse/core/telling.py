@@ -219,7 +219,7 @@ class BeforeJoining:
         parts: the mechanism's parts by slot.
 
     Examples:
-        >>> joining = Joining(client=0, clients=4, rounds=10, grant=5_000_000, debt=0)
+        >>> joining = BeforeJoining(client=0, clients=4, rounds=10, grant=5_000_000, debt=0)
         >>> joining.at_stake
         5000000
     """

@@ -24,13 +24,13 @@ from hanse.core.declared import UnsoundError
 from hanse.core.port import Task
 from hanse.federation.codec import WireError
 from hanse.federation.node import EVIDENCE
-from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, counted
+from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, added, counted
 from hanse.ledger.note import cosign, fingerprint, load_key, public_of
 from hanse.ledger.witness import KEY, Witness
 from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 
-MOST_EVIDENCE = 1 << 26  # bytes of evidence that are kept; later requests are only in the node's log
+MOST_EVIDENCE = 1 << 26  # bytes of evidence; with more, nothing is answered until the owner has moved it away
 
 
 def take(home: Path, note: str, operator: bytes, now: float) -> Agreement:
@@ -123,7 +123,13 @@ class Binding:
         return Binding(home, found, lines[-1])
 
     def check(self, asked: AskedOf) -> None:
-        """Raise WireError and keep a request as evidence if it goes beyond the agreement. Nothing is counted."""
+        """Raise WireError and keep a request as evidence if it goes beyond the agreement. Nothing is counted.
+
+        Where the evidence is full, every request is refused: one that fills it could hide the next.
+        """
+        kept = self.home / EVIDENCE
+        if kept.exists() and kept.stat().st_size >= MOST_EVIDENCE:
+            raise WireError(f"{kept}: has {MOST_EVIDENCE} bytes or more; nothing is answered until it is moved away")
         why = self.agreement.allows(asked, self._tally())
         if why is None:
             return
@@ -136,7 +142,7 @@ class Binding:
         Raises:
             WireError: it goes beyond the agreement. Nothing is counted.
         """
-        full = replace(asked, questions=counted(tasks))
+        full = replace(asked, questions=counted(tasks), adds=added(tasks))
         path = self._path()
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -30,7 +30,7 @@ from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError, import_path
 from hanse.core.declared import Count, Declared, Digest, Int64, Name, UnsoundError
-from hanse.core.part import Most, Part
+from hanse.core.part import Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
 from hanse.flower.members import Word
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
@@ -77,6 +77,7 @@ class AskedOf:
         questions: the questions by kind.
         head: the head of the books that it shows. None: it shows none.
         letter: whether it only brings receipts and the head. It then belongs to no round.
+        adds: what its training tasks add to the loss, or change of the recipe (:func:`added`).
     """
 
     round: int
@@ -85,6 +86,7 @@ class AskedOf:
     questions: Counted = field(default_factory=dict)
     head: LogHead | None = None
     letter: bool = False
+    adds: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ class Agreement:
         lag: a request of round r shows a head that closes round r - 1 - lag or a later one.
         replays: how often rounds may be played again.
         questions: what may be asked, by kind of question. All other kinds are refused.
+        adds: what training tasks may add to the loss: "pull", "tilt", "payload".
 
     Examples:
         >>> import hanse
@@ -167,8 +170,8 @@ class Agreement:
         >>> agreed.expires, agreed.questions["Test"].in_all - agreed.questions["Test"].a_round * agreed.replays
         ('2027-11-28', 6)
         >>> job = {**agreed.job, "run": "mine", "client": 0}
-        >>> agreed.allows(Asked(0, "2026-11-28", job, {"Train": (1, 1)}), Tally())
-        >>> agreed.allows(Asked(0, "2026-11-28", job, {"Gradient": (1, 1)}), Tally())
+        >>> agreed.allows(AskedOf(0, "2026-11-28", job, {"Train": (1, 1)}), QuestionTally())
+        >>> agreed.allows(AskedOf(0, "2026-11-28", job, {"Gradient": (1, 1)}), QuestionTally())
         'asks for Gradient, which was not agreed'
     """
 
@@ -186,6 +189,7 @@ class Agreement:
     lag: Count
     replays: Count
     questions: Mapping[Word, QuestionLimit]
+    adds: tuple[Word, ...]
 
     @staticmethod
     def of(experiment: Experiment, *, run: str, network: str, operator: bytes, day: str, app: str = "") -> Agreement:
@@ -221,6 +225,7 @@ class Agreement:
             settings.checkpoint_every + 1,
             replays,
             _limits(experiment, replays),
+            _adds(experiment.mechanism.built.train),
         )
 
     @cached_property
@@ -235,7 +240,7 @@ class Agreement:
 
     def fits(self, other: Agreement) -> bool:
         """Return whether this and another agreement are about the same run, with other numbers or another end."""
-        same = ("experiment", "run", "network", "operator", "app", "imported", "books", "rounds", "checkpoint")
+        same = ("experiment", "run", "network", "operator", "app", "imported", "books", "rounds", "checkpoint", "adds")
         alike = all(getattr(self, name) == getattr(other, name) for name in same)
         return alike and set(other.releases.values()) <= set(self.releases.values())
 
@@ -326,6 +331,8 @@ class Agreement:
             return why
         if not 0 <= asked.round <= self.rounds:
             return f"is of round {asked.round}; {self.rounds} rounds were agreed"
+        if beyond := sorted(asked.adds - set(self.adds)):
+            return f"trains with {' and '.join(beyond)}, which was not agreed"
         after = tally.after(asked, self)
         if asked.round < (least := self.back_to(after.highest)):
             return f"falls to round {asked.round}, behind the checkpoint of round {least}"
@@ -375,6 +382,24 @@ def counted(tasks: Sequence[Task]) -> Counted:
             models = 1 + (task.beside is not None) + (0 if task.mixture is None else len(task.mixture.models))
         found = _added(found, {type(task).__name__: (1, models)})
     return found
+
+
+def added(tasks: Sequence[Task]) -> frozenset[str]:
+    """Return what a request's training tasks add to the loss ("pull", "tilt", "payload"), and "work" if they change
+    how long the recipe trains, which no server does.
+    """
+    trained = [task.train if isinstance(task, Mask) else task for task in tasks]
+    found = set[str]()
+    for task in (task for task in trained if isinstance(task, Train)):
+        found |= {"pull"} if task.mu != 0 else set()
+        found |= {name for name in ("tilt", "payload", "work") if getattr(task, name) is not None}
+    return frozenset(found)
+
+
+def _adds(train: TrainPart) -> tuple[str, ...]:
+    """Return what a train part may add to the loss, as the class says that makes its seats or its payload."""
+    makes = next(kind for kind in type(train).__mro__ if {"seats", "sends"} & set(vars(kind)))
+    return tuple(sorted(vars(makes).get("adds", TrainPart.adds)))
 
 
 def _added(one: Counted, other: Counted) -> dict[str, tuple[int, int]]:

@@ -50,7 +50,7 @@ class ArrayLayout:
         >>> from flwr.app import Array
         >>> w, b = np.array([[1.0, 2.0]], np.float32), np.array([3.0], np.float32)
         >>> arrays = ArrayRecord({"w": Array(w), "b": Array(b)})
-        >>> form = Form.of(arrays)
+        >>> form = ArrayLayout.of(arrays)
         >>> form.row(arrays)
         tensor([1., 2., 3.])
         >>> form.arrays(form.row(arrays) * 2)["w"].numpy()

@@ -14,6 +14,7 @@ files does not look like a replay.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -83,6 +84,8 @@ def check(
         ) from None
     if wrong := [name for name, array in request.arrays.items() if hash_of(array) != name]:
         raise WireError(f"an array of the request is not what was signed: {wrong[0][:40]}")
+    if re.fullmatch("[0-9a-f]{32}", str(values.get("nonce"))) is None:  # the log could write another in another way
+        raise WireError("the request's nonce is not 32 hexadecimal digits, so a replay could not be told")
     told = {name: v if type(v := values[name]) is int else str(v)[:64] for name in TOLD if name in values}
     if not log.took(str(values["nonce"]), by=fingerprint(operator), **told):
         raise WireError("the request was taken before: a replay")

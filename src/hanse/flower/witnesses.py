@@ -25,7 +25,7 @@ class ShownHeads:
         run: the run directory. None: there are no books, and nothing is shown.
 
     Examples:
-        >>> Shown().to(3)
+        >>> ShownHeads().to(3)
         {}
     """
 

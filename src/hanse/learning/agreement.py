@@ -48,7 +48,7 @@ class PlainModule:
     Examples:
         >>> from hanse.core.table import Layout
         >>> module = nn.Linear(3, 2)
-        >>> plain = Plain.of(Problem(module, Layout.of(module)), torch.device("cpu"), "float32")
+        >>> plain = PlainModule.of(Problem(module, Layout.of(module)), torch.device("cpu"), "float32")
         >>> plain.outputs(torch.randn(4, 3)).shape
         torch.Size([4, 2])
     """

@@ -84,7 +84,7 @@ class UpdateGame:
         >>> problem, base = build_problem("logistic", (1,), None, seed=0)  # a line: weight and bias
         >>> samples = Samples(torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [2.0]]))  # y = 2 x
         >>> updates = torch.tensor([[2.0, 0.0], [0.0, 0.0]])  # the line itself, and one that is flat
-        >>> game = Coalitions(problem, updates, torch.zeros(2), [1.0, 1.0], samples)
+        >>> game = UpdateGame(problem, updates, torch.zeros(2), [1.0, 1.0], samples)
         >>> game.many([frozenset(), frozenset({0}), frozenset({0, 1})])  # minus the mean squared error
         [-2.0, 0.0, -0.5]
     """

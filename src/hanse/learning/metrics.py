@@ -197,7 +197,7 @@ class Predictions:
 
     Examples:
         >>> y, probabilities = np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
-        >>> judged = Judged(y, probabilities, loss=-np.log(probabilities[np.arange(3), y]))
+        >>> judged = Predictions(y, probabilities, loss=-np.log(probabilities[np.arange(3), y]))
         >>> [accuracy] = build_metrics(["accuracy"], 2)
         >>> round(accuracy.of(judged)[0], 2)
         0.67
@@ -388,7 +388,7 @@ def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, tex
 
     Examples:
         >>> accuracy, auc = build_metrics(["accuracy", "auc"], num_classes=2)
-        >>> says = Judged(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), np.zeros(3))
+        >>> says = Predictions(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), np.zeros(3))
         >>> accuracy.reading.show(accuracy.of(says)[0]), auc.reading.show(auc.of(says)[0])
         ('66.7 %', '1.000')
     """

@@ -72,7 +72,7 @@ class LogHead:
         signatures: the lines under the text (:mod:`hanse.ledger.note`), the operator's first; none without a key.
 
     Examples:
-        >>> print(Head("town", 0, bytes(32), 0).note(), end="")
+        >>> print(LogHead("town", 0, bytes(32), 0).note(), end="")
         hanse/town
         0
         AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=

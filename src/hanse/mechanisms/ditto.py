@@ -39,6 +39,8 @@ class Ditto(TrainPart):
         8
     """
 
+    adds = frozenset({"pull"})
+
     needs = frozenset({"clients", "penalty"})
     gives = frozenset({"groups"})
     lam: Weight = 1.0

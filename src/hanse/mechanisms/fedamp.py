@@ -85,6 +85,8 @@ class TowardsCentres(TrainPart):
             would hold the clients back. iPFL's comparison has ``pull_from = 1``.
     """
 
+    adds = frozenset({"pull"})
+
     needs = frozenset({"clients", "penalty", "new rows centre"})
     mu: Weight = 0.01
     pull_from: Count = 0

@@ -103,6 +103,8 @@ class FedFomo(TrainPart, WeighPart):
         4
     """
 
+    adds = frozenset[str]()
+
     needs = by_slot(train={"clients", "scores"}, weigh={"clients", "client_validation", "scores", "rows model"})
     fills = by_slot(weigh={"model"})
     models: Positive = 6

@@ -61,6 +61,8 @@ class FedGen(TrainPart):
         'generator'
     """
 
+    adds = frozenset({"payload"})
+
     needs = frozenset({"head", "labels"})
     gives = frozenset({"groups"})
     # names of their own: an option of a mechanism carries over to a replaced part that has one of the same name

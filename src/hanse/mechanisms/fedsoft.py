@@ -76,6 +76,8 @@ class FedSoft(TrainPart, WeighPart):
         (4, 6)
     """
 
+    adds = frozenset({"pull"})
+
     needs = by_slot(
         train={"clients", "penalty", "samples", "new rows cluster"},
         weigh={"clients", "samples", "rows cluster", "rows model"},

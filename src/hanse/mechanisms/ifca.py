@@ -43,6 +43,8 @@ class IFCA(TrainPart, DeployPart):
         (4,)
     """
 
+    adds = frozenset[str]()
+
     needs = by_slot(train={"clients", "scores"}, deploy={"clients", "scores", "rows cluster"})
     gives = by_slot(train={"groups"})
     clusters: Clusters = 2

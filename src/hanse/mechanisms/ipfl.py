@@ -274,6 +274,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         4
     """
 
+    adds = frozenset({"pull"})
+
     needs = by_slot(
         select={"clients", "trade", "bills"},
         train={"clients", "penalty", "bills", "new rows centre"},

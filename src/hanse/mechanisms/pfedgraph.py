@@ -85,6 +85,8 @@ class FromCentres(TrainPart):
         4
     """
 
+    adds = frozenset({"pull"})
+
     needs = frozenset({"clients", "penalty", "new rows centre"})
     cosine: Weight = 0.01
     sign: Sign = "attract"

@@ -128,6 +128,8 @@ class TierModels(TrainPart):
         4
     """
 
+    adds = frozenset[str]()
+
     needs = frozenset({"clients"})
     gives = frozenset({"groups"})
     tiers: Positive = 2

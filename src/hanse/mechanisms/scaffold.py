@@ -56,6 +56,8 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         (4, 6)
     """
 
+    adds = frozenset({"tilt"})
+
     needs = by_slot(train={"clients", "penalty", "sgd"}, weigh={"clients", "groups"})
     gives = by_slot(train={"groups"})
     fills = by_slot(train=VARIATES)

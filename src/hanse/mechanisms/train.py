@@ -50,6 +50,8 @@ def units(rows: Ints, size: int) -> Floats:
 class SharedModel(TrainPart):
     """FedAvg: there is one row "server". Every client starts from it and minimises its own loss."""
 
+    adds = frozenset[str]()
+
     gives = frozenset({"groups"})
     accepts = frozenset({"sums"})
 
@@ -70,6 +72,8 @@ class Proximal(SharedModel):
         mu: strength of the pull.
     """
 
+    adds = frozenset({"pull"})
+
     needs = frozenset({"penalty"})
     mu: Weight = 0.1
 
@@ -83,6 +87,8 @@ class Proximal(SharedModel):
 @dataclass(frozen=True)
 class OwnModels(TrainPart):
     """Local training: each client has a private row "own"; all of them start from the same initial model."""
+
+    adds = frozenset[str]()
 
     needs = frozenset({"clients"})
 

@@ -182,7 +182,7 @@ class Chart:
     """One figure: ``key`` is its file name, ``caption`` says how to read it, ``x`` and ``y`` name the axes.
 
     Examples:
-        >>> line = Line("FedAvg", np.arange(3), np.array([0.5, 0.7, 0.8]))
+        >>> line = Curve("FedAvg", np.arange(3), np.array([0.5, 0.7, 0.8]))
         >>> Chart("accuracy", "Quality", "Test accuracy", "Higher is better.", Lines((line,)), x="round").key
         'accuracy'
     """

@@ -127,7 +127,7 @@ class ModelQuality:
             accuracy and loss.
 
     Examples:
-        >>> Fit(rounds=(0, 1), accuracy=(0.5, 0.75), loss=(1.0, 0.5), samples=40).last
+        >>> ModelQuality(rounds=(0, 1), accuracy=(0.5, 0.75), loss=(1.0, 0.5), samples=40).last
         0.75
     """
 

@@ -40,7 +40,7 @@ def in_short(
             line can.
 
     Example:
-        >>> fit = Fit((9,), (0.9,), (0.4,), 400, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
+        >>> fit = ModelQuality((9,), (0.9,), (0.4,), 400, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
         >>> given = Contributed(rounds=(), value=0.7, drawn=0.17, place=1, ranked=8, tied=(2, 3), valued=8)
         >>> for about, told in in_short(fit, given).items():
         ...     print(f"{about}: {told}")

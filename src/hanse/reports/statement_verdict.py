@@ -53,7 +53,7 @@ def verdict_of(fit: ModelQuality, money: Money | None, models: Models) -> Joinin
     Example:
         >>> models = Models(asked=10, answered=10, used=10, reached=3, deliveries=30)
         >>> for samples in (400, 30):  # 90 % against 80 %, by how many test samples
-        ...     fit = Fit((9,), (0.9,), (0.4,), samples, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
+        ...     fit = ModelQuality((9,), (0.9,), (0.4,), samples, alone="alone", alone_accuracy=0.8, alone_loss=0.6)
         ...     print(verdict_of(fit, None, models).headline)
         Yes, joining paid (on its 400 test samples, in this run)
         Not known whether joining paid: the difference may be chance

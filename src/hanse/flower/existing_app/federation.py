@@ -82,7 +82,7 @@ class PlainFederation:
         >>> grid = InProcessGrid({100: lambda message, context: FlowerMessage(message.content, reply_to=message)})
         >>> members = Members()
         >>> members.register([(key_of(node), Hello(0, (), None)) for node in grid.get_nodes()])
-        >>> form = Form.of(ArrayRecord({"w": Array(np.zeros(2, np.float32))}))
+        >>> form = ArrayLayout.of(ArrayRecord({"w": Array(np.zeros(2, np.float32))}))
         >>> PlainFederation(grid, members, form, Keys(), clients=1, seed=0, deadline_s=10.0).present(0).ids
         array([0])
     """

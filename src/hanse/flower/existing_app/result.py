@@ -59,7 +59,7 @@ class RoundLog:
         rounds: how many rounds are planned.
 
     Examples:
-        >>> Told(rounds=3).on_round({"round": 0, "answered": 4, "seats": 4, "test/accuracy": 0.5}, None)
+        >>> RoundLog(rounds=3).on_round({"round": 0, "answered": 4, "seats": 4, "test/accuracy": 0.5}, None)
     """
 
     rounds: int

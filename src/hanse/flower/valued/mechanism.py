@@ -86,10 +86,10 @@ class WatchedRound:
         >>> def model(*w):
         ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
         >>> before, records = model(0, 0), {0: model(1, 0), 1: model(0, 1)}
-        >>> form, worth = Form.of(before), ByFunction(lambda arrays: float(arrays["w"].numpy().sum()))
+        >>> form, worth = ArrayLayout.of(before), ByFunction(lambda arrays: float(arrays["w"].numpy().sum()))
         >>> replies = {c: Trained(0, form.row(records[c]), 10, 0.5, 1) for c in (0, 1)}
         >>> roster = Roster([ClientInfo(0, "farm", "node 100", 10), ClientInfo(1, "mill", "node 101", 10)])
-        >>> told = Watched(
+        >>> told = WatchedRound(
         ...     form, worth, roster, before, asked=[0, 1], replies=replies, records=records, made=model(0.5, 0.5),
         ...     answered=[0, 1],
         ... )
@@ -225,7 +225,8 @@ class Combined(AggregatePart):
         >>> (group,) = rehearse("fedavg").groups
         >>> empty = ArrayRecord()
         >>> replies = {client: Trained(0, torch.zeros(0), 10, 0.5, 1) for client in range(4)}
-        >>> told = Watched(Form.of(empty), ByClients(), Roster(), empty, replies=replies, made=empty, average=True)
+        >>> form = ArrayLayout.of(empty)
+        >>> told = WatchedRound(form, ByClients(), Roster(), empty, replies=replies, made=empty, average=True)
         >>> Combined(told).aggregate(group, {}).weights
         array([0.25, 0.25, 0.25, 0.25])
     """
@@ -309,9 +310,9 @@ class OfReplies(ValuePart):
         ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
         >>> worth = ByFunction(lambda arrays: float(arrays["w"].numpy()[0]))
         >>> records = {0: model(1, 0), 1: model(0, 1)}
-        >>> form, half = Form.of(model(0, 0)), np.array([[0.5, 0.5, 0.0]])
+        >>> form, half = ArrayLayout.of(model(0, 0)), np.array([[0.5, 0.5, 0.0]])
         >>> replies = {c: Trained(0, form.row(records[c]), 10, 0.5, 1) for c in (0, 1)}
-        >>> told = Watched(
+        >>> told = WatchedRound(
         ...     form, worth, Roster(), model(0, 0), replies=replies, records=records, made=model(0.5, 0.5),
         ...     average=True,
         ... )
@@ -407,7 +408,7 @@ class Replies(Federation):
         Without any replies, it answers nothing:
 
         >>> empty = ArrayRecord()
-        >>> federation = Replies(Watched(Form.of(empty), ByClients(), Roster(), empty))
+        >>> federation = Replies(WatchedRound(ArrayLayout.of(empty), ByClients(), Roster(), empty))
         >>> list(federation.present(0)), federation.exchange(0, [], None, None)
         ([], [])
     """

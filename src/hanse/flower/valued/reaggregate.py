@@ -87,7 +87,7 @@ class Reaggregation:
         ...     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
         >>> grid = InProcessGrid({100: answer, 101: answer})
         >>> messages = [Message(RecordDict(), dst_node_id=node, message_type="train") for node in (100, 101)]
-        >>> again = Again()
+        >>> again = Reaggregation()
         >>> again.begin(FedAvg(), 1, dict(enumerate(grid.send_and_receive(messages))), LEAST_S)
         >>> again.made([1])["w"].numpy()
         array([101., 101.], dtype=float32)

@@ -363,7 +363,7 @@ def judged(cells: Sequence[CheatCell], seeds: int, margin: float) -> list[CheatC
         margin: the share of honest pay that a gain must surely stay within to not pay.
 
     Examples:
-        >>> cells = [Cell("m", "good", [0.9, 1.0, 1.1, 1.0]), Cell("m", "bad", [-0.9, -1.0, -1.1, -1.0])]
+        >>> cells = [CheatCell("m", "good", [0.9, 1.0, 1.1, 1.0]), CheatCell("m", "bad", [-0.9, -1.0, -1.1, -1.0])]
         >>> [(cell.word, round(cell.low, 3), round(cell.high, 3)) for cell in judged(cells, 4, 0.05)]
         [('pays', 0.87, 1.13), ('does not pay', -1.171, -0.829)]
     """
