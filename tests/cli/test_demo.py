@@ -44,7 +44,7 @@ def test_one_story_that_ends_with_the_report_and_the_live_page(tmp_path: Path, m
     assert len(bars) == 2 * 3 + 1 + 2  # one a run
     assert "95 % interval" in text
     assert text.count(" ± ") >= 3  # standard deviations of three systems over two seeds
-    assert text.count("holds: ") == 12
+    assert text.count("holds: ") == 13
     assert "FAILS" not in text
     (out / "mine").mkdir()
     with pytest.raises(UserError, match="'mine'"):

@@ -230,11 +230,11 @@ def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_p
     assert len(hanse.load(tmp_path / "run").metrics) == ROUNDS
     watched(FedAvg(), tmp_path / "paid", payment={"name": "recorded:Wages", "pot": 7})
     with pytest.raises(UserError, match="'recorded:Wages'"):
-        hanse.load(tmp_path / "paid")
+        _ = hanse.load(tmp_path / "paid").experiment
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:watching"))
     with pytest.raises(UserError, match=r"mechanism:watching': is an import path"):
-        hanse.load(tmp_path / "run")
+        _ = hanse.load(tmp_path / "run").experiment
 
 
 @pytest.mark.usefixtures("warm", "undrawn")
