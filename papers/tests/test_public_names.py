@@ -31,7 +31,7 @@ UNDOCUMENTED = {
     "hanse.mechanisms.value": "GTG",
     "hanse.mechanisms.weigh": "Centres Received sample_shares",
     "hanse.reports.audit": "audit_run",
-    "hanse.reports.chart": "Bars Chart Floats Graph Heat Line Lines Series slug to_csv",
+    "hanse.reports.chart": "Bars Chart Curve Floats Graph Heat Lines Series slug to_csv",
     "hanse.reports.compare": "best_so_far effective_round improvement",
     "hanse.reports.market": "traded",
     "hanse.reports.vega": "save",
