@@ -69,11 +69,9 @@ def server_app(
     patience_s: float = 600.0,
     largest: int = LARGEST,
     other_data: bool = False,
+    agreement: str | Path | None = None,
 ) -> ServerApp:
     """Return a Flower server app that plays an experiment into a run directory, or continues the run there.
-
-    The agreement that the members' owners have signed is in the file that the environment variable ``HANSE_AGREEMENT``
-    names; ``hanse network up`` sets it.
 
     Args:
         experiment: the experiment, or the path of its file.
@@ -86,6 +84,8 @@ def server_app(
         patience_s: seconds to wait for the participants before the run fails.
         largest: the most bytes of a reply; larger replies are refused unread.
         other_data: whether a run may continue although the server's sets have changed.
+        agreement: the file with the agreement that the members' owners have signed. Default: the file that the
+            environment variable ``HANSE_AGREEMENT`` names, which ``hanse network up`` sets.
 
     Returns:
         The app, for ``app = server_app(...)`` in the module that ``pyproject.toml`` names as ``serverapp``.
@@ -100,7 +100,7 @@ def server_app(
             loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
             played = play(
                 grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s, largest=largest,
-                other_data=other_data, agreement=used(os.environ.get(AGREEMENT), Path(out)),
+                other_data=other_data, agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
             )  # fmt: skip
             if played.nothing is not None:  # so Flower, too, says that the run failed
                 raise RunFailedError(played.nothing)
