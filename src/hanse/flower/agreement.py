@@ -151,8 +151,8 @@ class Agreement:
         network: what the operator calls the network.
         operator: the operator's public key, 64 hexadecimal digits.
         expires: the last day (UTC) on which a node answers, as in "2026-11-28".
-        app: SHA-256 of the Flower app that the node may run, with the files of the operator's project. "": none, as in
-            a simulation.
+        app: SHA-256 of the Flower app that the node may run, with the files of the operator's project. "": any, as in
+            a simulation ('hanse network up' always names it).
         releases: the accepted releases of hanse: the SHA-256 of their code, by version.
         imported: SHA-256 of the file of everything that the experiment names by import path.
         books: whether the run keeps books, whose heads must then be shown.
