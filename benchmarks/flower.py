@@ -14,7 +14,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from hanse.wings.operate.loopback import Loopback
+from hanse.wings.operate.loopback import Loopback, app_hash
 
 APP = Path(__file__).parent / "flower_app"
 AGAINST = {
@@ -42,7 +42,7 @@ def main() -> None:
             net.up()
             config = {"nodes": given.nodes, "rounds": given.rounds, "repeats": given.repeats}
             log = (given.log or out / "seconds.jsonl").resolve()
-            net.play(config | {"out": str(out), "log": str(log), "at-clients": given.at_clients})
+            net.play(config | {"app": app_hash(APP), "out": str(out), "log": str(log), "at-clients": given.at_clients})
         finally:
             net.down()
         lines = [json.loads(line) for line in log.read_text().splitlines()]

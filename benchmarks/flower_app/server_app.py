@@ -46,7 +46,9 @@ def ours(grid: Grid, context: Context, nodes: int, rounds: int, mechanism: dict,
     homes, file = sorted((key.parents[1] / "participants").glob("node*")), out.with_suffix(".txt")
     out.parent.mkdir(parents=True, exist_ok=True)
     run = hashlib.sha256(str(out).encode()).hexdigest()[:32]
-    file.write_text(agree(exp, signing_key(key), run, "benchmark", homes).note(signing_key(key)))
+    file.write_text(
+        agree(exp, signing_key(key), run, "benchmark", homes, str(context.run_config["app"])).note(signing_key(key))
+    )
     server_app(exp, out=out, members=nodes, load_server_data=lambda: sets, agreement=file)(grid, context)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert all(line["answered"] >= nodes for line in lines), [line["answered"] for line in lines]

@@ -87,8 +87,11 @@ def revive(net: Any, node: int, patience_s: float = 240.0) -> None:
 
 def plan(folder: Path, steps: Mapping[str, hanse.Experiment], **options: Any) -> Path:
     """Write a plan that plays ``steps`` into folders of these names; return its path."""
+    from hanse.wings.operate.loopback import app_hash
+
+    same = {"options": options, "app": app_hash(APP)}
     lines: Sequence[dict[str, Any]] = [
-        {"experiment": str(folder / f"{name}.toml"), "out": str(folder / name), "options": options} for name in steps
+        {"experiment": str(folder / f"{name}.toml"), "out": str(folder / name), **same} for name in steps
     ]
     folder.mkdir(parents=True, exist_ok=True)
     for name, exp in steps.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.mechanisms.baselines import fedavg
 from hanse.reports.audit import Audit, audit_run
 from hanse.runs.round_record import round_file
-from hanse.runs.settle_inputs import NAME
+from hanse.runs.settle_inputs import NAME, NotRecordedError, RecordedInputs
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,8 @@ class Pays(SettlePart):
         return {"due": state["due"] + len(outcome.posted) + int(outcome.mixed.W.sum())}
 
 
-def pays() -> Mechanism:
-    return Mechanism("pays", **{**fedavg(2).slots(), "settle": Pays()})  # type: ignore[arg-type]
-
-
-def pays_by_models() -> Mechanism:
-    return Mechanism("pays", **{**fedavg(2).slots(), "settle": Pays(reads_models=True)})  # type: ignore[arg-type]
+def pays(reads_models: bool = False) -> Mechanism:
+    return Mechanism("pays", **{**fedavg(2).slots(), "settle": Pays(reads_models)})  # type: ignore[arg-type]
 
 
 def audited(folder: Path, mechanism: Any, change: Any = None) -> Audit:
@@ -67,7 +64,7 @@ def test_state_and_what_learn_reads_follow_round_by_round(tmp_path: Path) -> Non
 
 
 def test_a_rule_that_reads_models_is_not_called_again_and_that_is_no_fault(tmp_path: Path) -> None:
-    audit = audited(tmp_path / "run", f"{__name__}:pays_by_models")
+    audit = audited(tmp_path / "run", {"name": f"{__name__}:pays", "reads_models": True})
     assert audit.holds
     assert "settled again" in {fact.name for fact in audit.facts}
 
@@ -78,3 +75,16 @@ def test_a_run_of_an_older_version_is_audited_by_what_it_recorded(name: str, tmp
     assert audit.holds
     assert "settled again" in {fact.name for fact in audit.facts}
     assert {"auctions", "payments"} & {check.name for check in audit.checks}
+
+
+def test_a_record_cannot_unfold_into_more_than_it_has() -> None:
+    folded: dict[str, Any] = {"$list": []}
+    for number in range(100):
+        folded = {"$list": [folded, {"$again": number}]}
+    huge = {"$sparse": ["<f8", [10**7, 10**7], [{"$array": ["<i8", [0], []]}] * 3]}
+    calls = {"$map": [["open", {"$map": [["state folded", folded], ["state huge", huge]]}]]}
+    text = json.dumps({"run": {"clients": 1, "rounds": 1, "seed": 0}, "calls": calls})
+    view = RecordedInputs({NAME: np.frombuffer(text.encode(), np.uint8)}, {}).view("open")
+    assert len(view.note("state folded")) == 2
+    with pytest.raises(NotRecordedError):
+        view.note("state huge")

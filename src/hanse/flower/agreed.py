@@ -66,7 +66,9 @@ def take(home: Path, note: str, operator: bytes, now: float) -> Agreement:
     return found
 
 
-def agree(experiment: Experiment, key: Ed25519PrivateKey, run: str, network: str, homes: Iterable[Path]) -> Agreement:
+def agree(
+    experiment: Experiment, key: Ed25519PrivateKey, run: str, network: str, homes: Iterable[Path], app: str = ""
+) -> Agreement:
     """Write an agreement and let the nodes of these folders sign it, which are the operator's own.
 
     Args:
@@ -75,9 +77,10 @@ def agree(experiment: Experiment, key: Ed25519PrivateKey, run: str, network: str
         run: the run's name.
         network: what the operator calls the network.
         homes: the nodes' folders.
+        app: SHA-256 of the Flower app that the nodes may run. "": none.
     """
     public, now = public_of(key), time.time()
-    made = Agreement.of(experiment, run=run, network=network, operator=public, day=day_of(now))
+    made = Agreement.of(experiment, run=run, network=network, operator=public, day=day_of(now), app=app)
     for home in homes:
         take(home, made.note(key), public, now)
     return made

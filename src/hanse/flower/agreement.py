@@ -151,8 +151,8 @@ class Agreement:
         network: what the operator calls the network.
         operator: the operator's public key, 64 hexadecimal digits.
         expires: the last day (UTC) on which a node answers, as in "2026-11-28".
-        app: SHA-256 of the Flower app that the node may run, with the files of the operator's project. "": any, as in
-            a simulation ('hanse network up' always names it).
+        app: SHA-256 of the Flower app that the node may run, with the files of the operator's project. "": none, as in
+            a simulation.
         releases: the accepted releases of hanse: the SHA-256 of their code, by version.
         imported: SHA-256 of the file of everything that the experiment names by import path.
         books: whether the run keeps books, whose heads must then be shown.
@@ -388,12 +388,9 @@ def added(tasks: Sequence[Task]) -> frozenset[str]:
     """Return what a request's training tasks add to the loss ("pull", "tilt", "payload"), and "work" if they change
     how long the recipe trains, which no server does.
     """
-    trained = [task.train if isinstance(task, Mask) else task for task in tasks]
-    found = set[str]()
-    for task in (task for task in trained if isinstance(task, Train)):
-        found |= {"pull"} if task.mu != 0 else set()
-        found |= {name for name in ("tilt", "payload", "work") if getattr(task, name) is not None}
-    return frozenset(found)
+    trained = [job for task in tasks if isinstance(job := task.train if isinstance(task, Mask) else task, Train)]
+    found = {name for job in trained for name in ("tilt", "payload", "work") if getattr(job, name) is not None}
+    return frozenset(found | {"pull" for job in trained if job.mu != 0})
 
 
 def _adds(train: TrainPart) -> tuple[str, ...]:

@@ -323,14 +323,15 @@ def clashes(mechanism: Mechanism, around: Mapping[str, str], *tables: Mapping[st
     Args:
         mechanism: the mechanism.
         around: the words of what surrounds it, each with what a line about it begins with.
-        tables: what forbids what, such as ``WARNS``. None: ``FORBIDS`` and the tables of wings.
+        tables: what forbids what, such as ``WARNS``. Without any: ``FORBIDS`` and the tables of wings.
     """
     found: dict[tuple[str, str, str], str] = {}
+    does_what = list(words_of(mechanism))
     for setting, word, why in _rows(tables):
         if setting in around and word in around and word not in WORDS:
             told = "on a network: " if word == "network" else f"not with {_shown(word)}: " if "." in word else ""
             found[setting, word, ""] = f"{around[setting]}: {told}{why}"
-        for slot, part, words in words_of(mechanism) if setting in around else ():
+        for slot, part, words in does_what if setting in around else ():
             if word in words:
                 does = str(WORDS[word]) if word in DOING else f"needs {WORDS[word]}"
                 fitting = sorted(n for n, make in PARTS[slot].items() if "sums" in said(make, "accepts", slot))

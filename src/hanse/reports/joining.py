@@ -494,7 +494,7 @@ class _Plan:
         data, lines = self.source.at(settings["data"]["seed"]), dict[str, list[str]]()
         for label in self.mechanisms:
             try:
-                build(self._experiment(label, settings), own=Own(data, self.model)).close()
+                build(self._experiment(label, settings), own=Own(data, self.model)).engine.close()
             except UserError as wrong:
                 for line in wrong.lines:
                     lines.setdefault(line, []).append(label)

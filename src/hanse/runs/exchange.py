@@ -90,15 +90,12 @@ class Exchange:
             Two results: the view with updates in the order of the seats, then late ones, with answers and refusals (a
             refused seat leaves no gap); and what is still outstanding.
         """
-        seats = view.seats
+        seats, landed = view.seats, Landed({}, (), (), before)
         assert seats is not None
-        came = self._replies(requests, waiting.closing(self.round)) if requests or before.flights else ()
-        if waiting.active or before.flights or any(reply.arrival is not None for reply in came):
+        if requests or before.flights:
+            came = self._replies(requests, waiting.closing(self.round))
             training = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
             landed = training.land(came)
-        else:  # all were waited for, and nobody's time counts
-            sound, refused = heard(self.round, requests, came, view.context.layout.size, view.roster)
-            landed = Landed(sound, tuple(refused), (), before)
         view = _knowing(view, landed.replies, landed.refusals)
         found = {one.seat: one for reply in landed.replies.values() for one in updates_in(reply)}
         at = sorted(found)

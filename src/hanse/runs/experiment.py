@@ -363,7 +363,7 @@ def play(
     Raises:
         MachineError: the machine failed. The directory stays as it is, to be resumed.
     """
-    with closing(session):
+    with closing(session.engine):
         state = first_state(session)
         if hold is None:
             if session.kept:
@@ -413,7 +413,7 @@ def _from_a_checkpoint(
     experiment, said = session.experiment, session.said
     hold.take()
     same_frozen(hold.folder, session.problem)
-    with closing(session):
+    with closing(session.engine):
         folder, snapshot, lines = RunDir.reopen(
             hold.folder, experiment, session.device,
             data=fingerprint(session.data), names=session.data.names, other_data=other_data, key=key,

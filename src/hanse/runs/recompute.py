@@ -104,9 +104,9 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
     try:
         _before(folder, commitment, found.notes)
         held = _held(folder, commitment, validation, found.notes)
-        setup, experiment = _setup(folder, experiment, commitment, held)
-        with closing(setup.engine), intra_op(1):
-            _Replay(folder, setup, experiment, found).play()
+        session, experiment = _session(folder, experiment, commitment, held)
+        with closing(session.engine), intra_op(1):
+            _Replay(folder, session, experiment, found).play()
     except UnlikeError as wrong:
         found.unlike = str(wrong)
     return found
@@ -191,7 +191,7 @@ def _held(folder: Path, commitment: Commitment, validation: Path | None, notes: 
     return held
 
 
-def _setup(
+def _session(
     folder: Path, experiment: Experiment, commitment: Commitment, held: CommittedSet | None
 ) -> tuple[Session, Experiment]:
     """Return what rounds are played with: the server of a network, with this validation set and no clients."""
@@ -223,14 +223,14 @@ def _answers(folder: Path, number: int) -> RoundAnswers:
 class _Replay:
     """The rounds of a run, played again one after the other."""
 
-    def __init__(self, folder: Path, setup: Session, experiment: Experiment, found: Recomputed) -> None:
-        self.folder, self.setup, self.experiment, self.found = folder, setup, experiment, found
+    def __init__(self, folder: Path, session: Session, experiment: Experiment, found: Recomputed) -> None:
+        self.folder, self.session, self.experiment, self.found = folder, session, experiment, found
         self.exact = found.floor == 0
 
     def play(self) -> None:
         """Play all rounds of the run, and its last settlement. Raises UnlikeError at the first difference."""
         posted = self._posted()
-        state = first_state(self.setup)
+        state = first_state(self.session)
         state = replace(state, book=state.book.post(0, [posted[0].pop(0)]))
         seats: dict[int, list[Mapping[str, Any]]] = {}
         for seat in json_lines(self.folder / SEATS, ("round",)):
@@ -281,7 +281,7 @@ class _Replay:
         record = read_arrays(round_file(self.folder, number))
         federation = ReplayedAnswers(answers)
         with _said(number):
-            played = play_round(replace(self.setup, federation=federation), state)
+            played = play_round(replace(self.session, federation=federation), state)
             federation.used_up()
             made = RoundRecord.of(played, Figures(), {}, answers)
             self._same_seats(made.seats, seats)
@@ -297,7 +297,7 @@ class _Replay:
         number = state.round
         federation = ReplayedAnswers(_answers(self.folder, number))
         with _said(number):
-            last = finish(replace(self.setup, federation=federation), state)
+            last = finish(replace(self.session, federation=federation), state)
             federation.used_up()
             self._same_transactions(number, last.view.posted, posted)
 

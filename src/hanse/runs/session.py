@@ -75,10 +75,6 @@ class Session:
     def __post_init__(self) -> None:
         object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
 
-    def close(self) -> None:
-        """Release what the engine holds."""
-        self.engine.close()
-
     def parts(self) -> dict[str, Part]:
         """Return everything that asks questions and learns, by the key of its state.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
@@ -34,6 +35,7 @@ NAME = "settle_inputs"  # of the array with the notes as JSON; larger arrays fol
 KNOWN = frozenset({"context", "round", "stage", "book", "posted", "settlement", "found", "judge"})
 NOTED = frozenset(f.name for f in dataclasses.fields(View)) - KNOWN | {"present"}
 SMALL, MOST = 8, 256  # numbers of an array that stands in the JSON; numbers of a tensor that is kept
+DENSE = 10**8  # the most numbers of an array that is recorded by its numbers other than zero, once it is read
 
 
 class NotRecordedError(Exception):
@@ -42,7 +44,7 @@ class NotRecordedError(Exception):
 
 @dataclass(frozen=True)
 class SettleInputs:
-    """What the settle part read in a round, which later calls find as ``view.get(Inputs)``.
+    """What the settle part read in a round, which later calls find as ``view.get(SettleInputs)``.
 
     Attributes:
         calls: by call ("open", "close", "learn"): what was read, by name.
@@ -305,6 +307,7 @@ class _Reader:
 
     def __init__(self, arrays: Arrays, calls: Any) -> None:
         self._arrays, self._written = arrays, list[Any]()
+        self._memo = dict[tuple[int, type[Any] | None], Any]()  # a few names could unfold into any number of values
         self._number(calls)
 
     def _number(self, value: Any) -> None:
@@ -326,6 +329,8 @@ class _Reader:
                 return np.array(numbers, dtype).reshape(shape)
             case "$sparse":
                 dtype, shape, (row, column, numbers) = said
+                if math.prod(shape) > DENSE:
+                    raise NotRecordedError(f"an array of {shape}, which takes too much memory")
                 array = np.zeros(shape, dtype)
                 array[self.read(row), self.read(column)] = self.read(numbers)
                 return array
@@ -338,7 +343,9 @@ class _Reader:
             case "$map":
                 return {self.read(key, kind): self.read(one, kind) for key, one in said}
             case "$again":
-                return self.read(self._written[said], kind)
+                if (said, kind) not in self._memo:
+                    self._memo[said, kind] = self.read(self._written[said], kind)
+                return self._memo[said, kind]
             case "$list":
                 return tuple(self.read(one, kind) for one in said)
         return _Missing(str(said))

@@ -24,15 +24,15 @@ def main(grid: Grid, context: Context) -> None:
         data = build(experiment.data)
         sets = (data.server_validation, data.server_test)
         options = {"members": experiment.data.clients, **step.get("options", {})}
-        options["agreement"] = agreed(experiment, Path(step["out"]))
+        options["agreement"] = agreed(experiment, Path(step["out"]), step["app"])
         server_app(experiment, out=step["out"], load_server_data=lambda sets=sets: sets, **options)(grid, context)
 
 
-def agreed(experiment: Experiment, out: Path) -> Path:
+def agreed(experiment: Experiment, out: Path, app: str) -> Path:
     """Return the file with a run's agreement, which all nodes of this network have signed."""
     key = Path(os.environ[SIGNS_WITH])
     homes, file = sorted((key.parents[1] / "participants").glob("node*")), out.with_name(f"{out.name}.agreement.txt")
     run = hashlib.sha256(str(out).encode()).hexdigest()[:32]
     out.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(agree(experiment, signing_key(key), run, "test", homes).note(signing_key(key)))
+    file.write_text(agree(experiment, signing_key(key), run, "test", homes, app).note(signing_key(key)))
     return file

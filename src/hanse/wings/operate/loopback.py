@@ -105,6 +105,18 @@ def _failed(command: Sequence[str], said: str) -> str:
     return f"flwr {' '.join(command[:2])}: failed: {' '.join(box) or ' / '.join(last)}"
 
 
+def app_hash(project: Path) -> str:
+    """Return SHA-256 of the Flower app that ``flwr`` makes of a project's folder.
+
+    Raises:
+        UserError: the folder's files make no app.
+    """
+    try:
+        return hashlib.sha256(build_fab_from_disk(project)).hexdigest()
+    except ValueError as wrong:
+        raise UserError(f"{project}: Flower makes no app of it: {' '.join(str(wrong).split())}") from None
+
+
 @dataclass(frozen=True)
 class Loopback:
     """A federation of SuperNodes and a SuperLink for one app.
@@ -214,11 +226,8 @@ class Loopback:
         mark = self.agreement.with_suffix(".run")
         begun = mark.exists() and (Path(mark.read_text().strip()) / FEDERATION).exists()
         run = uuid.uuid4().hex
-        try:
-            app = hashlib.sha256(build_fab_from_disk(self.app)).hexdigest()
-        except ValueError as wrong:
-            raise UserError(f"{self.app}: Flower makes no app of it: {' '.join(str(wrong).split())}") from None
-        made = Agreement.of(experiment, run=run, network=self.app.name, operator=public_of(key), day=day, app=app)
+        app, operator = app_hash(self.app), public_of(key)
+        made = Agreement.of(experiment, run=run, network=self.app.name, operator=operator, day=day, app=app)
         if self.agreement.exists():
             with suppress(ValueError):  # what is damaged is written anew
                 kept, _ = Agreement.read(read_text(self.agreement), edited=True)

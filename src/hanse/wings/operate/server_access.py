@@ -241,10 +241,9 @@ def gate_apps(home: Path) -> None:
         """Say whether an app may run."""
         notes = (path.read_text().partition("\n\n")[0] for path in (home / AGREEMENTS).glob("*.txt"))
         digest, allowed = hashlib.sha256(app.content).hexdigest(), {json.loads(note).get("app") for note in notes}
-        fits = not allowed or not allowed.isdisjoint({digest, ""})  # an agreement that names no app is to any
-        if not fits:
+        if allowed and digest not in allowed:
             print(f"hanse: refused: the SuperLink's app {digest} was not agreed; nothing of it is run", flush=True)
-        return fits
+        return not allowed or digest in allowed
 
     node._pull_and_store_message, node._verify_fab = pulled, agreed  # type: ignore[assignment]
 
