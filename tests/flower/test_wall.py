@@ -389,7 +389,7 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
     local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
     assert torch.equal(local.table.rows, state.table.rows)
     assert replace(local.book, peaks=()) == replace(state.book, peaks=())  # closes have hashes of the engine's records
-    assert "SuperLink sends" in net.processes.log("node0").splitlines()[0]
+    assert f"app as user id {os.geteuid()}:" in net.processes.log("node0").splitlines()[0]
     for place in ("participants", "flwr", "keys", "logs", "proxy"):
         found = [p for p in (net.folder / place).rglob("*") if p.is_file()]
         assert found
