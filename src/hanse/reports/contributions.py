@@ -616,12 +616,19 @@ class Contribution:
         return self.sums.among(self.clients[self.seats > 1])
 
     @property
-    def harmful(self) -> list[str]:
-        """The names of the clients that clearly did harm (:func:`clearly_harmful`); none if values only rank."""
-        if self.measure.ranks:
-            return []
+    def suspect(self) -> NDArray[np.bool_]:
+        """Whose updates clearly did harm (:func:`clearly_harmful`), ``[n]``; nobody's if values only rank.
+
+        Nobody is suspected either where one of the errors is not known: the other alone would be taken for the whole.
+        """
+        sure = np.isfinite(self.last.drawn) & ~np.isinf(self.last.sampling)
         bad = clearly_harmful(self.totals, self.errors, self.seats, by_chance(self.totals, self.measure))
-        return [label for label, one in zip(self.labels, bad.tolist(), strict=True) if one]
+        return np.asarray(bad & sure & (not self.measure.ranks))
+
+    @property
+    def harmful(self) -> list[str]:
+        """The names of those (:attr:`suspect`)."""
+        return [label for label, one in zip(self.labels, self.suspect.tolist(), strict=True) if one]
 
 
 def not_ranked(updates: Sequence[int] | Ints) -> str:

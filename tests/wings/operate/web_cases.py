@@ -14,8 +14,7 @@ from hanse.base.errors import UserError
 from hanse.core.entry import MINT, TOKEN, Transaction, client
 from hanse.core.telling import write_about
 from hanse.ledger.store import Ledger
-from hanse.reports.statement import statement
-from hanse.reports.statement_page import render
+from hanse.reports.statement import render, statement
 from hanse.wings.operate.page.statements import NoStatementError
 
 CONFIG = """

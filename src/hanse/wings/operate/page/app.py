@@ -25,8 +25,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from markupsafe import Markup
 
-from hanse.reports.statement_page import POLICY as STATEMENT_POLICY
 from hanse.reports.vega import script
+from hanse.reports.words import policy
 from hanse.wings.operate.page.drawing import live_specs
 from hanse.wings.operate.page.gate import RequestGate, refuse, refused_page, scheme
 from hanse.wings.operate.page.hub import Hub
@@ -263,8 +263,8 @@ async def _statement(shown: LivePage, request: Request, id_: str, client: str, f
     if form == "json":
         return Response(text, media_type="application/json")
     # a statement carries its styles and script with it, which the page's own policy would not allow
-    policy = f"{STATEMENT_POLICY}; frame-ancestors 'none'"
-    return Response(text, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": policy})
+    allowed = f"{policy('statement.html.j2')}; frame-ancestors 'none'"
+    return Response(text, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": allowed})
 
 
 def _gone(shown: LivePage, request: Request) -> Response:

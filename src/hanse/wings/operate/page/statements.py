@@ -112,8 +112,7 @@ def main(arguments: list[str]) -> int:
     Args:
         arguments: run directory, client id, and "html" or "json".
     """
-    from hanse.reports.statement import statement
-    from hanse.reports.statement_page import render
+    from hanse.reports.statement import render, statement
 
     folder, client, form = arguments
     try:
