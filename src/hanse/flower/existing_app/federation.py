@@ -138,10 +138,10 @@ class PlainFederation:
         messages = [self._message(round, task, nodes[client], seconds) for client, task in due]
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {name: out for name, out in zip(ids, zip(due, messages, strict=True), strict=False) if name}
-        found: dict[int, Result | str] = {}  # by the task's id(): a result or a refusal
+        found: dict[tuple[int, int], Result | str] = {}  # by client and the task's id(): a result or a refusal
         down, up = Counter[int](), Counter[int]()
         for ((client, task), message), answer in answers(self.grid, waiting, seconds):
-            said = found[id(task)] = guarded(self._read, round, client, task, answer)
+            said = found[client, id(task)] = guarded(self._read, round, client, task, answer)
             down[client] += _weight(message)
             if not isinstance(said, str):
                 up[client] += _weight(answer)
@@ -175,11 +175,10 @@ class PlainFederation:
     def _read(self, round: int, client: int, task: Task, answer: FlowerMessage | Exception) -> Result:
         """Return a task's result. This may raise anything, and :func:`guarded` turns that into a refusal."""
         content = content_of(answer, "its app")
-        return (
-            self._trained(round, client, task, content)
-            if isinstance(task, Train)
-            else self._tested(round, task, content)
-        )
+        if isinstance(task, Train):
+            return self._trained(round, client, task, content)
+        assert isinstance(task, Test)  # or it was not sent
+        return self._tested(round, task, content)
 
     def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
         """Return the result of a train task. Raises WireError for a reply that is not a sound update."""
@@ -216,9 +215,9 @@ class PlainFederation:
         return found
 
 
-def _put_together(request: Request, found: Mapping[int, Result | str]) -> Reply | None:
+def _put_together(request: Request, found: Mapping[tuple[int, int], Result | str]) -> Reply | None:
     """Return the reply to a request; None if something of it was not answered."""
-    said = [found.get(id(task)) for task in request.tasks]
+    said = [found.get((request.client, id(task))) for task in request.tasks]
     refused = next((one for one in said if isinstance(one, str)), None)
     if refused is not None:
         return Reply(request.client, refused=refused)
