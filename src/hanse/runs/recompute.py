@@ -267,9 +267,10 @@ class _Replay:
         """Return the ledger's transactions by round."""
         found: dict[int, list[Transaction]] = {}
         with reading(self.folder) as ledger:
-            self._through = unbooked(self.folder, ledger).start
-            for record in ledger.history():
-                found.setdefault(record.round, []).append(record.transaction)
+            records = list(ledger.history())
+        self._through = unbooked(self.folder, records).start
+        for record in records:
+            found.setdefault(record.round, []).append(record.transaction)
         return found
 
     def _round(
