@@ -56,14 +56,14 @@ def method_of(part: object, name: str) -> Callable[..., Any] | None:
     return found
 
 
-def call(slot: str, method: Callable[..., T], view: View, *given: Any) -> T:
-    """Call a part's method, and return what it returns.
+@contextmanager
+def called(slot: str, method: Callable[..., Any], view: View) -> Iterator[str]:
+    """Watch over a block that calls a part's method. It yields who is called, for errors.
 
     Args:
-        slot: the slot in which the part is called, for errors.
+        slot: the slot in which the part is called.
         method: the bound method.
-        view: the round, for errors, and to see whether the part wrote into it.
-        given: the method's arguments.
+        view: the round, to see whether the part wrote into it.
 
     Raises:
         PartError: the part wrote into the updates or the table that it was shown.
@@ -73,14 +73,13 @@ def call(slot: str, method: Callable[..., T], view: View, *given: Any) -> T:
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
     before = _prints(view)
     try:
-        result = method(*given)
+        yield name
     except Exception as wrong:
         wrong.add_note(f"raised by {name}")
         raise
     after = _prints(view)
     if changed := [what for what in before if before[what] != after[what]]:
         raise PartError(f"{name}, wrote into {changed[0]} in place: change a copy")
-    return result
 
 
 def decide(
@@ -111,8 +110,9 @@ def decide(
     Raises:
         PartError: the part did not return a pair, its decision is not sound, or its state cannot be checkpointed.
     """
-    result: Any = call(slot, method, view, view, states[key])
-    name, who = name or SLOT_METHOD.get(slot, slot), name_of(slot, method, view)
+    with called(slot, method, view) as who:
+        result: Any = method(view, states[key])
+    name = name or SLOT_METHOD.get(slot, slot)
     if not (isinstance(result, tuple) and len(result) == 2):
         raise PartError(
             f"{who}: its {name} returned {type(result).__name__}: must be a pair, the decision and the next state"

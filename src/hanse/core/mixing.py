@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from hanse.base.errors import PartError
-from hanse.core.calling import States, call, check_aggregate, decide, guarded, method_of, name_of
+from hanse.core.calling import States, called, check_aggregate, decide, guarded, method_of, name_of
 from hanse.core.part import (
     Aggregate,
     Aggregated,
@@ -142,12 +142,13 @@ def _aggregates(
     made: dict[int, Made] = {}
     aggregates: dict[int, Aggregate] = {}
     for group in groups:
-        aggregate_of_group: Aggregate = call("weigh", aggregate, view, group, state)
-        with guarded(f"{name_of('weigh', aggregate, view)}: its aggregate returned"):
+        with called("weigh", aggregate, view) as who:
+            aggregate_of_group: Aggregate = aggregate(group, state)
+        with guarded(f"{who}: its aggregate returned"):
             check_aggregate(aggregate_of_group, group)
         if value is not None and (lost := aggregate_of_group.beyond_weights - accepted):
             raise PartError(
-                f"{name_of('weigh', aggregate, view)}: {type(value).__name__} in mechanism.value cannot value "
+                f"{who}: {type(value).__name__} in mechanism.value cannot value "
                 f"what its aggregate returned: must accept {set(lost)}"
             )
         aggregates[group.row] = aggregate_of_group

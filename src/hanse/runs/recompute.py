@@ -35,6 +35,7 @@ from hanse.ledger.closing import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
 from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
+from hanse.runs.exchange import Exchange
 from hanse.runs.kept_answers import ReplayedAnswers, RoundAnswers, UnlikeError, answers_file, kinds_of
 from hanse.runs.reading import last_state
 from hanse.runs.replay import unlike
@@ -282,7 +283,7 @@ class _Replay:
         record = read_arrays(round_file(self.folder, number))
         federation = ReplayedAnswers(answers)
         with _said(number):
-            played = play_round(replace(self.session, federation=federation), state)
+            played = play_round(self.session, state, self._port(federation, number))
             federation.used_up()
             made = RoundRecord.of(played, Figures(), {}, answers)
             self._same_seats(made.seats, seats)
@@ -298,9 +299,13 @@ class _Replay:
         number = state.round
         federation = ReplayedAnswers(_answers(self.folder, number))
         with _said(number):
-            last = finish(replace(self.session, federation=federation), state)
+            last = finish(self.session, state, self._port(federation, number))
             federation.used_up()
             self._same_transactions(number, last.view.posted, posted)
+
+    def _port(self, federation: ReplayedAnswers, number: int) -> Exchange:
+        """Return the way to recorded answers instead of clients."""
+        return Exchange(federation, number, self.experiment.federation.deadline_s)
 
     def _same_seats(self, made: Sequence[Mapping[str, Any]], recorded: Sequence[Mapping[str, Any]]) -> None:
         """Compare the lines of the seats: values, weights, refusals."""
