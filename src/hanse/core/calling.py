@@ -258,14 +258,19 @@ def _made(said: Aggregate, group: Group) -> None:
     size = group.view.context.layout.size
     if said.weights is not None or said.old:
         raise GuardError("row: given together with weights or old: must be one or the other")
-    if not (isinstance(said.row, Tensor) and said.row.shape == (size,) and said.row.dtype == torch.float32):
-        form = f"{said.row.dtype} {list(said.row.shape)}" if isinstance(said.row, Tensor) else type(said.row).__name__
-        raise GuardError(f"row: is {form}: must be a tensor [{size}] of float32")
+    _row("row", said.row, size)
     if said.along is not None:
         _floats("along.weights", said.along.weights, (len(group),))
         scale, width = said.along.scale, group.num_parameters
         if not (isinstance(scale, Tensor) and scale.shape == (width,)):
             raise GuardError(f"along.scale: must be a tensor [{width}]")
+
+
+def _row(name: str, row: Any, size: int) -> None:
+    """Raise GuardError unless this is a row of the table, ``[size]`` float32."""
+    if not (isinstance(row, Tensor) and row.shape == (size,) and row.dtype == torch.float32):
+        form = f"{row.dtype} {list(row.shape)}" if isinstance(row, Tensor) else type(row).__name__
+        raise GuardError(f"{name}: is {form}: must be a tensor [{size}] of float32")
 
 
 def _check_decision(method: str, decision: Any, view: View, fills: frozenset[str] = frozenset()) -> None:
@@ -328,11 +333,15 @@ def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
     allowed = {group.row for group in view.groups()} if GROUPS in fills else set[int]()
     for name in fills - {GROUPS}:
         allowed |= set(view.at(name).tolist()) if name in view.table else set()
-    for one in _all("replaced", said.replaced, Replace):
-        rows = check_rows("replaced: rows", one.rows, None, K)
-        if len(wrong := sorted(set(rows.tolist()) - allowed)):
-            block = view.table.blocks[view.table.block[wrong[0]]].name
-            raise GuardError(f"replaced: row {wrong[0]} is one of '{block}', which the part does not fill here")
+    finished = check_rows("finished", np.array([*said.finished], np.int64), None, K)
+    replaced = [check_rows("replaced: rows", one.rows, None, K) for one in _all("replaced", said.replaced, Replace)]
+    if wrong := sorted({row for rows in (*replaced, finished) for row in rows.tolist()} - allowed):
+        block = view.table.blocks[view.table.block[wrong[0]]].name
+        raise GuardError(f"replaced: row {wrong[0]} is one of '{block}', which the part does not fill here")
+    for made in said.finished.values():
+        _row("finished", made.row, view.context.layout.size)
+        check_rows("finished: of", made.of, None, S)
+    for one, rows in zip(said.replaced, replaced, strict=True):
         _floats("replaced: updates", one.updates, (len(rows), S))
         if one.models is not None:
             _floats("replaced: models", one.models, (len(rows), K))

@@ -30,7 +30,7 @@ from hanse.runs.kept_answers import Keeping
 
 
 @dataclass
-class Exchange:
+class Exchange(Federation):
     """One round's way to the clients: sends requests, checks the replies, and remembers what the record needs of them.
 
     Attributes:
@@ -66,10 +66,10 @@ class Exchange:
     sat: list[tuple[int, int]] = field(default_factory=list)
     lost: bool = False
 
-    def present(self) -> Roster:
+    def present(self, round: int) -> Roster:
         """Return the clients that are here."""
         with self._reaching():
-            self.roster = self.federation.present(self.round)
+            self.roster = self.federation.present(round)
         if self.kept is not None:
             self.kept.present(self.roster)
         return self.roster
@@ -88,7 +88,7 @@ class Exchange:
         """
         if not questions:
             return view
-        replies = self._replies(questions, None)
+        replies = self.exchange(self.round, questions, self.deadline_s, None)
         sound, refused = heard(self.round, questions, replies, view.context.layout.size, view.roster)
         return _knowing(view, sound, refused)
 
@@ -110,7 +110,7 @@ class Exchange:
         seats, landed = view.seats, Landed({}, (), (), before)
         assert seats is not None
         if requests or before.flights:
-            came = self._replies(requests, waiting.closing(self.round))
+            came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
             training = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
             landed = training.land(came)
         view = _knowing(view, landed.replies, landed.refusals)
@@ -119,11 +119,13 @@ class Exchange:
         fresh = updates_of(seats.take(np.array(at, np.int64)), [found[s] for s in at], view.table.rows)
         return replace(view, updates=joined(fresh, landed.late, view.round, view.table)), landed.underway
 
-    def _replies(self, requests: Sequence[Request], closing: Closing | None) -> Sequence[Reply]:
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    ) -> Sequence[Reply]:
         """Return the replies, and note what was asked and answered."""
         self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
         with self._reaching():
-            replies = self.federation.exchange(self.round, requests, self.deadline_s, closing)
+            replies = self.federation.exchange(round, requests, deadline_s, closing)
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
         if self.kept is not None:

@@ -32,6 +32,7 @@ from hanse.learning.threads import intra_op
 from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
+from hanse.runs.exchange import Exchange
 from hanse.runs.kept_answers import RoundAnswers
 from hanse.runs.round import LoopState, Played, failed_round, finish, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
@@ -167,6 +168,7 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         state: the state before the round.
     """
     begun, port, answers = time.perf_counter(), port_of(session, state), None
+    ports = [port]
     tested, seconds, failed = Figures(), dict[str, float](), {}
     try:
         played = play_round(session, state, port)
@@ -175,7 +177,8 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
             _check_first(session, played)
         seconds["play"] = time.perf_counter() - begun
         known = still_known(state.on_server, state.table, played.state.table)
-        tested = _test(session, played, known)
+        ports.append(replace(port_of(session, played.state), kept=None))
+        tested = _test(session, played, known, ports[1])
         seconds["test"] = time.perf_counter() - begun - seconds["play"]
         after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
         played = replace(
@@ -186,13 +189,13 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
             raise
         raise UserError(*(f"round {state.round}: {line}" for line in wrong.lines)) from wrong.__cause__
     except Exception as wrong:
-        if not session.remote or port.lost:
+        if not session.remote or any(one.lost for one in ports):
             raise
         log.exception("round %d failed and is undone", state.round)
         failed["failed"] = said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]
         client, start = (np.array([pair[i] for pair in port.sat], np.int64) for i in (0, 1))
         played = failed_round(session, state, port.roster, Seats.at(client, start), f"the round failed: {said}")
-        played = replace(played, bytes_down=port.down, bytes_up=port.up)
+        played = replace(played, bytes_down=sum(p.down for p in ports), bytes_up=sum(p.up for p in ports))
         tested, seconds, answers = Figures(), {}, None
     seconds["round"] = time.perf_counter() - begun
     record = RoundRecord.of(played, tested, seconds, answers)
@@ -217,7 +220,7 @@ def _check_first(session: Session, played: Played) -> None:
         raise UserError(f"round {played.view.round}: no client was trained, so no later round can differ: each {why}")
 
 
-def _test(session: Session, played: Played, known: Floats | None) -> Figures:
+def _test(session: Session, played: Played, known: Floats | None, port: Exchange) -> Figures:
     """Return what the round's test found; nothing if no test is due."""
     number, state, experiment = played.state.round, played.state, session.experiment
     if number % experiment.eval.every and number != experiment.run.rounds:
@@ -227,7 +230,7 @@ def _test(session: Session, played: Played, known: Floats | None) -> Figures:
     if experiment.eval.model == "trained" and played.view.updates is not None:
         trained = trained_models(played.view.updates, held)
     return ask_tests(
-        session.engine, session.data, port_of(session, state).federation, number, state.table, held,
+        session.engine, session.data, port, number, state.table, held,
         clients=session.tested_clients, remote=session.remote, history=state.history, trained=trained,
         problem=session.problem, known=known,
     )  # fmt: skip

@@ -128,7 +128,7 @@ def first_state(session: Session) -> LoopState:
     for key, part in session.parts().items():
         with guarded(f"the {key} part {type(part).__name__}: its init returned"):
             states[key] = checked_state(part.init(context))
-    table = Table.laid_out(tuple(train.blocks()), context.num_clients, context.initial)
+    table = Table.laid_out(tuple(train.blocks(context)), context.num_clients, context.initial)
     home = train.home(table, context)
     with guarded(f"the train part {type(train).__name__}: its home returned"):
         check_rows("rows", home, (context.num_clients,), table.size)
@@ -306,7 +306,7 @@ class _Round:
         self.session, self.states, self.history = session, state.states, state.history
         self.port = port_of(session, state) if port is None else port
         self.underway, lost = state.underway.without_lost()
-        present = self.underway.here(self.port.present(), state.round, session.waiting)
+        present = self.underway.here(self.port.present(state.round), state.round, session.waiting)
         self.view = View(
             session.context,
             state.round,

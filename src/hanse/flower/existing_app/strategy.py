@@ -124,7 +124,7 @@ def strategy(
     given |= {"losses"} if keys.loss else set()
     lines = [_in_flower(lack.line) for lack in unmet_needs(experiment.mechanism.built, given, APP_LACKS)]
     train = experiment.mechanism.built.train
-    if another is None and any(block.initial == "different" for block in train.blocks()):
+    if another is None and any(block.initial == "different" for block in train.blocks(Context.tiny())):
         lines.append(
             f"mechanism.train: {type(train).__name__}: clusters that start alike stay alike: give another=..., other "
             "models"
