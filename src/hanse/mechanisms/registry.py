@@ -15,7 +15,7 @@ from hanse.base.errors import UserError, collected, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.base.files import table as table_in
 from hanse.core.calling import method_of
-from hanse.core.part import Mechanism, Part, in_slots
+from hanse.core.part import Context, Mechanism, Part, in_slots
 from hanse.mechanisms import baselines, deploy, robust, select, server_steps, train, value, weigh
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.cfl import CFL, cfl
@@ -355,6 +355,6 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
         yield "kind, reads: are no more: Aggregate(..., reapply=True), and needs = {'rows NAME'}, say the same"
     if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
-            tuple(blocks())
+            tuple(blocks(Context.tiny()))
         except ValueError as refused:
             yield str(refused)

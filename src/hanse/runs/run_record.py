@@ -279,7 +279,7 @@ class RunRecord:
             return ""
         try:
             with reading(self.path) as ledger:
-                return beyond_the_book(unbooked(self.path, ledger))
+                return beyond_the_book(unbooked(self.path, ledger.history()))
         except UserError:
             return ""
 
