@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from scipy import stats
 
 from hanse.base.errors import UserError
 from hanse.base.files import table
+from hanse.games.jackknife import t_quantile
 from hanse.learning.losses import loss_told
 from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.accuracy import own_accuracy, own_main
@@ -94,7 +94,6 @@ def improvement(ours: float | None, theirs: float | None) -> float | None:
 # ---- paired tests and intervals, for experiments that share their seeds
 
 
-LEVEL = 0.95
 _ROUNDING = 1e-9  # sums of equal numbers in another order differ in their last bits: that is no spread
 MOST_FLIPPED = 16  # pairs for which all patterns of signs are tried: 2^16 = 65,536
 
@@ -146,11 +145,13 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
     differences = np.array([ours[key] - theirs[key] for key in keys])
     n, mean, sd = len(keys), float(differences.mean()), float(differences.std(ddof=1))
     error = sd / math.sqrt(n)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
+    half = t_quantile(n - 1) * error
     if error == 0:  # all differences are equal: without spread any mean but 0 is certain
         p = 1.0 if mean == 0 else 0.0
     else:
-        p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
+        from scipy.special import stdtr  # late: it takes longer to import than a run to read
+
+        p = 2 * float(stdtr(n - 1, -abs(mean) / error))
     return Paired(
         pairs=n, mean=mean, sd=sd, low=mean - half, high=mean + half, p=p, p_sign_flip=_sign_flip(differences)
     )

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml, table
-from hanse.games.jackknife import jackknife_errors
+from hanse.games.jackknife import jackknife_errors, t_quantile
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.intervals import difference, wilson
 from hanse.learning.metrics import MetricStyle
@@ -101,7 +100,7 @@ class MainFit:
         """Return the 95 % interval around a value, by Student's t with one degree of freedom less than blocks."""
         if value is None or error is None or self.blocks < 2:
             return None
-        half = float(stats.t.ppf(0.975, self.blocks - 1)) * error
+        half = t_quantile(self.blocks - 1) * error
         return value - half, value + half
 
 
