@@ -322,7 +322,7 @@ def few_units(data: SplitData) -> list[str]:
     sets = {data.called(c): pool.take(own) for c, own in enumerate(index) if data.lent or data.bounds[:, 3].any()}
     server = {"the server's validation set": data.server_validation, "the server's test set": data.server_test}
     sets |= {name: samples for name, samples in server.items() if samples is not None}
-    counts = {name: len(s.units.unique()) for name, s in sets.items() if s.units is not None}
+    counts = {name: len(np.unique(s.units.numpy())) for name, s in sets.items() if s.units is not None}
     few = {name: count for name, count in counts.items() if count < FEW_UNITS}
     if not few:
         return []

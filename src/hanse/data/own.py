@@ -198,10 +198,10 @@ def _any(given: Any, asked: Asked, name: str) -> Rows:
         return _of_clients(given, asked, name)
     keys = asked.named.keys() - {"target"} | ({"features"} if asked.features is not None else set())
     keyed = isinstance(given, TorchDataset)  # whose items may be dictionaries
-    if keys := sorted(keys - ({"group", "time"} if keyed else set())):
+    if wrong := sorted(keys - ({"group", "time"} if keyed else set())):
         raise UserError(
-            f"data.source.{keys[0]}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
-            + "; arrays are (x, y, clients, units)" * (keys[0] == "group")
+            f"data.source.{wrong[0]}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
+            + "; arrays are (x, y, clients, units)" * (wrong[0] == "group")
         )
     if isinstance(given, Samples):
         units = None if given.units is None else given.units.numpy().astype(np.str_)
@@ -563,7 +563,7 @@ def _units(rows: Rows, given: Rows | None, where: str) -> tuple[torch.Tensor | N
             raise UserError(f"{where}: {len(one)} samples and {len(units)} units; one for each is needed")
     number = torch.from_numpy(np.unique(np.concatenate(there), return_inverse=True)[1].astype(np.int64))
     first, rest = number[: len(rows)], number[len(rows) :]
-    if given is not None and (shared := np.intersect1d(*there)).size:
+    if given is not None and (shared := np.intersect1d(there[0], there[1])).size:
         raise UserError(f"{where}: {shared.size} units, such as {shared[0]!r:.80}, are in the train and the test set")
     return first, rest if given is not None else None
 

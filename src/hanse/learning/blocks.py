@@ -34,8 +34,9 @@ def sample_blocks(n: int, units: Tensor | None = None) -> list[Tensor]:
             so the jackknife over them is that of a cluster sample.
     """
     if units is not None:
-        number = units.unique(return_inverse=True)[1]
-        return [torch.nonzero(torch.isin(number, some))[:, 0] for some in sample_blocks(count_units(units))]
+        number = _numbered(units)
+        whole = sample_blocks(count_units(units))
+        return [torch.from_numpy(np.flatnonzero(np.isin(number, some.numpy()))) for some in whole]
     order = torch.from_numpy(stream(0, "validation blocks").permutation(n))
     count = min(BLOCKS, n) if n > 1 else 0
     return [order[b::count] for b in range(count)]
@@ -43,7 +44,12 @@ def sample_blocks(n: int, units: Tensor | None = None) -> list[Tensor]:
 
 def count_units(units: Tensor) -> int:
     """Return how many different units there are."""
-    return len(units.unique())
+    return len(np.unique(units.numpy()))
+
+
+def _numbered(units: Tensor) -> NDArray[np.int64]:
+    """Return units as numbers from 0 on, ``[n]``."""
+    return np.unique(units.numpy(), return_inverse=True)[1].astype(np.int64)
 
 
 def unit_error(values: NDArray[np.float64], units: Tensor) -> float:
@@ -56,7 +62,7 @@ def unit_error(values: NDArray[np.float64], units: Tensor) -> float:
         values: ``[n]``.
         units: ``[n]``, the unit of each.
     """
-    off = np.bincount(units.unique(return_inverse=True)[1].numpy(), weights=values - values.mean())
+    off = np.bincount(_numbered(units), weights=values - values.mean())
     count = len(off)
     if count < 2:
         return math.nan
