@@ -17,8 +17,8 @@ from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.intervals import difference, wilson
 from hanse.learning.metrics import MetricStyle
+from hanse.reports.alone import HERE, by_python
 from hanse.reports.chart import Floats
-from hanse.reports.statement_alone import HERE, by_python
 from hanse.runs.recorded_seats import OwnTests
 from hanse.runs.run_record import RunRecord, load_run
 
