@@ -18,15 +18,15 @@ from torch import Tensor
 
 from hanse.base.errors import PartError
 from hanse.core.calling import called
-from hanse.core.history import NEVER, History
 from hanse.core.part import State, TrainPart, View
 from hanse.core.payload import Payload
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Task, Train, Trained
+from hanse.core.recipe import NEVER, History
 from hanse.core.table import Seats, Table, copies, mix
 from hanse.federation.check import heard
 from hanse.learning.client_payloads import unsound
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
-from hanse.runs.kept_answers import Keeping
+from hanse.runs.recomputable import Keeping
 
 
 @dataclass
@@ -111,8 +111,12 @@ class Exchange(Federation):
         assert seats is not None
         if requests or before.flights:
             came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
-            training = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
-            landed = training.land(came)
+            if waiting.active or before.flights or before.clock or any(reply.arrival is not None for reply in came):
+                asked = (self.round, requests, seats, view.table, view.roster)
+                landed = Training(*asked, before, waiting, self.deadline_s).land(came)
+            else:  # everybody was waited for, and no clock runs: nothing can be late
+                sound, refused = heard(self.round, requests, came, view.table.rows.shape[1], view.roster)
+                landed = replace(landed, replies=sound, refusals=tuple(refused))
         view = _knowing(view, landed.replies, landed.refusals)
         found = {one.seat: one for reply in landed.replies.values() for one in updates_in(reply)}
         at = sorted(found)

@@ -29,9 +29,9 @@ from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import fingerprint
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
-from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.loop import play_rounds
+from hanse.runs.recomputable import Commitment, audit_folder
 from hanse.runs.round import LoopState, first_state
 from hanse.runs.round_record import METRICS
 from hanse.runs.run import Observer, Run

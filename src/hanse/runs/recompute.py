@@ -1,7 +1,7 @@
 """Replays a recorded run from its clients' answers, and names the first difference.
 
 Only the operator evaluates updates, so it could report any value. A run with ``[run] recomputable`` commits to its
-validation set and keeps the clients' answers (:mod:`hanse.runs.kept_answers`). With both, anyone can replay every round
+validation set and keeps the clients' answers (:mod:`hanse.runs.recomputable`). With both, anyone can replay every round
 with the mechanism's own code. The selection, weights, values, payments and models must equal the records whose hashes
 are in the book.
 
@@ -33,11 +33,21 @@ from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
 from hanse.ledger.closing import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
-from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
 from hanse.runs.exchange import Exchange
-from hanse.runs.kept_answers import ReplayedAnswers, RoundAnswers, UnlikeError, answers_file, kinds_of
 from hanse.runs.reading import last_state
+from hanse.runs.recomputable import (
+    Commitment,
+    ReplayedAnswers,
+    RoundAnswers,
+    UnlikeError,
+    answers_file,
+    audit_folder,
+    code_hash,
+    config_hash,
+    kinds_of,
+    validation_file,
+)
 from hanse.runs.replay import unlike
 from hanse.runs.round import LoopState, Played, finish, first_state, play_round
 from hanse.runs.round_record import (

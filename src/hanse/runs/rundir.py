@@ -49,12 +49,10 @@ from hanse.data.committed import CommittedSet
 from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
 from hanse.ledger.note import public_of
 from hanse.runs import checkpoint
-from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
-from hanse.runs.committed import FILE as COMMITTED
-from hanse.runs.committed import Commitment, audit_folder, validation_file
+from hanse.runs.checkpoint import LEFT_OUT, LENGTH, CorruptCheckpointError, Snapshot, differences, may_change
 from hanse.runs.config import Experiment
-from hanse.runs.edited import LEFT_OUT, LENGTH, differences, may_change
-from hanse.runs.kept_answers import answers_file
+from hanse.runs.recomputable import FILE as COMMITTED
+from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round import LoopState
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
 from hanse.runs.run_record import played_lines
@@ -418,8 +416,8 @@ class RunDir:
 def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:
     """Raise UserError if a run would go on with other settings than it was played with, a line for each.
 
-    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.edited`) may change, and of a run that committed to its configuration only
-    the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
+    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.checkpoint`) may change, and of a run that committed to its configuration
+    only the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
     """
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
