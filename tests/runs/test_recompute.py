@@ -434,7 +434,7 @@ def test_a_run_that_fails_in_its_first_round_leaves_nothing_beside_it(
     def fails(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(rounds, "_value", fails)
+    monkeypatch.setattr(rounds._Round, "value", fails)
     with pytest.raises(ZeroDivisionError):
         hanse.run(experiment("path"), out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
