@@ -108,8 +108,6 @@ WORDS: Mapping[str, Word] = {
 }  # fmt: skip
 DOING = frozenset(name for name, word in WORDS.items() if word.by == "doing")  # nobody gives these
 CLIENTS_GIVE = frozenset(name for name, word in WORDS.items() if word.by == "clients") - {"losses"}
-# what an app's own evaluate function answers once it speaks (:func:`hanse.flower.speaks`)
-SPOKEN = ("scores", "answers")
 
 LOCAL = ", or use federation.engine = 'local'"
 EARLIER = [f"train.{name}" for name in REMEMBERING]  # settings that depend on a client's last training
@@ -372,16 +370,10 @@ def forbidden() -> list[tuple[str, str, str]]:
     return [(_shown(setting), _shown(word), why) for setting, word, why in _rows() if word not in WORDS]
 
 
-def questions_of(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that asks clients something, as an app that speaks to hanse answers it."""
-    lines = []
-    for slot, part, words in words_of(mechanism):
-        asked = [str(WORDS[word]).removeprefix("clients' ") for word in SPOKEN if word in words]
-        # a part that is made of another one asks the questions of that one, and has its needs
-        if not asked and method_of(part, "asks") is not None and not hasattr(part, "of"):
-            asked = ["answers to questions of its own"]
-        lines += [f"mechanism.{slot}: {word_of(part, slot)} asks clients for {one}" for one in asked]
-    return lines
+def asking(mechanism: Mechanism) -> list[str]:
+    """Return the slots of the parts that ask clients questions. A part that is made of another asks that one's."""
+    slots = mechanism.slots().items()
+    return [s for s, part in slots if method_of(part, "asks") is not None and not is_rule(getattr(part, "of", None))]
 
 
 def unfit(mechanism: Mechanism, size: Size) -> list[str]:

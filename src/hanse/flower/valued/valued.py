@@ -32,11 +32,10 @@ from torch import nn
 from hanse.base import toml
 from hanse.base.errors import UserError, in_python
 from hanse.base.lock import Hold
-from hanse.core.calling import method_of
 from hanse.core.part import Mechanism
 from hanse.flower.valued.record import Watch, as_before, averages, guarded
 from hanse.flower.valued.worth import judge_of, why_no_slope
-from hanse.mechanisms.fits import CLIENTS_GIVE, unmet_needs
+from hanse.mechanisms.fits import CLIENTS_GIVE, asking, unmet_needs
 from hanse.runs.config import Experiment
 from hanse.runs.rundir import claim_anew
 
@@ -400,10 +399,10 @@ def _check(built: Mechanism, slope: str | None) -> None:
     lines = [lack.line for lack in unmet_needs(built, GIVEN, lacks)]
     if getattr(built.value, "novel", False):
         lines.insert(0, "method.novel: true: must be false: rounds are valued here each by itself")
-    if built.settle is not None and method_of(built.settle, "asks") is not None:
+    if "settle" in asking(built):
         lines.append(
             f"payment: {type(built.settle).__name__} asks clients questions, which a plain client app does not answer: "
-            "take a rule that goes by values, or hanse.flower.strategy"
+            "take a rule that goes by values, or hanse's own client app"
         )
     if lines:
         raise UserError(*lines)
