@@ -3,7 +3,7 @@
 The round (:mod:`hanse.runs.round`) works with seats and questions, the federation port with one request and one reply
 per client. This module translates. :func:`training` makes tasks of seats; :meth:`Exchange.train` sends them and returns
 the valid updates, :meth:`Exchange.ask` sends questions and returns the valid answers. What a stage trains and asks
-travels together.
+travels together. An exchange also remembers what the record of a failed round and an auditor need.
 """
 
 from __future__ import annotations
