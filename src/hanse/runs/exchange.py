@@ -68,8 +68,9 @@ class Exchange(Federation):
 
     def present(self, round: int) -> Roster:
         """Return the clients that are here."""
-        with self._reaching():
-            self.roster = self.federation.present(round)
+        self.lost = True  # unless it answers
+        self.roster = self.federation.present(round)
+        self.lost = False
         if self.kept is not None:
             self.kept.present(self.roster)
         return self.roster
@@ -128,22 +129,14 @@ class Exchange(Federation):
     ) -> Sequence[Reply]:
         """Return the replies, and note what was asked and answered."""
         self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
-        with self._reaching():
-            replies = self.federation.exchange(round, requests, deadline_s, closing)
+        self.lost = True  # unless it answers
+        replies = self.federation.exchange(round, requests, deadline_s, closing)
+        self.lost = False
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
         if self.kept is not None:
             self.kept.exchanged(requests, replies)
         return replies
-
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Remember if the federation raises, and let the exception go on."""
-        try:
-            yield
-        except Exception:
-            self.lost = True
-            raise
 
 
 def _knowing(view: View, replies: Mapping[int, Reply], refusals: Sequence[tuple[int, str]]) -> View:

@@ -115,9 +115,9 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
     try:
         _before(folder, commitment, found.notes)
         held = _held(folder, commitment, validation, found.notes)
-        session, experiment = _session(folder, experiment, commitment, held)
+        session = _session(folder, experiment, commitment, held)
         with closing(session.engine), intra_op(1):
-            _Replay(folder, session, experiment, found).play()
+            _Replay(folder, session, found).play()
     except UnlikeError as wrong:
         found.unlike = str(wrong)
     return found
@@ -202,9 +202,7 @@ def _held(folder: Path, commitment: Commitment, validation: Path | None, notes: 
     return held
 
 
-def _session(
-    folder: Path, experiment: Experiment, commitment: Commitment, held: CommittedSet | None
-) -> tuple[Session, Experiment]:
+def _session(folder: Path, experiment: Experiment, commitment: Commitment, held: CommittedSet | None) -> Session:
     """Return what rounds are played with: the server of a network, with this validation set and no clients."""
     shape, classes = read_shape(folder / "shape.json")
     inputs = shape if isinstance(shape, Inputs) else Inputs()
@@ -218,7 +216,7 @@ def _session(
     assert isinstance(width, tuple)
     data = RemoteData.of(sizes, width, classes, samples, None, samples is not None and is_text(samples), inputs)
     own = experiment.model_copy(update={"behaviour": {}})
-    return build(own, data), experiment
+    return build(own, data)
 
 
 def _answers(folder: Path, number: int) -> RoundAnswers:
@@ -234,9 +232,9 @@ def _answers(folder: Path, number: int) -> RoundAnswers:
 class _Replay:
     """The rounds of a run, played again one after the other."""
 
-    def __init__(self, folder: Path, session: Session, experiment: Experiment, found: Recomputed) -> None:
-        self.folder, self.session, self.experiment, self.found = folder, session, experiment, found
-        self.exact = found.floor == 0
+    def __init__(self, folder: Path, session: Session, found: Recomputed) -> None:
+        self.folder, self.session, self.found = folder, session, found
+        self.exact, self.deadline_s = found.floor == 0, session.experiment.federation.deadline_s
 
     def play(self) -> None:
         """Play all rounds of the run, and its last settlement. Raises UnlikeError at the first difference."""
@@ -293,7 +291,7 @@ class _Replay:
         record = read_arrays(round_file(self.folder, number))
         federation = ReplayedAnswers(answers)
         with _said(number):
-            played = play_round(self.session, state, self._port(federation, number))
+            played = play_round(self.session, state, Exchange(federation, number, self.deadline_s))
             federation.used_up()
             made = RoundRecord.of(played, Figures(), {}, answers)
             self._same_seats(made.seats, seats)
@@ -309,13 +307,9 @@ class _Replay:
         number = state.round
         federation = ReplayedAnswers(_answers(self.folder, number))
         with _said(number):
-            last = finish(self.session, state, self._port(federation, number))
+            last = finish(self.session, state, Exchange(federation, number, self.deadline_s))
             federation.used_up()
             self._same_transactions(number, last.view.posted, posted)
-
-    def _port(self, federation: ReplayedAnswers, number: int) -> Exchange:
-        """Return the way to recorded answers instead of clients."""
-        return Exchange(federation, number, self.experiment.federation.deadline_s)
 
     def _same_seats(self, made: Sequence[Mapping[str, Any]], recorded: Sequence[Mapping[str, Any]]) -> None:
         """Compare the lines of the seats: values, weights, refusals."""

@@ -307,17 +307,8 @@ class _Round:
         self.port = port_of(session, state) if port is None else port
         self.underway, lost = state.underway.without_lost()
         present = self.underway.here(self.port.present(state.round), state.round, session.waiting)
-        self.view = View(
-            session.context,
-            state.round,
-            stage,
-            present,
-            state.table,
-            state.home,
-            session.judge,
-            book=state.book,
-            refusals=lost,
-        )
+        known = (session.context, state.round, stage, present, state.table, state.home, session.judge)
+        self.view = View(*known, book=state.book, refusals=lost)
 
     def know(self, **known: Any) -> None:
         """Set these fields of the view."""
