@@ -36,9 +36,9 @@ from hanse.flower.members import Word
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
 from hanse.ledger.record import LogHead
 from hanse.ledger.witness import name_of
-from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
+from hanse.runs.recomputable import code_hash
 
 SIGNER = "hanse/agreement"  # the name under which the operator signs
 DAYS = 365  # that an agreement holds, unless the operator says otherwise

@@ -45,10 +45,10 @@ from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.mechanisms.fits import clashes
-from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
 from hanse.runs.guards import completed
+from hanse.runs.recomputable import code_hash
 
 OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
 

@@ -23,9 +23,9 @@ import numpy as np
 from hanse.base.errors import RunFailedError, UserError
 from hanse.base.stopping import interruptible
 from hanse.core.entry import Transaction
-from hanse.core.history import NEVER
 from hanse.core.part import Deployment
 from hanse.core.port import Request
+from hanse.core.recipe import NEVER
 from hanse.core.table import Floats, Seats
 from hanse.learning.loop import LOOP, NO_STEP
 from hanse.learning.threads import intra_op
@@ -33,7 +33,7 @@ from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
 from hanse.runs.exchange import Exchange
-from hanse.runs.kept_answers import RoundAnswers
+from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.round import LoopState, Played, failed_round, finish, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
