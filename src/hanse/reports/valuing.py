@@ -37,6 +37,7 @@ from hanse.reports.evaluations import (
     Evaluations,
     TimeLimit,
     check_cache,
+    check_n_jobs,
     progress,
     seconds_of,
 )
@@ -151,6 +152,7 @@ def value(
     progress: bool | None = None,
     cache: Cache | None = None,
     names: Sequence[Any] | None = None,
+    n_jobs: int = 1,
 ) -> Valuation:
     """Return the value of each of n updates (clients' trained models) to their average.
 
@@ -195,6 +197,9 @@ def value(
         cache: your own dictionary for caching the worths of averages, by content, across calls with the same
             ``evaluate``.
         names: ``[n]``, all different, what the updates of a list or an array are called. None: 0, 1, ...
+        n_jobs: how many processes call ``evaluate`` at the same time, as in scikit-learn: -1 is one for each processor.
+            The values are the same. A process sees its own copy of what ``evaluate`` changes, and starting it takes
+            about a second. For "path", which asks step by step, it has no effect.
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -218,6 +223,7 @@ def value(
     method = ("mixture" if gradient is None else "path") if method is None else method
     _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
     whole_number("seed", seed, 0)
+    check_n_jobs(n_jobs)
     check_cache(cache)
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
         needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
@@ -237,7 +243,7 @@ def value(
             raise UserError(f"seconds: {seconds}: has no effect: method = 'path' makes three gradients in any case")
         return _among(_along(gradient, players, played, progress), given.names, counted)
     plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, game or "average")
-    found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache)), given.names, counted)
+    found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache, n_jobs)), given.names, counted)
     return found if start is not None else replace(found, hints=(_without_start(found), *found.hints))
 
 
@@ -298,6 +304,7 @@ def shapley(
     seconds: float | None = None,
     progress: bool | None = None,
     cache: Cache | None = None,
+    n_jobs: int = 1,
 ) -> Valuation:
     """Return the value of each name in any game, for models that cannot be averaged, such as trees and pipelines.
 
@@ -316,6 +323,7 @@ def shapley(
         seconds: as in :func:`value`.
         progress: as in :func:`value`.
         cache: as in :func:`value`, with names as keys. Use one cache only for one ``worth``.
+        n_jobs: as in :func:`value`.
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -335,12 +343,13 @@ def shapley(
     method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
     _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
     whole_number("seed", seed, 0)
+    check_n_jobs(n_jobs)
     check_cache(cache)
     if nothing is not None and not _finite(nothing):
         raise UserError(f"nothing: {nothing!r}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)
     plan = _Plan(method, len(names), None, permutations, seed)
-    return _valued(plan, shown, game, (seconds, progress, cache))
+    return _valued(plan, shown, game, (seconds, progress, cache, n_jobs))
 
 
 def _check(method: Any, allowed: Sequence[str], function: Any, called: str, takes: str, **options: int | None) -> None:
@@ -485,13 +494,13 @@ def _valued(
     plan: _Plan,
     names: tuple[str, ...],
     ask: Callable[[Sequence[games.Coalition]], Iterator[Asked]],
-    how: tuple[float | None, bool | None, Cache | None],
+    how: tuple[float | None, bool | None, Cache | None, int],
 ) -> Valuation:
-    """Return the values of a game, given the time, whether progress is shown, and the cache."""
-    seconds, shown, cache = seconds_of(how[0]), how[1], how[2]
+    """Return the values of a game, given the time, whether progress is shown, the cache, and how many processes ask."""
+    seconds, shown, cache, n_jobs = seconds_of(how[0]), *how[1:]
     began = time.perf_counter()
     with progress(shown, "evaluated") as told:
-        asked = Evaluations(ask, cache, told, "worth" if plan.weights is None else "evaluate")
+        asked = Evaluations(ask, cache, told, "worth" if plan.weights is None else "evaluate", n_jobs)
         memo = games.Memo(asked)
         try:
             nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
@@ -642,16 +651,19 @@ def _asked_of_sets(
 ) -> Iterator[Asked]:
     """Yield a question for each coalition: what the set of its names is worth."""
 
-    def answer(members: Sequence[Hashable]) -> Answer:
-        helps = "" if members else "say what nothing is worth, such as nothing=0.5"
-        with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
-            found = worth(_Ordered(members))
-        return _number(found, "worth", f"{list(members)}" if members else "no name")
-
     for coalition in coalitions:
         members = [names[i] for i in sorted(coalition)]
         known = nothing is not None and not members
-        yield partial(repr, members), float(nothing) if nothing is not None and known else partial(answer, members)
+        call = partial(partial, _worth_of_set, worth, members)
+        yield partial(repr, members), float(nothing) if nothing is not None and known else call
+
+
+def _worth_of_set(worth: Callable[[frozenset[Any]], Any], members: Sequence[Hashable]) -> Answer:
+    """Return what the user's function says of a set of names."""
+    helps = "" if members else "say what nothing is worth, such as nothing=0.5"
+    with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
+        found = worth(_Ordered(members))
+    return _number(found, "worth", f"{list(members)}" if members else "no name")
 
 
 class _Ordered(frozenset[Any]):
@@ -759,18 +771,24 @@ class _Coalitions:
         parts += [self._content[-1]] if not members or self._kind == "increment" else []
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
-    def _worth(self, row: Tensor, members: Sequence[int]) -> Answer:
+    def _worth(self, row: Tensor, members: Sequence[int]) -> Callable[[], Answer]:
+        """Return the call of the user's function for a row, with no more than the model that it needs."""
         given = self._given
         model = given.put(given.form.made(row, given.updates[members[0] if members else 0]))
         if given.keys is None:
             of = f"the average of updates {list(members)}" if members else "start"
         else:
             of = f"the average of {', '.join(given.names[i] for i in members)}" if members else "start"
-        with gated(f"evaluate: fails for {of}"):
-            said = self._evaluate(model)
-        return _number(said, "evaluate", of)
+        return partial(_worth_of_model, self._evaluate, model, of)
 
     def grams(self) -> list[Floats]:
         """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""
         base = self.start if isinstance(self.start, Tensor) else self.rows.mean(dim=0)
         return [inner_products(self.rows - base)]
+
+
+def _worth_of_model(evaluate: Callable[[Any], Any], model: Any, of: str) -> Answer:
+    """Return what the user's function says of a model; ``of`` is what the model is, for messages."""
+    with gated(f"evaluate: fails for {of}"):
+        said = evaluate(model)
+    return _number(said, "evaluate", of)
