@@ -174,7 +174,7 @@ def test_records_that_do_not_give_the_payments_are_found(change: dict[str, Any],
 
 def test_ledgers_that_do_not_follow_from_the_records_are_found(played: Path) -> None:
     with reading(played) as ledger:
-        history = list(movements(ledger))
+        history = list(movements(ledger.history()))
     at = [i for i, (round, one) in enumerate(history) if round == 1 and one.kind in ("stake", "value")]
 
     def wrong(changed: list[Any]) -> str:

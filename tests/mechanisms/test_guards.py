@@ -82,7 +82,7 @@ class Weighs(Says, WeighPart):
 class WithZ(SharedModel):
     """As FedAvg, with a row "z" that somebody may fill."""
 
-    def blocks(self) -> Any:
+    def blocks(self, context: Any) -> Any:
         return Block("server"), Block("z", initial="zero")
 
 

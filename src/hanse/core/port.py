@@ -373,7 +373,8 @@ class Tested:
         accuracy_beside: the accuracy of the task's second model, ``beside``.
         weights: ``[k]`` float64, the weights of the client's own mixture; known only if client and server share a
             process. On a network they stay with the participant, and a reply that contains them is refused.
-        metrics: the experiment's metrics by name.
+        metrics: the experiment's metrics by name, and as "units" the number of units that the samples are of, where
+            samples have some (:class:`hanse.data.samples.Samples`).
         gaps: for each metric that is undefined on these samples, the reason.
         without_block: ``[B]`` float64. The samples are divided into B blocks; entry b is the main metric on all samples
             but those of block b, or NaN where it is undefined.

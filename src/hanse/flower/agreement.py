@@ -30,7 +30,7 @@ from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError, import_path
 from hanse.core.declared import Count, Declared, Digest, Int64, Name, UnsoundError
-from hanse.core.part import Most, Part, TrainPart
+from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
 from hanse.flower.members import Word
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
@@ -449,7 +449,8 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
     """Return how much an experiment asks of one participant, by kind of question."""
     mechanism, clients, settings = experiment.mechanism.built, experiment.data.clients, experiment.run
     train = mechanism.train
-    rows, seats = sum(int(block.count) for block in train.blocks() if not block.per_client), train.seats_each()
+    blocks = train.blocks(Context.tiny(clients, settings.rounds))
+    rows, seats = sum(int(block.count) for block in blocks if not block.per_client), train.seats_each()
     most: dict[str, Most] = {"Train": Most(seats, seats)} if experiment.federation.secure is None else {"Mask": MASKING}
     for key, part in mechanism.parts().items():
         said = part.questions(clients, rows)

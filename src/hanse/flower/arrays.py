@@ -12,7 +12,6 @@ the callers record as a refusal.
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from tokenize import TokenError
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
-from hanse.base.files import array_header
+from hanse.base.files import array_in
 from hanse.core.table import Floats, Layout
 from hanse.federation.codec import WireError
 
@@ -175,10 +174,8 @@ def opened(array: Array, what: str = "an array") -> NDArray[Any]:
     """
     if array.stype != "numpy.ndarray":
         raise WireError(f"{what} is of Flower's type {array.stype[:40]!r}")
-    start = io.BytesIO(array.data)
     try:
-        shape, by_columns, dtype = array_header(start, len(array.data))
-        return np.ndarray(shape, dtype, array.data, start.tell(), order="F" if by_columns else "C")
+        return array_in(array.data)
     except (ValueError, TypeError, SyntaxError, TokenError) as wrong:
         raise WireError(f"{what} cannot be read: {str(wrong)[:100]}") from None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hanse.base.factories import Weight
-from hanse.core.part import State, TrainPart, View
+from hanse.core.part import Context, State, TrainPart, View
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats
 
 
@@ -55,7 +55,7 @@ class SharedModel(TrainPart):
     gives = frozenset({"groups"})
     accepts = frozenset({"sums"})
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return the single row "server"."""
         return (Block("server"),)
 
@@ -92,7 +92,7 @@ class OwnModels(TrainPart):
 
     needs = frozenset({"clients"})
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a private row for each client."""
         return (Block("own", PER_CLIENT, private=True),)
 

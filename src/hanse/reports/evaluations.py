@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.core.table import Floats, Ints
@@ -35,6 +36,7 @@ class Evaluations:
         cache: the answers of earlier calls by cache key. None: no cache.
         told: a function that is called after each evaluation, with the number done, the number expected, and a text.
         function: the name of the user's function in messages.
+        units: ``[m]``, what each test sample is of. None: each is a unit of its own.
 
     Attributes:
         evaluated: number of calls of the user's function.
@@ -51,12 +53,15 @@ class Evaluations:
         cache: Cache | None,
         told: ProgressCallback,
         function: str = "evaluate",
+        units: NDArray[Any] | None = None,
     ) -> None:
+        self._units = None if units is None else torch.from_numpy(np.unique(units, return_inverse=True)[1])
         self._ask, self._cache, self._told, self._function = ask, cache, told, function
         self.evaluated, self.seconds = 0, 0.0
         self.expected: float | None = None
         self.samples: int | None = None
         self._worths: list[tuple[float, Floats]] = []
+        self._blocks: list[Ints] | None = None  # of test samples, as soon as their number is known
         self.raised: Exception | None = None
 
     def __call__(self, coalition: Coalition) -> float:
@@ -68,7 +73,7 @@ class Evaluations:
         found = []
         for called, worth in self._ask(coalitions):
             answer = self._same(self._answer(called, worth)) if callable(worth) else worth
-            found.append((float(np.mean(answer)), _without_block(answer)))
+            found.append((float(np.mean(answer)), self._without_block(answer)))
         self._worths += found
         if self.evaluated and self.expected is not None and self.evaluated >= self.expected:
             self._told(self.evaluated, self.expected, "solving")
@@ -91,6 +96,11 @@ class Evaluations:
                 f"{self._function}: returned {samples or 1} numbers, and {self.samples or 1} before: must be one "
                 "number, or one for each test sample, always of the same samples"
             )
+        if self._units is not None and samples != len(self._units):
+            raise UserError(
+                f"units: {len(self._units)} for {samples or 1} numbers of {self._function}: must be one for each test "
+                "sample, of which the function returns the numbers"
+            )
         self.samples = samples
         return answer
 
@@ -104,6 +114,16 @@ class Evaluations:
         answer = self._same(self._answer(lambda: f"{called()} again", worth)) if callable(worth) else None
         self.evaluated, self.seconds = counts
         return answer
+
+    def _without_block(self, answer: Answer) -> Floats:
+        """Return the mean of the numbers of samples with each block left out, ``[B]``; B is 0 for a single number."""
+        if isinstance(answer, float):
+            return np.zeros(0)
+        scores = np.asarray(answer)
+        if self._blocks is None:
+            self._blocks = [block.numpy() for block in sample_blocks(len(scores), self._units)]
+        sums = np.array([[scores[block].sum(), len(block)] for block in self._blocks])
+        return np.asarray((scores.sum() - sums[:, 0]) / (len(scores) - sums[:, 1]))
 
     def _answer(self, called: Callable[[], str], worth: Callable[[], Answer]) -> Answer:
         key = called() if self._cache is not None else ""
@@ -122,20 +142,6 @@ class Evaluations:
             self._cache[key] = answer if isinstance(answer, float) else answer.tolist()
         self._told(self.evaluated, self.expected)
         return answer
-
-
-def _without_block(answer: Answer) -> Floats:
-    """Return the mean of the numbers of samples with each block left out, ``[B]``; B is 0 for a single number."""
-    if isinstance(answer, float):
-        return np.zeros(0)
-    scores = np.asarray(answer)
-    sums = np.array([[scores[block].sum(), len(block)] for block in _blocks(len(scores))])
-    return np.asarray((scores.sum() - sums[:, 0]) / (len(scores) - sums[:, 1]))
-
-
-@lru_cache(maxsize=1)
-def _blocks(samples: int) -> list[Ints]:
-    return [block.numpy() for block in sample_blocks(samples)]
 
 
 @dataclass(frozen=True)

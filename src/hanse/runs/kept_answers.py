@@ -146,35 +146,23 @@ def _kind(header: str) -> str:
 
 
 @dataclass
-class Keeping(Federation):
-    """Wraps a federation during one round, and keeps the clients' answers.
+class Keeping:
+    """Keeps the clients' answers of one round."""
 
-    Attributes:
-        federation: the federation that answers.
-    """
-
-    federation: Federation
     _headers: list[str] = field(default_factory=list)
     _clients: list[int] = field(default_factory=list)
     _asked: list[tuple[list[int], int]] = field(default_factory=list)
     _arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
-    def present(self, round: int) -> Roster:
-        """Return who is here."""
-        roster = self.federation.present(round)
-        if not self._clients:
-            self._keep(ROSTER, list(roster))
-        return roster
+    def present(self, roster: Roster) -> None:
+        """Keep who was here when the round began."""
+        self._keep(ROSTER, list(roster))
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
-        """Send the requests and return the replies."""
-        replies = self.federation.exchange(round, requests, deadline_s, closing)
+    def exchanged(self, requests: Sequence[Request], replies: Sequence[Reply]) -> None:
+        """Keep whom an exchange asked, and what they answered."""
         self._asked.append(([request.client for request in requests], len(replies)))
         for reply in replies:
             self._keep(reply.client, reply)
-        return replies
 
     def _keep(self, client: int, value: Any) -> None:
         """Keep a value of the port. Raises UserError if it cannot be written down."""

@@ -35,6 +35,7 @@ from hanse.ledger.closing import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
 from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
+from hanse.runs.exchange import Exchange
 from hanse.runs.kept_answers import ReplayedAnswers, RoundAnswers, UnlikeError, answers_file, kinds_of
 from hanse.runs.reading import last_state
 from hanse.runs.replay import unlike
@@ -267,9 +268,10 @@ class _Replay:
         """Return the ledger's transactions by round."""
         found: dict[int, list[Transaction]] = {}
         with reading(self.folder) as ledger:
-            self._through = unbooked(self.folder, ledger).start
-            for record in ledger.history():
-                found.setdefault(record.round, []).append(record.transaction)
+            records = list(ledger.history())
+        self._through = unbooked(self.folder, records).start
+        for record in records:
+            found.setdefault(record.round, []).append(record.transaction)
         return found
 
     def _round(
@@ -281,7 +283,7 @@ class _Replay:
         record = read_arrays(round_file(self.folder, number))
         federation = ReplayedAnswers(answers)
         with _said(number):
-            played = play_round(replace(self.session, federation=federation), state)
+            played = play_round(self.session, state, self._port(federation, number))
             federation.used_up()
             made = RoundRecord.of(played, Figures(), {}, answers)
             self._same_seats(made.seats, seats)
@@ -297,9 +299,13 @@ class _Replay:
         number = state.round
         federation = ReplayedAnswers(_answers(self.folder, number))
         with _said(number):
-            last = finish(replace(self.session, federation=federation), state)
+            last = finish(self.session, state, self._port(federation, number))
             federation.used_up()
             self._same_transactions(number, last.view.posted, posted)
+
+    def _port(self, federation: ReplayedAnswers, number: int) -> Exchange:
+        """Return the way to recorded answers instead of clients."""
+        return Exchange(federation, number, self.experiment.federation.deadline_s)
 
     def _same_seats(self, made: Sequence[Mapping[str, Any]], recorded: Sequence[Mapping[str, Any]]) -> None:
         """Compare the lines of the seats: values, weights, refusals."""

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from hanse.base.errors import RAISED, UserError
-from hanse.core.part import Mechanism, Size, in_slots
+from hanse.core.part import Context, Mechanism, Size, in_slots
 from hanse.data import FederatedData, Samples
 from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
@@ -166,7 +166,7 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
 
 def one_model(mechanism: Mechanism) -> bool:
     """Say whether clients train one shared model."""
-    shared = [block for block in mechanism.train.blocks() if block.initial != "zero"]
+    shared = [block for block in mechanism.train.blocks(Context.tiny()) if block.initial != "zero"]
     return len(shared) == 1 and shared[0].count == 1
 
 
@@ -348,7 +348,7 @@ def few_samples(data: FederatedData) -> Samples:
 
 def not_held(mechanism: Mechanism) -> list[str]:
     """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows."""
-    made = {block.name for block in mechanism.train.blocks() if block.held}
+    made = {block.name for block in mechanism.train.blocks(Context.tiny()) if block.held}
     read = {word.removeprefix("rows ") for word in said(mechanism.deploy, "needs", "deploy")}
     if not made or mechanism.deploy is None or made & read:
         return []

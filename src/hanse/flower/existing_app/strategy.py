@@ -124,7 +124,7 @@ def strategy(
     for slot in asking(built):
         if slot not in {lack.slot for lack in lacks}:
             lines.append(f"mechanism.{slot}: {word_of(built.slots()[slot], slot)} asks clients questions{_INSTEAD}")
-    if any(block.initial == "different" for block in train.blocks()):
+    if any(block.initial == "different" for block in train.blocks(Context.tiny())):
         what = "clusters that start alike stay alike, and an app has one model to start from"
         lines.append(f"mechanism.train: {word_of(train, 'train')}: {what}{_INSTEAD}")
     if clients is not None and clients < 1:

@@ -30,6 +30,7 @@ from hanse.core.entry import MINT, TOKEN, client
 from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
 from hanse.federation.local import server_sets
 from hanse.federation.wrapped import Wrapped
+from hanse.games.jackknife import t_quantile
 from hanse.games.market import utilities_of
 from hanse.games.market_posted import APART
 from hanse.lab.job import Job, Step, attempt, seeded
@@ -149,10 +150,8 @@ class Attacked:
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the mean of at least two values and its 95 % interval (Student's t)."""
-    from scipy.special import stdtrit  # late: it takes longer to import than a short run
-
     found = np.asarray(values, float)
-    half = float(stdtrit(len(found) - 1, 0.975)) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    half = t_quantile(len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
     return float(found.mean()), float(found.mean()) - half, float(found.mean()) + half
 
 
