@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
 from hanse.core.payload import Payload
-from hanse.core.port import Ask, Gradient, Mixture, Request, Score, Test, Train
+from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Request, Score, Test, Train
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
 from hanse.flower import server
@@ -103,7 +103,7 @@ def test_an_agreement_is_read_as_it_is_written_and_otherwise_not() -> None:
 
 
 BEYOND: dict[str, Callable[[Agreement], AskedOf]] = {
-    "a gradient": lambda a: asked(a, 7, 4, questions={"Gradient": (1, 1)}),
+    "a gradient": lambda a: asked(a, 7, 4, questions={"Gradient on train": (1, 1)}),
     "two models at once": lambda a: asked(a, 7, 4, questions={"Train": (2, 2)}),
     "a million tests": lambda a: asked(a, 7, 4, questions={"Test": (10**6, 10**6)}),
     "a test of a million models": lambda a: asked(a, 7, 4, questions={"Test": (1, 10**6)}),
@@ -245,6 +245,70 @@ def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch:
     assert played >= 8
 
 
+ROW = torch.zeros(3)
+# what an agreement leaves free: which model it is, its names, and what the recipe or the policy makes of it
+FREE = {"name", "values", "model", "seat", "row", "start", "centre", "before", "last", "clip", "scored", "normalised"}
+OTHER = {
+    "mu": 20.0, "tilt": ROW, "work": 9, "private": True, "payload": Payload("generator"), "share": "test", "limit": 1,
+    "models": torch.zeros(2, 3), "beside": ROW, "mixture": Mixture(ROW[None], "test"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Train, Score, Nearest, Gradient, Confusion, Ask, Test, Mixture])
+def test_every_field_of_a_task_is_agreed_or_free(kind: type) -> None:
+    """A new field of a task must be one or the other."""
+    told: dict[str, Any] = {
+        "name": "q",
+        "values": {},
+        "models": ROW[None],
+        "model": ROW,
+        "seat": 0,
+        "row": 0,
+        "start": ROW,
+    }
+    names = [one.name for one in fields(kind)]
+    task = kind(**{name: told[name] for name in names if name in told})
+
+    def asks(one: Any) -> tuple[Any, ...]:
+        tasks = [Test("q", ROW, mixture=one) if kind is Mixture else one]
+        return counted(tasks), added(tasks)
+
+    for name in set(names) - FREE:
+        assert asks(replace(task, **{name: OTHER[name]})) != asks(task), name
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "honest", "lies"),
+    [
+        ({"name": "ifca"}, Score("q", ROW[None]), [Score("q", ROW[None], limit=1), Score("q", ROW[None], "test")]),
+        (
+            {"name": "fedfomo", "score_samples": 9}, Score("q", ROW[None], "validation", 9),
+            [Score("q", ROW[None], "validation", 8), Score("q", ROW[None], "train", 9), Score("q", ROW[None])],
+        ),
+        ({"name": "pifl"}, Ask("b", {}, ROW[None], limit=64), [Ask("b", {}, ROW[None], limit=n) for n in (1, None)]),
+        (
+            {"name": "pifl"}, Test("t", ROW, mixture=Mixture(ROW[None])),
+            [Test("t", ROW, mixture=Mixture(ROW[None], "train")), Test("t", ROW, mixture=Mixture(torch.zeros(99, 3)))],
+        ),
+        (
+            {"name": "fedprox", "mu": 0.1}, Train(0, 0, ROW, centre=ROW, mu=0.1),
+            [Train(0, 0, ROW, centre=ROW, mu=mu) for mu in (0.11, -20.0, 1e300)],
+        ),
+    ],
+)  # fmt: skip
+def test_samples_and_strengths_that_were_not_agreed_are_refused(mechanism: Any, honest: Any, lies: list[Any]) -> None:
+    data = {"clients": 4, "client_validation": 0.2, "client_test": 0.2, "validation": 0.2}
+    agreement = agreed(hanse.Experiment(data=data, mechanism=mechanism, run={"rounds": 3}))
+
+    def why(task: Any) -> str | None:
+        head = 0 if agreement.books else None
+        one = asked(agreement, 0, head, questions=counted([task]), adds=added([task]))
+        return agreement.allows(one, QuestionTally())
+
+    assert why(honest) is None
+    assert all(why(lie) is not None for lie in lies)
+
+
 class Curious(Part):
     def asks(self, view: View, state: Any) -> Any:
         return [Request(c, (Ask("why", {}),)) for c in view.present.tolist()]
@@ -295,6 +359,8 @@ def test_a_node_refuses_and_keeps_what_goes_beyond(small: NetworkRehearsal, tmp_
         (0, (Train(0, 0, model, centre=model + 1, mu=10.0),)),
         (0, (Train(0, 0, model, tilt=model),)),
         (0, (Train(0, 0, model, work=200),)),
+        (0, (Train(0, 0, model, private=True),)),
+        (0, (Test("t", model, mixture=Mixture(model[None])),)),
     ]
     for number, (round, tasks) in enumerate(lies, 1):
         [reply] = small.federation.exchange(round, [Request(2, tasks)], None, None)
