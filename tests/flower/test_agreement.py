@@ -2,12 +2,15 @@
 
 import hashlib
 import inspect
+import io
 import json
 import os
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -386,6 +389,31 @@ def test_evidence_that_is_full_does_not_hide_the_next_request(
         assert len(evidence(tmp_path / "nodes" / "node2", small.federation.key)) == 1
 
 
+@pytest.mark.parametrize("what", ["link", "dangling", "folder", "pipe", "read-only"])
+def test_evidence_that_cannot_be_kept_stops_every_answer(
+    what: str, small: NetworkRehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, model, access = tmp_path / "nodes" / "node2", small.start.table.rows[0], os.access
+    path, elsewhere = home / EVIDENCE, tmp_path / "elsewhere"
+    if what in ("link", "dangling"):
+        elsewhere.write_text("") if what == "link" else None
+        path.symlink_to(elsewhere)
+    elif what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:  # whoever runs the tests may be allowed everything
+        path.touch(0o400)
+        monkeypatch.setattr("os.access", lambda at, how: Path(at) != path and access(at, how))
+    for task in (Gradient("g", model[None]), Train(0, 0, model)):
+        [reply] = small.federation.exchange(0, [Request(2, (task,))], None, None)
+        assert EVIDENCE in str(reply.refused)
+    assert not elsewhere.exists() or elsewhere.read_text() == ""
+    path.rmdir() if what == "folder" else path.unlink()
+    [reply] = small.federation.exchange(0, [Request(2, (Train(0, 0, model),))], None, None)
+    assert reply.refused is None
+
+
 def test_a_node_without_an_agreement_says_who_it_is_and_no_more(small: NetworkRehearsal, tmp_path: Path) -> None:
     home = tmp_path / "nodes" / "node3"
     for file in (home / AGREEMENTS).glob("*.txt"):
@@ -568,6 +596,7 @@ def test_an_owner_hands_the_agreement_over_and_the_node_signs_it(
     bound = Binding.find(tmp_path / "home", made.hash, PINNED)
     assert bound is not None
     assert bound.agreement.hash == made.hash
+    (tmp_path / "home" / AGREEMENTS / f"{'0' * 64}.txt").write_text("of another release")
     code, said = join(tmp_path, monkeypatch)
     assert (code, made.hash in said) == (0, True)
 
@@ -662,8 +691,8 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
     """As Flower's SuperNode fetches an app for the first message of a run, and asks whether it may run."""
     ran = list[bytes]()
 
-    def pull(*, get_fab: Any, trusted_entities: Any, **given: Any) -> int:
-        fab = get_fab("said", 7)
+    def pull(*, get_run: Any, get_fab: Any, trusted_entities: Any, **given: Any) -> int:
+        fab = get_fab(get_run(7).fab_hash, 7)
         if not trusted_entities or (fab.verifications.get("valid_license") and node._verify_fab(fab, {})):
             ran.append(fab.content)
         return 1
@@ -672,16 +701,42 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(node, "_verify_fab", None)
     server_access.gate_apps(tmp_path)
 
-    def sends(app: bytes) -> bool:
-        before = len(ran)
-        node._pull_and_store_message(get_fab=lambda *_: Fab("said", app, {}), trusted_entities=None)
+    def sends(app: bytes, name: str = "a/b", version: str = "1.0.0", digest: str = "") -> bool:
+        before, told = len(ran), digest or hashlib.sha256(app).hexdigest()
+        said = SimpleNamespace(fab_id=name, fab_version=version, fab_hash=told)
+        node._pull_and_store_message(
+            get_run=lambda _: said, get_fab=lambda *_: Fab(told, app, {}), trusted_entities=None
+        )
         return len(ran) > before
 
+    def made(code: str) -> bytes:
+        """An app as Flower packs it."""
+        packed, toml = io.BytesIO(), '[project]\nname = "b"\nversion = "1.0.0"\n[tool.flwr.app]\npublisher = "a"\n'
+        toml += '[tool.flwr.app.components]\nserverapp = "s:app"\nclientapp = "client_app:app"\n'
+        with zipfile.ZipFile(packed, "w") as file:
+            file.writestr("pyproject.toml", toml)
+            file.writestr("client_app.py", code)
+        return packed.getvalue()
+
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    app = made("app = 1")
+    digest = hashlib.sha256(app).hexdigest()
     assert sends(b"any")  # without an agreement it says who it is, whatever app asks
-    made = replace(agreed(), app=hashlib.sha256(b"app").hexdigest())
-    take(tmp_path, made.note(KEY), PINNED, 0.0)
-    assert (sends(b"app"), sends(b"another"), sends(b"")) == (True, False, False)
-    assert {"get_fab", "trusted_entities"} <= set(inspect.signature(FLOWERS).parameters)
+    take(tmp_path, replace(agreed(), app=digest).note(KEY), PINNED, 0.0)
+    assert (sends(app), sends(made("app = 2")), sends(b"another"), sends(b"")) == (True, False, False, False)
+    # what Flower would run instead is a folder by name, version and digits of the hash, as the SuperLink says them
+    assert not sends(app, name="a/c")
+    assert not sends(app, version="1.0.0.0/../x")
+    assert not sends(app, digest="0" * 64)
+    folder = tmp_path / "flwr" / "apps" / f"a.b.1.0.0.{digest[:8]}"
+    (tmp_path / "elsewhere").mkdir()
+    for swap in (lambda: folder.mkdir(parents=True), lambda: folder.symlink_to(tmp_path / "elsewhere")):
+        swap()
+        assert (sends(app), os.path.lexists(folder), (tmp_path / "elsewhere").exists()) == (True, False, True)
+    [note] = (tmp_path / AGREEMENTS).glob("*.txt")
+    note.write_text("{")
+    assert not sends(app)
+    assert {"get_run", "get_fab", "trusted_entities"} <= set(inspect.signature(FLOWERS).parameters)
 
 
 def test_a_server_plays_what_was_agreed_alone(tmp_path: Path) -> None:
@@ -723,7 +778,7 @@ def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, 
         log.took(f"{number:032x}", kind="request", round=number)
         log.add(f"{number:032x}", left={"bytes": number})
     root, lines = log.root(), (home / ASKED).read_bytes().splitlines(keepends=True)
-    assert len(log.verified(root)) == len(lines)
+    assert (len(log.verified()), log.until(root)) == (len(lines), len(lines))
     at = data.draw(st.integers(0, len(lines) - 1))
     how = data.draw(st.sampled_from(["drop", "cut", "twice", "byte", "swap"]))
     if how == "drop":
@@ -742,14 +797,14 @@ def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, 
         lines[at], lines[other] = lines[other], lines[at]
     (home / ASKED).write_bytes(b"".join(lines))
     if (how, at) == ("twice", len(lines) - 2):  # behind the head, where what is being answered stands
-        assert len(log.verified(root)) == at + 1
+        assert (len(log.verified()), log.until(root)) == (at + 1, at + 1)
         assert log.behind() > 0
         return
     with pytest.raises(UserError):
         log.verified()
     (home / ASKED_HEAD).unlink()
     with pytest.raises(UserError):
-        log.verified(root)
+        log.until(root)
 
 
 def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> None:
@@ -759,11 +814,19 @@ def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> Non
             log.took(f"{number}", kind=kind)
             log.add(f"{number}")
     noted = NodeLog(tmp_path / "one").root()
-    assert len(NodeLog(tmp_path / "one").verified(noted)) == 6
-    for root in (noted, NodeLog(tmp_path / "one").root()):
+    assert NodeLog(tmp_path / "one").until(noted) == 6
+    NodeLog(tmp_path / "one").took("3", kind="letter")
+    NodeLog(tmp_path / "one").add("3")
+    now = NodeLog(tmp_path / "one").root()
+    for root, after in ((noted, 2), (noted.upper(), 2), (now, 0)):
         held = CliRunner().invoke(app, ["network", "log", str(tmp_path / "one"), "--root", root])
-        assert (held.exit_code, held.output.count(root)) == (0, 2)  # that it holds, and the root now
+        said = held.output.splitlines()
+        marks = [number for number, line in enumerate(said) if line.startswith("--")]
+        assert (held.exit_code, marks, said[-1].endswith(now)) == (0, [6] if after else [], True)
+    (tmp_path / "one" / ASKED_HEAD).write_text((tmp_path / "two" / ASKED_HEAD).read_text())
+    with pytest.raises(UserError):
+        NodeLog(tmp_path / "one").until(now)
     with pytest.raises(UserError, match="never had the root"):
-        NodeLog(tmp_path / "two").verified(noted)
+        NodeLog(tmp_path / "two").until(noted)
     result = CliRunner().invoke(app, ["network", "log", str(tmp_path / "two"), "--root", noted])
     assert result.exit_code != 0
