@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forging import recorded
-from reports_cases import metric, seat, write_run
+from reports_cases import metric, rated_run, write_run
 from scipy import stats
 
 from hanse.reports.answers import Answers, answers
@@ -17,32 +16,6 @@ from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.statement import statement
 from hanse.reports.words import Note
 from hanse.runs.run_record import load_runs
-
-
-def played(
-    path: Path, accuracy: list[float], mechanism: str = "fedavg", samples: int = 400, **values: list[float]
-) -> Path:
-    """A run of two rounds after which every client has this accuracy on test samples of its own; with ``worth`` and
-    ``error`` two of updates that were valued.
-    """
-    worth, error = values.get("worth", []), values.get("error", [])
-    rounds = range(2)
-    seats = [seat(r, c, v / 2, value_error=error[c] / 2**0.5) for r in rounds for c, v in enumerate(worth)]
-    lines = [
-        metric(r, **{"seats": 6, "client/test_loss": 1.0, "client/test_accuracy": float(np.mean(accuracy))})
-        for r in rounds
-    ]
-    changes = {"mechanism": {"name": mechanism}, "data": {"client_test": 0.2}, "run": {"rounds": 2}}
-    write_run(path, lines, seats, changes)
-    for r in rounds:
-        recorded(
-            path,
-            r,
-            test_accuracy=np.array(accuracy),
-            test_samples=np.full(len(accuracy), samples),
-            test_loss=np.full(len(accuracy), 1.0),
-        )
-    return path
 
 
 def groups(*paths: Path) -> list[SeedGroup]:
@@ -55,7 +28,7 @@ def by_code(found: Answers) -> dict[str, Note]:
 
 def test_joining_is_counted_by_verdict_and_measured_over_clients(tmp_path: Path) -> None:
     ours, alone = [0.9, 0.9, 0.7, 0.8, 0.8, 0.8], [0.7, 0.8, 0.9, 0.8, 0.79, 0.81]
-    run, local = played(tmp_path / "run", ours), played(tmp_path / "local", alone, "local")
+    run, local = rated_run(tmp_path / "run", ours), rated_run(tmp_path / "local", alone, "local")
     found = answers(groups(run))
     points = 100 * (np.array(ours) - alone)
     told = by_code(found)
@@ -68,7 +41,7 @@ def test_joining_is_counted_by_verdict_and_measured_over_clients(tmp_path: Path)
 
 
 def test_what_is_not_known_is_not_claimed(tmp_path: Path) -> None:
-    run = played(tmp_path / "run", [0.9] * 6)
+    run = rated_run(tmp_path / "run", [0.9] * 6)
     found = answers(groups(run))
     assert list(by_code(found)) == ["joining_unknown", "nobody_valued", "compare_alone"]
     assert found.next.fields["folder"] == str(run)
@@ -95,7 +68,7 @@ def test_what_is_not_known_is_not_claimed(tmp_path: Path) -> None:
 def test_who_contributed_is_said_and_drawn_in_groups(
     worth: list[float], error: list[float], leads: tuple[list[str], float] | None, drawn: dict[str, int], tmp_path: Path
 ) -> None:
-    path = played(tmp_path / "run", [0.8] * 6, "greedyfed", worth=worth, error=error)
+    path = rated_run(tmp_path / "run", [0.8] * 6, "greedyfed", worth=worth, error=error)
     found = answers(groups(path))
     [told] = found.contributed  # without the error of the draw nobody is suspect
     assert told.code == ("leads" if leads else "nobody_leads")
@@ -128,9 +101,9 @@ def test_any_two_clients_of_different_groups_can_be_told_apart() -> None:
 
 def test_the_first_experiment_that_clients_join_is_named(tmp_path: Path) -> None:
     """The best of several is the best by chance, too."""
-    local = played(tmp_path / "local", [0.7] * 6, "local")
-    better = played(tmp_path / "b", [0.9] * 6)
-    valued = played(tmp_path / "a", [0.6] * 6, "greedyfed", worth=[5.0, 1.0], error=[0.1, 0.1])
+    local = rated_run(tmp_path / "local", [0.7] * 6, "local")
+    better = rated_run(tmp_path / "b", [0.9] * 6)
+    valued = rated_run(tmp_path / "a", [0.6] * 6, "greedyfed", worth=[5.0, 1.0], error=[0.1, 0.1])
     told = by_code(answers(groups(local, better, valued)))
     assert (told["joining_paid"].fields["label"], told["joining_paid"].fields["yes"]) == ("fedavg", 6)
     assert told["mean_gain"].fields["half"] is None  # for each alike
@@ -155,8 +128,8 @@ def test_an_interval_without_zero_has_no_end_that_reads_as_zero() -> None:
 @pytest.mark.parametrize("better", [True, False])
 def test_a_clear_difference_on_few_samples_is_no_ground_for_a_decision(better: bool, tmp_path: Path) -> None:
     ours, alone = (1.0, 2 / 14) if better else (2 / 14, 1.0)
-    run = played(tmp_path / "run", [ours] * 6, samples=14)
-    played(tmp_path / "local", [alone] * 6, "local", samples=14)
+    run = rated_run(tmp_path / "run", [ours] * 6, samples=14)
+    rated_run(tmp_path / "local", [alone] * 6, "local", samples=14)
     found = statement(run, 0)
     assert found.client.paid_to_join == ("yes" if better else "no")
     assert (found.next.code, found.next.fields["samples"]) == ("see_other_rows", 14)
@@ -164,7 +137,7 @@ def test_a_clear_difference_on_few_samples_is_no_ground_for_a_decision(better: b
 
 
 def test_a_run_alone_that_lies_beside_counts_only_if_it_trained_for_as_long(tmp_path: Path) -> None:
-    run, longer = played(tmp_path / "run", [0.9] * 6), played(tmp_path / "local", [0.7] * 6, "local")
+    run, longer = rated_run(tmp_path / "run", [0.9] * 6), rated_run(tmp_path / "local", [0.7] * 6, "local")
     assert answers(groups(run)).joining[0].code == "joining_paid"
     config = (longer / "config.toml").read_text()
     (longer / "config.toml").write_text(config.replace("rounds = 2", "rounds = 3"))

@@ -78,7 +78,7 @@ def test_a_lost_file_of_a_round_withholds_the_interval_and_is_said(tmp_path: Pat
     line = "rounds/00002.npz is missing: what it said of round 2 is left out, and no interval that needs it is given."
     told = statement(path, 1)
     assert told.missing == [line]
-    assert line in render(told)
+    assert "rounds/00002.npz is missing" in render(told)
     assert f"a: {line}" in warnings(group_runs([run]), [run])
     for file in (path / "rounds").iterdir():
         file.unlink()

@@ -160,9 +160,9 @@ def test_a_shared_model_goes_to_everyone_else(tmp_path: Path) -> None:
     sent = {"client": [0, 1], "start": [0, 0], "answered": [0, 1], "W_row": [0, 0], "W_column": [0, 1]}
     rounds(path, sent | {"W_weight": [0.5, 0.5], "home": [0, 0, 0, 0]}, sent | {"W_weight": [0.0, 1.0]})
     run = load_run(path)
-    assert models_of(run, 0) == GivenModels(2, 2, 1, 3, 3)
-    assert models_of(run, 1, names=True) == GivenModels(2, 2, 2, 3, 6, names=(("0", 2), ("2", 2), ("3", 2)))
-    assert models_of(run, 3) == GivenModels(0, 0, 0, 0, 0)
+    assert models_of(run, 0) == GivenModels(1, 3, 3)
+    assert models_of(run, 1, names=True) == GivenModels(2, 3, 6, names=(("0", 2), ("2", 2), ("3", 2)))
+    assert models_of(run, 3) == GivenModels(0, 0, 0)
 
 
 def test_a_late_update_is_asked_for_once_and_not_refused(tmp_path: Path) -> None:
@@ -174,7 +174,8 @@ def test_a_late_update_is_asked_for_once_and_not_refused(tmp_path: Path) -> None
     for r in range(4):  # only what is read of them
         sent = dict(np.load(path / "rounds" / f"{r:05d}.npz")) | {"home": [0], "W_row": [], "W_column": []}
         recorded(path, r, **sent, client=[], start=[], W_weight=[])
-    assert models_of(load_run(path), 0) == GivenModels(2, 1, 0, 0, 0, late=1, latest=2, on_its_way=True)
+    row = statement(path, 0).client
+    assert (row.asked, row.answered, row.late, row.latest, row.under_way) == (2, 1, 1, 2, True)
     assert render(statement(path, 0))
 
 
@@ -186,14 +187,13 @@ def test_a_personal_row_goes_to_nobody_and_a_shared_one_to_who_trains_on_it_next
     second = {"client": [0, 0, 2, 2], "start": [0, 3, 2, 3], "answered": [2, 2], "W_row": [2, 3], "W_column": [0, 1]}
     rounds(path, first, second | {"W_weight": [1.0, 1.0]})
     run = load_run(path)
-    assert models_of(run, 0) == GivenModels(0, 1, 1, 1, 1)  # client 2 trained on row 3 next
+    assert models_of(run, 0) == GivenModels(1, 1, 1)  # client 2 trained on row 3 next
     assert models_of(run, 1, names=True).names == (("0", 1), ("2", 1))
 
 
 def test_a_market_counts_what_was_delivered(market: Path) -> None:
     run = load_run(market)
     sold = bought = 0
-    utility = np.zeros(12)
     graphs = [a for r in range(4) if "market_graph" in (a := run.arrays(r))]
     for c in range(12):
         found = models_of(run, c)
@@ -203,8 +203,8 @@ def test_a_market_counts_what_was_delivered(market: Path) -> None:
         # the last round sells nothing; what it keeps of an update is the client's own
         assert found.used == sum(bool((g["market_graph"] * g["market_paid"][:, None])[:, c].any()) for g in graphs)
         sold, bought = sold + found.deliveries, bought + found.imported
-        utility[c] = found.utility or 0.0
     assert sold == bought > 0
+    utility = [row.utility for row in facts(run).clients]
     np.testing.assert_allclose(utility, sum(g["market_utility"] for g in graphs), rtol=1e-12)
 
 

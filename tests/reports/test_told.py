@@ -145,7 +145,7 @@ def test_a_statement_has_their_words(folder: Path) -> None:
     done = CliRunner().invoke(app, ["statement", str(folder), "--client", "4"])
     assert done.exit_code == 0, done.output
     page = (folder / "statements" / "client-4.html").read_text()
-    assert "<p>It pays 2 tokens at the bridge whenever it trains.</p>" in page
+    assert "It pays 2 tokens at the bridge whenever it trains." in page
     assert (
         "<p>What this client does in this run (sleepers): Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</p>" in page
     )

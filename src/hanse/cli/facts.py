@@ -17,7 +17,7 @@ def facts(
     dirs: Dirs,
     table: Annotated[str, typer.Option("--table", help="clients, rounds or runs.")] = "clients",
     form: Annotated[
-        str, typer.Option("--as", help="json (all tables and notes), markdown, latex or csv.")
+        str, typer.Option("--format", "-f", help="json (all tables and notes), markdown, latex or csv.")
     ] = "markdown",
     check: Annotated[
         list[Path] | None, typer.Option("--check", help="A statement's page to be held against the facts; repeatable.")
@@ -30,14 +30,14 @@ def facts(
 
     Examples:
         hanse facts runs/exp
-        hanse facts runs/exp --as json
+        hanse facts runs/exp --format json
         hanse facts runs/exp --check runs/exp/statements/client-3.html
     """
     from hanse.reports.facts import facts as make
     from hanse.reports.statement import differences_of
 
     if form not in _FORMS:
-        raise UserError(f"--as '{form}': must be one of {', '.join(_FORMS)}")
+        raise UserError(f"--format '{form}': must be one of {', '.join(_FORMS)}")
     if check:
         if len(dirs) > 1:
             raise UserError("--check: goes with one run")

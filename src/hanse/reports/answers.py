@@ -24,7 +24,6 @@ from hanse.reports.chart import Bars, Chart, Series
 from hanse.reports.contributions import Contribution, contribution, ends
 from hanse.reports.facts import RunOf, facts_of, mean_interval
 from hanse.reports.groups import SeedGroup, group_runs
-from hanse.reports.vega import to_svg, to_vegalite
 from hanse.reports.words import Note, said
 from hanse.runs.chance import nothing_left
 from hanse.runs.run_record import RunRecord, load_runs
@@ -63,6 +62,8 @@ class Answers:
 
     def _repr_html_(self) -> str:
         """Return the answers and the picture for a notebook."""
+        from hanse.reports.vega import to_svg, to_vegalite  # late: the terminal draws nothing
+
         told = "".join(f"<p><b>Mind:</b> {escape(line)}</p>" for line in self.doubts)
         told += "".join(f"<p><b>{escape(question)}</b> {escape(told)}</p>" for question, told in self.lines.items())
         return told + ("" if self.picture is None else to_svg(to_vegalite(self.picture)))

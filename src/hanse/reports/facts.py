@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from scipy import stats
 
 from hanse.base.errors import UserError, library
 from hanse.base.files import table, write_csv
 from hanse.flower.members import Orders
-from hanse.games.jackknife import SURE
+from hanse.games.jackknife import SURE, t_quantile
 from hanse.reports.accuracy import utilities
 from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
@@ -64,8 +63,10 @@ class ClientFacts:
         samples: how many training samples its updates were made from, by its last update.
         honest: whether the experiment makes it cheat (False), or not.
         asked: in how many rounds it was asked to train.
-        answered: how many of its updates were accepted.
-        late: how many of these came after their round.
+        answered: in how many rounds one of its updates was accepted. It may have several seats in a round.
+        late: how many of its updates were accepted after their round.
+        latest: by how many rounds the latest of these was late.
+        under_way: whether its last update had not arrived at the end.
         status: "active"; "expelled" by the operator; "refused", if each of its updates was; "sat out", if its privacy
             budget was used up at the end; "left", if it was not there in the last round; or "never asked".
         since: the round from which on it has this status, if that is not "active".
@@ -116,6 +117,8 @@ class ClientFacts:
     asked: int = 0
     answered: int = 0
     late: int = 0
+    latest: int = 0
+    under_way: bool = False
     status: Status = "active"
     since: int | None = _in("round")
     why: str = ""
@@ -428,7 +431,7 @@ class RunOf:
                     client=client,
                     name=run.client_label(client),
                     unit=_unit(run),
-                    units=fit.samples,
+                    units=fit.counted,
                     honest=honest is None or client in honest,
                     metric=fit.reading.key,
                     joined=fit.last,
@@ -617,7 +620,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
     rows = {}
     for client, mine in seats.items():
         taken = [seat for seat in mine if seat.refused is None]
-        asked = len({seat.round - seat.staleness for seat in mine})
+        asked, late = len({seat.round - seat.staleness for seat in mine}), [seat.staleness for seat in taken]
         status: Status = "active" if taken or run.in_app else "refused" if mine else "never asked"
         since, why = None, ""
         if client in expelled:
@@ -629,7 +632,8 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         elif status == "refused":
             why = Counter(seat.refused for seat in mine).most_common(1)[0][0] or ""
         rows[client] = {
-            "asked": asked, "answered": len(taken), "late": sum(seat.staleness > 0 for seat in taken),
+            "asked": asked, "answered": len({seat.round for seat in taken}), "late": sum(map(bool, late)),
+            "latest": max(late, default=0), "under_way": bool(mine) and (mine[-1].round, client) in run.under_way,
             "samples": taken[-1].samples if taken else None, "status": status, "since": since, "why": why,
         }  # fmt: skip
     return rows
@@ -655,5 +659,5 @@ def mean_interval(values: Sequence[float]) -> tuple[float | None, float | None, 
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, None, None
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = t_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return (mean, mean - half, mean + half) if half > 1e-9 * abs(mean) else (mean, None, None)

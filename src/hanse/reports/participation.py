@@ -1,8 +1,8 @@
 """Charts of who took part and what that cost: selections, refusals, seconds by stage, megabytes transferred.
 
 :func:`participation_charts` draws how often clients were selected and why updates were refused; :func:`cost_charts`
-draws time and traffic. The figures can also be had by themselves: :func:`selection`, :func:`times_selected`,
-:func:`refusal_counts`, :func:`stage_seconds` and :func:`mean_of`.
+draws time and traffic. The figures can also be had by themselves: :func:`selection`, :func:`refusal_counts`,
+:func:`stage_seconds` and :func:`mean_of`. :func:`sitting_out` says whom a privacy budget kept out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Ints, Lines, Series, even
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Lines, Series, even
+from hanse.reports.facts import facts_of
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
@@ -29,22 +30,11 @@ def selection(group: SeedGroup) -> Floats:
     Args:
         group: the seeds of one experiment. The mean is over the runs with the same clients.
     """
-    runs = group.same_clients
-    most = max(run.num_clients for run in runs)
-    return np.asarray(np.mean([times_selected(run, most) / len(run.metrics) for run in runs], axis=0))
-
-
-def times_selected(run: RunRecord, clients: int) -> Ints:
-    """Return in how many rounds each client was selected, ``[clients]``.
-
-    A round counts once, however many seats the client had in it. A late update counts in the round that asked for it.
-
-    Args:
-        run: the run.
-        clients: the length of the result, at least the run's number of clients.
-    """
-    pairs = np.unique(np.stack([run.seats.asked, run.seats.client]), axis=1)
-    return np.bincount(pairs[1], minlength=clients)[:clients]
+    shares: dict[int, list[float]] = {}
+    for run in group.same_clients:
+        for row in facts_of(run).clients:
+            shares.setdefault(row.client, []).append(row.asked / len(run.metrics))
+    return np.array([sum(one) / len(group.same_clients) for one in shares.values()])
 
 
 def refusal_counts(group: SeedGroup) -> Counter[str]:

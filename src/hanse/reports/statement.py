@@ -33,7 +33,6 @@ from hanse.reports.fits import FEW, Fit, finite_or_none, history_of
 from hanse.reports.given_models import GivenModels, models_of
 from hanse.reports.money import Money, money_of
 from hanse.reports.tags import differences
-from hanse.reports.vega import small_svg
 from hanse.reports.words import Note, page, said
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.run_record import RunRecord, load_run
@@ -294,7 +293,7 @@ def _statement(found: RunOf, client: int) -> Statement:
 
 def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, has_values: bool) -> Note:
     """Return the one thing that would tell or help this client most."""
-    few = fit.samples is not None and fit.samples < FEW
+    few = fit.counted is not None and fit.counted < FEW
     choices = {
         "wait_for_the_end": run.unfinished,
         "mind_the_doubt": any(note.level == "doubt" for note in notes),
@@ -302,14 +301,14 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "ask_why_no_values": bool(run.gaps) and not has_values,
         "ask_for_own_tests": fit.sign is None and fit.last is None and fit.round is None,
         "compare_with_alone": fit.sign is None,
-        "see_other_rows": bool(fit.sign) and fit.samples is not None and fit.samples < VERY_FEW,
+        "see_other_rows": bool(fit.sign) and fit.counted is not None and fit.counted < VERY_FEW,
         "weigh_tokens": (fit.sign or 0) * row.net < 0,
         "test_more_rows": fit.sign == 0 and few,
         "leave_or_personal": fit.sign == -1,
         "stay": fit.sign == 1,
     }
     command = "" if (run.path / MEMBERS).exists() else by_python(run) or "--train-alone"
-    fields = {"samples": fit.samples, "command": command}
+    fields = {"samples": fit.counted, "command": command}
     return Note(next((code for code, holds in choices.items() if holds), "weigh_costs"), "note", fields)
 
 
@@ -436,6 +435,8 @@ def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float
 
 def render(made: Statement) -> str:
     """Return the page (HTML). It needs no network and runs no script, and texts from outside are text."""
+    from hanse.reports.vega import small_svg  # late: the terminal draws nothing
+
     return page(
         "statement.html.j2",
         s=made,
@@ -480,7 +481,7 @@ def _curve_chart(made: Statement) -> Chart | None:
     if len(made.curve) < 2:
         return None
     rounds, values = np.array(made.curve, dtype=np.float64).T
-    samples = made.fit.samples if reading == ACCURACY else None
+    samples = made.fit.counted if reading == ACCURACY else None
     lines = [_banded("in the federation", rounds, values, reading.factor, samples)]
     if alone is not None:
         ends = np.array([0.0, max(1.0, made.run.rounds - 1.0)])

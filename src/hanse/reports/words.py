@@ -66,7 +66,7 @@ class Note:
         return said(self.code, **self.fields)
 
 
-def said(sentence: str, *given: Any, **fields: Any) -> str:
+def said(sentence: str, /, *given: Any, **fields: Any) -> str:
     """Return a sentence of ``sentences.j2`` as text, on one line.
 
     Args:
@@ -77,7 +77,7 @@ def said(sentence: str, *given: Any, **fields: Any) -> str:
     return of_template("sentences.j2", sentence, *given, **fields)
 
 
-def of_template(template: str, name: str, *given: Any, **fields: Any) -> str:
+def of_template(template: str, name: str, /, *given: Any, **fields: Any) -> str:
     """Return what a macro of a template says, as :func:`said` does of ``sentences.j2``."""
     macro = getattr(environment(pages=False).get_template(template).module, name)
     return " ".join(str(macro(*given, **fields)).split())

@@ -14,7 +14,7 @@ from hanse.base.files import table
 from hanse.core.table import Floats, Ints
 from hanse.runs.arrivals import STILL
 
-OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
+OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error", "test_units")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +122,7 @@ class OwnTests:
         gaps: why a client has no main metric. Empty: it has one.
         without: ``[n, B]``, the main metric without each block of the client's samples. None: not recorded.
         interval: ``[n, 2]``, the 95 % interval of the main metric. NaN: not known.
+        units: how many units, such as patients, each client's test samples are of. None: each sample is one.
     """
 
     clients: Ints
@@ -133,6 +134,7 @@ class OwnTests:
     gaps: Sequence[str]
     without: Floats | None
     interval: Floats
+    units: Ints | None = None
 
 
 def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hanse.reports.statement_page import render
 from rotation import rotating
 from web_browser import Watch, find_browser, served
 from web_cases import Growing
 
 from hanse.core.entry import TOKEN, Transaction, client, pool
 from hanse.reports.report import write_report
-from hanse.reports.statement import statement
+from hanse.reports.statement import render, statement
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import run as play
 from hanse.wings.operate.page.keys import make_key, write_keys
