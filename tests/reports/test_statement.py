@@ -113,7 +113,7 @@ def test_bids_are_no_expense(tmp_path: Path) -> None:
         ("reward", 1, 0, (5,)),
     ]  # fmt: skip
     assert [line.holds for line in money.lines] == [10, 7, 10, 9, 10, 8, 9]
-    assert (nobody.balance, money_of(run, 2).lines) == (None, ())
+    assert (nobody.balance, money_of(run, 2).lines) == (0, ())
 
 
 def test_where_nobody_pays_there_is_no_money(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
 from hanse.reports.fits import Fit, finite_or_none, fits_of
 from hanse.reports.groups import SeedGroup, honest_of
-from hanse.reports.money import read_books
+from hanse.reports.money import Account, read_books
 from hanse.reports.words import Level, Note
 from hanse.runs.chance import doubts, nothing_left, unsold
 from hanse.runs.recorded_seats import Seat, is_number
@@ -485,9 +485,10 @@ class RunOf:
         """Return the columns on tokens, by client; none on books that do not hold, of which a doubt says so."""
         utility = utilities(self.record)
         books = None if self.record.wrong_in_books else read_books(self.record)
-        rows = {client: asdict(account) for client, account in (books.accounts if books else {}).items()}
-        for client, worth in enumerate(() if utility is None else utility.tolist()):
-            rows.setdefault(client, {})["utility"] = worth
+        rows = {}
+        for client in range(self.record.num_clients):
+            own = {} if books is None else asdict(books.accounts.get(client, Account()))
+            rows[client] = own | ({} if utility is None else {"utility": float(utility[client])})
         return rows
 
     @cached_property
