@@ -21,7 +21,7 @@ from hanse.core.entry import TOKEN, tokens
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
 from hanse.reports.facts import ClientFacts, facts_of
-from hanse.reports.words import page, said
+from hanse.reports.words import Note, page
 from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import load_run
 
@@ -71,8 +71,8 @@ class Invoice:
         digits: how many decimals an amount has.
         total: the total, in the smallest coin.
         lines: one for each participant, by number.
-        said: sentences on what the parts mean, and how sure they are.
-        doubts: what a reader must know before the amounts, such as that values mean little in this run.
+        notes: what the parts mean and how sure they are, and first, as doubts, what a reader must know before the
+            amounts, such as that values mean little in this run.
     """
 
     run: str
@@ -81,8 +81,7 @@ class Invoice:
     digits: int
     total: int
     lines: tuple[InvoiceLine, ...]
-    said: tuple[str, ...]
-    doubts: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def money(self, coins: int) -> str:
         """Return an amount of the smallest coin as a decimal number of the currency.
@@ -101,6 +100,16 @@ class Invoice:
             '1,234.56'
         """
         return f"{Decimal(coins).scaleb(-self.digits):,f}"
+
+    @property
+    def doubts(self) -> list[str]:
+        """Sentences to show before the amounts."""
+        return [note.said for note in self.notes if note.level == "doubt"]
+
+    @property
+    def said(self) -> list[str]:
+        """Sentences to show below the amounts."""
+        return [note.said for note in self.notes if note.level != "doubt"]
 
     @property
     def paid(self) -> int:
@@ -158,18 +167,21 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         lines.append(InvoiceLine(row.client, row.name, max(weight, 0) / whole, amount, between, units))
     pays = named_choice(table(run.config, "mechanism").get("settle"), "") == "by_value"
     unsure = _unsure(valued.sums) if valued is not None and (by == "value" or pays) else []
+    notes = [note for note in found.notes if note.level == "doubt"] + unsure
     if valued is not None and by == "value":
-        told = [said("split_by_value", valued.measure.name), *([] if booked else [said("no_books")])]
-        told += [] if unsure else [valued.sums.how_sure()]
-        told += [note.said for note in found.notes if note.code in ("no_values", "lost_round", "more_lost")]
-        told += [said("counted_apart")] if booked else []
+        notes += [Note("split_by_value", "note", {"measure": valued.measure.name})]
+        notes += [] if booked else [Note("no_books", "warning")]
+        notes += [] if unsure else [Note("parts_apart", "note", {"said": valued.sums.how_sure()})]
+        notes += [note for note in found.notes if note.code in ("no_values", "lost_round", "more_lost")]
+        notes += [Note("counted_apart", "note")] if booked else []
     else:
+        gifts, held = sum(row.granted or 0 for row in found.clients), sum(weights)
+        if by == "balance" and 2 * gifts >= held:
+            notes.append(Note("mostly_grant", "doubt", {"gifts": gifts, "held": held}))
         rate = Decimal(total).scaleb(-digits) * TOKEN / Decimal(whole)
-        told = [said("split_by_books", by), said("token_rate", f"{rate:.6g}", currency, by)]
-        gifts = sum(row.granted or 0 for row in found.clients)
-        unsure = [said("mostly_grant", gifts, sum(weights))] * (by == "balance" and 2 * gifts >= sum(weights)) + unsure
-    doubts = (*run.doubts, *unsure)
-    return Invoice(run.name, by, currency, digits, total, tuple(lines), tuple(told), doubts)
+        notes.append(Note("split_by_books", "note", {"by": by}))
+        notes.append(Note("token_rate", "note", {"rate": f"{rate:.6g}", "currency": currency, "by": by}))
+    return Invoice(run.name, by, currency, digits, total, tuple(lines), tuple(notes))
 
 
 def _weight(row: ClientFacts, by: str) -> float:
@@ -179,12 +191,12 @@ def _weight(row: ClientFacts, by: str) -> float:
     return row.holds - (row.granted or 0) * (by == "earned")
 
 
-def _unsure(sums: Standings) -> list[str]:
+def _unsure(sums: Standings) -> list[Note]:
     """Return how sure the parts are, if nobody can be told apart or one amount may be off by half of the total."""
     wide = float(np.ptp(sums.between(), axis=1).max())  # NaN, which is not known: no comparison holds
     if not sums.known or len(sums.clients) < 2 or (sums.apart and not wide > 0.5):
         return []
-    return [said("unsure_parts", sums.how_sure(), wide)]
+    return [Note("unsure_parts", "doubt", {"how_sure": sums.how_sure(), "wide": wide})]
 
 
 def _coins(budget: str, currency: str, digits: int) -> int:
