@@ -85,7 +85,7 @@ def agreement_of_text(said: str) -> Agreement:
     questions = {"Train": QuestionLimit(1, 1, 10**6), "Ask": QuestionLimit(1, 0, 10**6)}
     return Agreement(
         experiment, job["run"], "test", PINNED.hex(), "9999-01-01", "", {"": code_hash()}, {}, False, 10**6, 10**6,
-        10**6, 10**6, questions, (),
+        10**6, 10**6, questions, {},
     )  # fmt: skip
 
 

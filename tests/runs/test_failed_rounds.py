@@ -165,6 +165,9 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
 class Scribbler(BySamples):
     where: str = "rows"
 
+    def init(self, context: Context) -> Any:
+        return {"kept": torch.zeros(2)}
+
     def aggregate(self, group: Group, state: Any) -> Aggregate:
         view = group.view
         if self.where == "rows":
@@ -177,6 +180,8 @@ class Scribbler(BySamples):
             view.trained.num_samples[0] = 1e6
         elif self.where == "client":
             view.trained.seats.client[0] = 3
+        elif self.where == "state":
+            state["kept"].add_(1.0)
         return super().aggregate(group, state)
 
 
@@ -188,6 +193,7 @@ class Scribbler(BySamples):
         ("table", "view.table.rows"),
         ("num_samples", "view.trained.num_samples"),
         ("client", "view.trained.seats.client"),
+        ("state", "its state 'kept'"),
     ],
 )
 def test_a_part_that_writes_into_what_it_is_shown_is_refused_by_name(where: str, named: str) -> None:

@@ -57,27 +57,28 @@ def method_of(part: object, name: str) -> Callable[..., Any] | None:
 
 
 @contextmanager
-def called(slot: str, method: Callable[..., Any], view: View) -> Iterator[str]:
+def called(slot: str, method: Callable[..., Any], view: View, state: State) -> Iterator[str]:
     """Watch over a block that calls a part's method. It yields who is called, for errors.
 
     Args:
         slot: the slot in which the part is called.
         method: the bound method.
         view: the round, to see whether the part wrote into it.
+        state: the part's state, likewise: a round that fails is played again from what it was.
 
     Raises:
-        PartError: the part wrote into the updates or the table that it was shown.
+        PartError: the part wrote into the updates, the table or the state that it was shown.
         Exception: whatever the method raises, with a note that names the part.
     """
     name = name_of(slot, method, view)
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
-    before = _prints(view)
+    before = _prints(view, state)
     try:
         yield name
     except Exception as wrong:
         wrong.add_note(f"raised by {name}")
         raise
-    after = _prints(view)
+    after = _prints(view, state)
     if changed := [what for what in before if before[what] != after[what]]:
         raise PartError(f"{name}, wrote into {changed[0]} in place: change a copy")
 
@@ -110,7 +111,7 @@ def decide(
     Raises:
         PartError: the part did not return a pair, its decision is not sound, or its state cannot be checkpointed.
     """
-    with called(slot, method, view) as who:
+    with called(slot, method, view, states[key]) as who:
         result: Any = method(view, states[key])
     name = name or SLOT_METHOD.get(slot, slot)
     if not (isinstance(result, tuple) and len(result) == 2):
@@ -154,7 +155,7 @@ def name_of(slot: str, method: Callable[..., Any], view: View) -> str:
     return f"the {slot} part {type(part).__name__}, round {view.round}"
 
 
-def _prints(view: View) -> dict[str, int | bytes]:
+def _prints(view: View, state: State) -> dict[str, int | bytes]:
     """Return a fingerprint of what a part is shown, to see afterwards whether it wrote into it.
 
     For small arrays it is their bytes. For tensors it is the number of times that PyTorch wrote into them
@@ -169,6 +170,7 @@ def _prints(view: View) -> dict[str, int | bytes]:
         tensors |= {f"view.trained.extras['{name}']": extra for name, extra in updates.extras.items()}
         arrays |= {f"view.trained.{name}": getattr(updates, name) for name in ("num_samples", "loss", "steps")}
         arrays |= {f"view.trained.seats.{name}": getattr(seats, name) for name in ("client", "start", "target")}
+    tensors |= {f"its state '{name}'": value for name, value in state.items() if isinstance(value, Tensor)}
     counted = {name: 0 if tensor.is_inference() else tensor._version for name, tensor in tensors.items()}
     return counted | {name: array.tobytes() for name, array in arrays.items()}
 

@@ -117,7 +117,7 @@ class Train:
     row: Count
     start: Tensor
     centre: Tensor | None = None
-    mu: float = 0.0
+    mu: Figure = 0.0
     tilt: Tensor | None = None
     work: Count | None = None
     private: bool = False

@@ -121,7 +121,7 @@ class FlowerFederation:
     Attributes:
         grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
         members: the register of participants.
-        job: ``job(member, num_clients)`` returns what the member's node must know of the run.
+        job: ``job(member)`` returns what the member's node must know of the run.
         key: the operator's key, which signs every message to a node (:mod:`hanse.flower.signing`).
         deadline_s: how many seconds an exchange waits if the experiment sets no deadline. A dead node then loses its
             seat in the round, and does not end the run.
@@ -153,7 +153,7 @@ class FlowerFederation:
 
     grid: Grid
     members: Members
-    job: Callable[[Member, int], Assignment]
+    job: Callable[[Member], Assignment]
     key: Ed25519PrivateKey
     _: KW_ONLY
     deadline_s: float = 3600.0
@@ -310,7 +310,7 @@ class FlowerFederation:
 
     def _packed(self, one: Open, members: Mapping[int, Member]) -> Any:
         """Return a message as Flower's records: without the models that the node keeps, with the client's receipts."""
-        job = self.job(members[one.client], self.capacity or len(members))
+        job = self.job(members[one.client])
         letters = self.letters.waiting.get(one.client, [])
         one.letters = len(letters)
         kind = "letter" if one.request is None else "request"

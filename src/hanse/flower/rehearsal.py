@@ -200,7 +200,7 @@ def rehearse_network(
             for i, home in enumerate(homes)
         }
     )
-    job, capacity = assignments(experiment, "rehearsal"), here.num_clients
+    job, capacity = assignments(experiment, agreement), here.num_clients
     federation = FlowerFederation(
         grid, Members(), job, key, deadline_s=60.0, capacity=capacity, agreement=agreement.hash
     )

@@ -231,7 +231,7 @@ def sent(part: TrainPart, view: View, state: State) -> Payload | None:
     Raises:
         PartError: no client's half has this name, or it is not what the half declares.
     """
-    with called("train", part.sends, view) as who:
+    with called("train", part.sends, view, state) as who:
         payload = part.sends(view, state)
     if payload is None:
         return None

@@ -259,8 +259,9 @@ def finish(session: Session, state: LoopState, port: Exchange | None = None) -> 
     settle = session.mechanism.settle
     if settle is not None:
         now.let_leave()
-        with called("settle", settle.asks, now.view):
-            asked = settle.asks(now.view, now.states[session.key("settle")])
+        own = now.states[session.key("settle")]
+        with called("settle", settle.asks, now.view, own):
+            asked = settle.asks(now.view, own)
         now.view = now.port.ask(merge(asked), now.view)
         now.settle()
     if session.sizes is not None:
@@ -378,7 +379,7 @@ class _Round:
         view = replace(self.view, stage=stage)
         requests: list[Request] = []
         for key, part in self.session.parts().items():
-            with called(key, part.asks, view):
+            with called(key, part.asks, view, self.states[key]):
                 asked = part.asks(view, self.states[key])
             requests += asked
             self.hand_on(asked.found if isinstance(asked, Questions) else ())
@@ -518,7 +519,7 @@ class _Round:
         """Let each part see the round as a whole, and note what the settle part read of it."""
         for key, part in self.session.parts().items():
             watched = WatchedCall(part.learn, alone=True)
-            with called(key, part.learn, self.view) as who:
+            with called(key, part.learn, self.view, self.states[key]) as who:
                 state = (watched if key == "settle" else part.learn)(self.view, self.states[key])
             with guarded(f"{who}: its learn returned"):
                 self.keep(key, checked_state(state))
