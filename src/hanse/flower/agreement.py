@@ -415,7 +415,7 @@ def _adds(train: TrainPart) -> dict[str, float | None]:
     makes = next(kind for kind in type(train).__mro__ if {"seats", "sends"} & set(vars(kind)))
     adds = dict(vars(makes).get("adds", TrainPart.adds))
     found = {name: float(getattr(train, option)) if option else None for name, option in adds.items()}
-    return found | ({"private": None} if any(block.private for block in train.blocks()) else {})
+    return found | ({"private": None} if any(block.private for block in train.blocks(Context.tiny())) else {})
 
 
 def _added(one: Counted, other: Counted) -> dict[str, tuple[int, int]]:
