@@ -208,7 +208,7 @@ class MechanismStrategy:
         """Play the rounds, and return what a Flower strategy's ``start`` returns.
 
         Args:
-            grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+            grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
             initial_arrays: the model that training starts from.
             num_rounds: how many rounds, at least 1.
             timeout: how many seconds an exchange waits. Nodes that have not answered by then lose their seat in the
