@@ -25,6 +25,7 @@ from flwr.supernode import start_client_internal as node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import HOMES, KEY, PINNED, play
+from network_rehearsal import NetworkRehearsal, rehearse_network
 from test_flower_in_process import grid_of
 from test_letters import After, DiesError, dies, kept
 from typer.testing import CliRunner
@@ -46,7 +47,6 @@ from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
 from hanse.flower.operator_key import make_operator_key, public_key
-from hanse.flower.rehearsal import NetworkRehearsal, rehearse_network
 from hanse.flower.witnesses import ShownHeads
 from hanse.learning.loop import Loop
 from hanse.ledger.receipts import read_receipts

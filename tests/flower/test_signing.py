@@ -52,7 +52,7 @@ from hanse.flower.members import Members
 from hanse.flower.message import QUERY, from_records, to_records
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
-from hanse.runs.committed import code_hash
+from hanse.runs.recomputable import code_hash
 from hanse.runs.rundir import PARTICIPANTS, claim
 from hanse.wings.operate import server_access
 from hanse.wings.operate.loopback import Loopback

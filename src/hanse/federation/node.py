@@ -31,7 +31,6 @@ from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD, private_folder, writ
 from hanse.base.import_trust import from_message
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Declared, Int64, Name
-from hanse.core.history import NEVER
 from hanse.core.port import (
     Federation,
     Reply,
@@ -45,7 +44,7 @@ from hanse.core.port import (
     Train,
     Trained,
 )
-from hanse.core.recipe import Recipe
+from hanse.core.recipe import NEVER, Recipe
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
 from hanse.data.samples import Samples, unfinite

@@ -29,8 +29,8 @@ from hanse.federation.node import EVIDENCE
 from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, added, counted
 from hanse.ledger.note import cosign, fingerprint, load_key, public_of
 from hanse.ledger.witness import KEY, Witness
-from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
+from hanse.runs.recomputable import code_hash
 
 MOST_EVIDENCE = 1 << 26  # bytes of evidence; with more, nothing is answered until the owner has moved it away
 

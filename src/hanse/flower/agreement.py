@@ -31,15 +31,15 @@ from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError, import_path
 from hanse.core.declared import Count, Declared, Digest, Figure, Int64, Name, UnsoundError
-from hanse.core.part import Most, Part, TrainPart
+from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
 from hanse.flower.members import Word
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
 from hanse.ledger.record import LogHead
 from hanse.ledger.witness import name_of
-from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
+from hanse.runs.recomputable import code_hash
 
 SIGNER = "hanse/agreement"  # the name under which the operator signs
 DAYS = 365  # that an agreement holds, unless the operator says otherwise
@@ -228,7 +228,7 @@ class Agreement:
             settings.checkpoint_every + 1,
             replays,
             _limits(experiment, replays),
-            _adds(experiment.mechanism.built.train),
+            _adds(experiment),
         )
 
     @cached_property
@@ -410,12 +410,14 @@ def added(tasks: Sequence[Task]) -> dict[str, float]:
     return found | own | ({"pull": max(pulls)} if pulls else {})
 
 
-def _adds(train: TrainPart) -> dict[str, float | None]:
+def _adds(experiment: Experiment) -> dict[str, float | None]:
     """Return what a train part may add to the loss, as the class says that makes its seats or its payload."""
+    train = experiment.mechanism.built.train
     makes = next(kind for kind in type(train).__mro__ if {"seats", "sends"} & set(vars(kind)))
-    adds = dict(vars(makes).get("adds", TrainPart.adds))
+    adds: Mapping[str, str] = dict(vars(makes).get("adds", TrainPart.adds))
+    blocks = train.blocks(Context.tiny(experiment.data.clients, experiment.run.rounds))
     found = {name: float(getattr(train, option)) if option else None for name, option in adds.items()}
-    return found | ({"private": None} if any(block.private for block in train.blocks()) else {})
+    return found | ({"private": None} if any(block.private for block in blocks) else {})
 
 
 def _added(one: Counted, other: Counted) -> dict[str, tuple[int, int]]:
@@ -468,7 +470,8 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
     """Return how much an experiment asks of one participant, by kind of question."""
     mechanism, clients, settings = experiment.mechanism.built, experiment.data.clients, experiment.run
     train = mechanism.train
-    rows, seats = sum(int(block.count) for block in train.blocks() if not block.per_client), train.seats_each()
+    blocks = train.blocks(Context.tiny(clients, settings.rounds))
+    rows, seats = sum(int(block.count) for block in blocks if not block.per_client), train.seats_each()
     most: dict[str, Most] = {"Train": Most(seats, seats)} if experiment.federation.secure is None else {"Mask": MASKING}
     for key, part in mechanism.parts().items():
         said = part.questions(clients, rows)

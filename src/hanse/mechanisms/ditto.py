@@ -45,7 +45,7 @@ class Ditto(TrainPart):
     gives = frozenset({"groups"})
     lam: Weight = 1.0
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a private row for each client, and the shared row."""
         return Block("own", PER_CLIENT, private=True, held=True), Block("server")
 

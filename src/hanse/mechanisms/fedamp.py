@@ -91,7 +91,7 @@ class TowardsCentres(TrainPart):
     mu: Weight = 0.01
     pull_from: Count = 0
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row "model" and a row "centre" for each client."""
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT)
 

@@ -127,7 +127,7 @@ class FedFomo(TrainPart, WeighPart):
         n = context.num_clients
         return {"affinity": np.zeros((n, n))}
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row "model" for each client."""
         return (Block("model", PER_CLIENT),)
 

@@ -89,7 +89,7 @@ class FedSoft(TrainPart, WeighPart):
     interval: Positive = 1
     score_samples: Positive | None = None
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row "model" for each client, and the rows of the centres."""
         return Block("model", PER_CLIENT), Block("cluster", self.clusters, initial="different")
 

@@ -50,7 +50,7 @@ class IFCA(TrainPart, DeployPart):
     clusters: Clusters = 2
     score_samples: Positive | None = None
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return the rows of the clusters, each with an initial model of its own."""
         return (Block("cluster", self.clusters, initial="different", held=True),)
 

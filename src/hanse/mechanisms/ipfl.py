@@ -470,7 +470,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
     # TRAIN
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return the rows. All of them start as the initial model (papers.md I14).
 
         Models are uploaded to the market. Only a best model never leaves its client.

@@ -92,7 +92,7 @@ class FromCentres(TrainPart):
     sign: Sign = "attract"
     term_from: Count = 0
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row "own" for the trained model and a row "centre", for each client."""
         return Block("own", PER_CLIENT, held=True), Block("centre", PER_CLIENT)
 

@@ -135,7 +135,7 @@ class TierModels(TrainPart):
     tiers: Positive = 2
     initial: Literal["same", "different"] = "same"
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row for each tier."""
         return (Block("tier", self.tiers, initial="different" if self.initial == "different" else "model"),)
 

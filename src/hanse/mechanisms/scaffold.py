@@ -63,7 +63,7 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
     fills = by_slot(train=VARIATES)
     global_lr: Rate = 1.0
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return the rows for x, for c, and for the private c_i. All variates start at zero."""
         return (
             Block("server"),

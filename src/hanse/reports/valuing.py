@@ -19,11 +19,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError, gated, nearest
 from hanse.base.factories import whole_number
 from hanse.core.table import Floats, Ints
+from hanse.data.frames import units_of
 from hanse.games import mixture, path
 from hanse.games import shapley as games
 from hanse.games.gram import inner_products
@@ -37,6 +39,7 @@ from hanse.reports.evaluations import (
     Evaluations,
     TimeLimit,
     check_cache,
+    check_n_jobs,
     progress,
     seconds_of,
 )
@@ -85,6 +88,7 @@ class Valuation(Worths):
         unsteady: ``[n]``, the standard errors because ``evaluate`` does not say the same of the same model twice; 0 if
             it did. NaN: it was not asked twice ("path").
         weightless: how many have the weight 0. These are worth 0, and are in no coalition.
+        units: how many units, such as patients, the test samples are of; these are what is drawn. 0: not said.
     """
 
     method: str
@@ -100,6 +104,7 @@ class Valuation(Worths):
     samples: int = 0
     unsteady: Floats = field(default_factory=lambda: np.zeros(0))
     weightless: int = 0
+    units: int = 0
 
     def notes(self) -> Sequence[str]:
         """Return how the values were computed, and what they sum to."""
@@ -119,7 +124,8 @@ class Valuation(Worths):
         found = [missed] if (self.sampling > 0).any() else []
         found += ["what your function says anew each time"] if (self.unsteady > 0).any() else []
         if self.samples:
-            drawn = f"the draw of the {self.samples:,} test samples"
+            of = f", of {self.units:,} units" if self.units else ""
+            drawn = f"the draw of the {self.samples:,} test samples{of}"
             return f"Intervals: 95 %, for {' and '.join([*found, drawn])}. {_SHARED_ERRORS}"
         if self.method == "path":
             return "No intervals: path values sample nothing, and what other test samples would give is not known."
@@ -151,6 +157,8 @@ def value(
     progress: bool | None = None,
     cache: Cache | None = None,
     names: Sequence[Any] | None = None,
+    units: Sequence[Any] | None = None,
+    n_jobs: int = 1,
 ) -> Valuation:
     """Return the value of each of n updates (clients' trained models) to their average.
 
@@ -195,6 +203,11 @@ def value(
         cache: your own dictionary for caching the worths of averages, by content, across calls with the same
             ``evaluate``.
         names: ``[n]``, all different, what the updates of a list or an array are called. None: 0, 1, ...
+        units: ``[m]``, what each test sample is of, such as its patient, if ``evaluate`` returns an array. Intervals
+            are then for the draw of these. None: each sample is one of its own.
+        n_jobs: how many processes call ``evaluate`` at the same time, as in scikit-learn: -1 is one for each processor.
+            The values are the same. A process sees its own copy of what ``evaluate`` changes, and starting it takes
+            about a second. For "path", which asks step by step, it has no effect.
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -218,6 +231,7 @@ def value(
     method = ("mixture" if gradient is None else "path") if method is None else method
     _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
     whole_number("seed", seed, 0)
+    check_n_jobs(n_jobs)
     check_cache(cache)
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
         needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
@@ -236,8 +250,10 @@ def value(
         if seconds is not None:
             raise UserError(f"seconds: {seconds}: has no effect: method = 'path' makes three gradients in any case")
         return _among(_along(gradient, players, played, progress), given.names, counted)
-    plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, game or "average")
-    found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache)), given.names, counted)
+    named = game or "average"
+    drawn = None if units is None else units_of(units, "units")
+    plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, named, drawn)
+    found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache, n_jobs)), given.names, counted)
     return found if start is not None else replace(found, hints=(_without_start(found), *found.hints))
 
 
@@ -298,6 +314,8 @@ def shapley(
     seconds: float | None = None,
     progress: bool | None = None,
     cache: Cache | None = None,
+    units: Sequence[Any] | None = None,
+    n_jobs: int = 1,
 ) -> Valuation:
     """Return the value of each name in any game, for models that cannot be averaged, such as trees and pipelines.
 
@@ -316,6 +334,8 @@ def shapley(
         seconds: as in :func:`value`.
         progress: as in :func:`value`.
         cache: as in :func:`value`, with names as keys. Use one cache only for one ``worth``.
+        units: as in :func:`value`.
+        n_jobs: as in :func:`value`.
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -335,12 +355,14 @@ def shapley(
     method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
     _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
     whole_number("seed", seed, 0)
+    check_n_jobs(n_jobs)
     check_cache(cache)
     if nothing is not None and not _finite(nothing):
         raise UserError(f"nothing: {nothing!r}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)
-    plan = _Plan(method, len(names), None, permutations, seed)
-    return _valued(plan, shown, game, (seconds, progress, cache))
+    drawn = None if units is None else units_of(units, "units")
+    plan = _Plan(method, len(names), None, permutations, seed, units=drawn)
+    return _valued(plan, shown, game, (seconds, progress, cache, n_jobs))
 
 
 def _check(method: Any, allowed: Sequence[str], function: Any, called: str, takes: str, **options: int | None) -> None:
@@ -376,6 +398,7 @@ class _Plan:
         weights: ``[n]``, of games of averages; None: another game.
         grams: returns which updates are alike.
         game: of averages, or of steps.
+        units: ``[m]``, what each test sample is of. None: each is a unit of its own.
     """
 
     method: str
@@ -386,6 +409,7 @@ class _Plan:
     weights: Floats | None = None
     grams: Callable[[], Sequence[Floats]] = tuple
     game: mixture.Game = "average"
+    units: NDArray[Any] | None = None
 
     def limited(self, limit: TimeLimit) -> tuple[_Plan, float | None]:
         """Return the plan that keeps to a limit, and how many evaluations it makes at most (None: not known).
@@ -485,13 +509,14 @@ def _valued(
     plan: _Plan,
     names: tuple[str, ...],
     ask: Callable[[Sequence[games.Coalition]], Iterator[Asked]],
-    how: tuple[float | None, bool | None, Cache | None],
+    how: tuple[float | None, bool | None, Cache | None, int],
 ) -> Valuation:
-    """Return the values of a game, given the time, whether progress is shown, and the cache."""
-    seconds, shown, cache = seconds_of(how[0]), how[1], how[2]
+    """Return the values of a game, given the time, whether progress is shown, the cache, and how many processes ask."""
+    seconds, shown, cache, n_jobs = seconds_of(how[0]), *how[1:]
     began = time.perf_counter()
     with progress(shown, "evaluated") as told:
-        asked = Evaluations(ask, cache, told, "worth" if plan.weights is None else "evaluate")
+        function = "worth" if plan.weights is None else "evaluate"
+        asked = Evaluations(ask, cache, told, function, plan.units, n_jobs)
         memo = games.Memo(asked)
         try:
             nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
@@ -523,6 +548,7 @@ def _valued(
         drawn=drawn,
         samples=asked.samples or 0,
         unsteady=unsteady,
+        units=0 if plan.units is None else len(np.unique(plan.units)),
     )
 
 
@@ -642,16 +668,19 @@ def _asked_of_sets(
 ) -> Iterator[Asked]:
     """Yield a question for each coalition: what the set of its names is worth."""
 
-    def answer(members: Sequence[Hashable]) -> Answer:
-        helps = "" if members else "say what nothing is worth, such as nothing=0.5"
-        with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
-            found = worth(_Ordered(members))
-        return _number(found, "worth", f"{list(members)}" if members else "no name")
-
     for coalition in coalitions:
         members = [names[i] for i in sorted(coalition)]
         known = nothing is not None and not members
-        yield partial(repr, members), float(nothing) if nothing is not None and known else partial(answer, members)
+        call = partial(partial, _worth_of_set, worth, members)
+        yield partial(repr, members), float(nothing) if nothing is not None and known else call
+
+
+def _worth_of_set(worth: Callable[[frozenset[Any]], Any], members: Sequence[Hashable]) -> Answer:
+    """Return what the user's function says of a set of names."""
+    helps = "" if members else "say what nothing is worth, such as nothing=0.5"
+    with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
+        found = worth(_Ordered(members))
+    return _number(found, "worth", f"{list(members)}" if members else "no name")
 
 
 class _Ordered(frozenset[Any]):
@@ -759,18 +788,24 @@ class _Coalitions:
         parts += [self._content[-1]] if not members or self._kind == "increment" else []
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
-    def _worth(self, row: Tensor, members: Sequence[int]) -> Answer:
+    def _worth(self, row: Tensor, members: Sequence[int]) -> Callable[[], Answer]:
+        """Return the call of the user's function for a row, with no more than the model that it needs."""
         given = self._given
         model = given.put(given.form.made(row, given.updates[members[0] if members else 0]))
         if given.keys is None:
             of = f"the average of updates {list(members)}" if members else "start"
         else:
             of = f"the average of {', '.join(given.names[i] for i in members)}" if members else "start"
-        with gated(f"evaluate: fails for {of}"):
-            said = self._evaluate(model)
-        return _number(said, "evaluate", of)
+        return partial(_worth_of_model, self._evaluate, model, of)
 
     def grams(self) -> list[Floats]:
         """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""
         base = self.start if isinstance(self.start, Tensor) else self.rows.mean(dim=0)
         return [inner_products(self.rows - base)]
+
+
+def _worth_of_model(evaluate: Callable[[Any], Any], model: Any, of: str) -> Answer:
+    """Return what the user's function says of a model; ``of`` is what the model is, for messages."""
+    with gated(f"evaluate: fails for {of}"):
+        said = evaluate(model)
+    return _number(said, "evaluate", of)
