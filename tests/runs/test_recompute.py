@@ -27,9 +27,16 @@ from hanse.ledger.run_ledger import wrong_in
 from hanse.reports.contributions import lost_files
 from hanse.reports.invoice import invoice
 from hanse.runs import round as rounds
-from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import EngineSection
-from hanse.runs.kept_answers import ReplayedAnswers, RoundAnswers, UnlikeError, answers_file
+from hanse.runs.recomputable import (
+    Commitment,
+    ReplayedAnswers,
+    RoundAnswers,
+    UnlikeError,
+    answers_file,
+    audit_folder,
+    validation_file,
+)
 from hanse.runs.recompute import FLOOR, _floor, _here, recompute
 from hanse.runs.run_record import load_run
 
@@ -427,7 +434,7 @@ def test_a_run_that_fails_in_its_first_round_leaves_nothing_beside_it(
     def fails(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(rounds, "_value", fails)
+    monkeypatch.setattr(rounds._Round, "value", fails)
     with pytest.raises(ZeroDivisionError):
         hanse.run(experiment("path"), out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

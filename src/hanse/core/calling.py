@@ -5,8 +5,8 @@ numbers of everything returned. A mistake becomes a PartError that names the par
 allowed. Without this check, a wrong length would surface as an IndexError three modules later, and a NaN weight would
 silently stop the run from learning. No part may write into what it is shown.
 
-The loop uses :func:`decide` for the decisions, and :func:`call` for methods that return something else, such as
-``asks``. The ``check_...`` functions raise :class:`GuardError`, which :func:`guarded` turns into a PartError.
+The loop uses :func:`decide` for the decisions, and the watch of :func:`called` for methods that return something else,
+such as ``asks``. The ``check_...`` functions raise :class:`GuardError`, which :func:`guarded` turns into a PartError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.base.errors import PartError
+from hanse.base.errors import InPlaceError, PartError
 from hanse.core.entry import Transaction
 from hanse.core.part import (
     GROUPS,
@@ -57,29 +57,33 @@ def method_of(part: object, name: str) -> Callable[..., Any] | None:
 
 
 @contextmanager
-def called(slot: str, method: Callable[..., Any], view: View) -> Iterator[str]:
+def called(slot: str, method: Callable[..., Any], view: View, state: State) -> Iterator[str]:
     """Watch over a block that calls a part's method. It yields who is called, for errors.
 
     Args:
         slot: the slot in which the part is called.
         method: the bound method.
         view: the round, to see whether the part wrote into it.
+        state: the part's state, likewise: a round that fails is played again from what it was.
 
     Raises:
-        PartError: the part wrote into the updates or the table that it was shown.
+        InPlaceError: the part wrote into the updates, the table or the state that it was shown.
         Exception: whatever the method raises, with a note that names the part.
     """
     name = name_of(slot, method, view)
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
-    before = _prints(view)
+    before = _prints(view, state)
+    raised: Exception | None = None
     try:
         yield name
     except Exception as wrong:
         wrong.add_note(f"raised by {name}")
-        raise
-    after = _prints(view)
+        raised = wrong
+    after = _prints(view, state)
     if changed := [what for what in before if before[what] != after[what]]:
-        raise PartError(f"{name}, wrote into {changed[0]} in place: change a copy")
+        raise InPlaceError(f"{name}, wrote into {changed[0]} in place: change a copy") from raised
+    if raised is not None:
+        raise raised
 
 
 def decide(
@@ -110,7 +114,7 @@ def decide(
     Raises:
         PartError: the part did not return a pair, its decision is not sound, or its state cannot be checkpointed.
     """
-    with called(slot, method, view) as who:
+    with called(slot, method, view, states[key]) as who:
         result: Any = method(view, states[key])
     name = name or SLOT_METHOD.get(slot, slot)
     if not (isinstance(result, tuple) and len(result) == 2):
@@ -154,7 +158,7 @@ def name_of(slot: str, method: Callable[..., Any], view: View) -> str:
     return f"the {slot} part {type(part).__name__}, round {view.round}"
 
 
-def _prints(view: View) -> dict[str, int | bytes]:
+def _prints(view: View, state: State) -> dict[str, int | bytes]:
     """Return a fingerprint of what a part is shown, to see afterwards whether it wrote into it.
 
     For small arrays it is their bytes. For tensors it is the number of times that PyTorch wrote into them
@@ -169,6 +173,7 @@ def _prints(view: View) -> dict[str, int | bytes]:
         tensors |= {f"view.trained.extras['{name}']": extra for name, extra in updates.extras.items()}
         arrays |= {f"view.trained.{name}": getattr(updates, name) for name in ("num_samples", "loss", "steps")}
         arrays |= {f"view.trained.seats.{name}": getattr(seats, name) for name in ("client", "start", "target")}
+    tensors |= {f"its state '{name}'": value for name, value in state.items() if isinstance(value, Tensor)}
     counted = {name: 0 if tensor.is_inference() else tensor._version for name, tensor in tensors.items()}
     return counted | {name: array.tobytes() for name, array in arrays.items()}
 

@@ -145,7 +145,7 @@ def _aggregates(
     made: dict[int, Made] = {}
     aggregates: dict[int, Aggregate] = {}
     for group in groups:
-        with called("weigh", aggregate, view) as who:
+        with called("weigh", aggregate, view, state) as who:
             aggregate_of_group: Aggregate = aggregate(group, state)
         with guarded(f"{who}: its aggregate returned"):
             check_aggregate(aggregate_of_group, group)

@@ -680,10 +680,14 @@ class Most(NamedTuple):
     Attributes:
         questions: how many questions.
         models: how many models they are about, together.
+        share: on which share of a client's samples the models are tried.
+        samples: on how many samples of it. None: on all.
     """
 
     questions: int = 1
     models: int = 0
+    share: str = "train"
+    samples: int | None = None
 
 
 class Part(Protocol):
@@ -740,8 +744,9 @@ class Part(Protocol):
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return the most that :meth:`asks` asks one client in a round, by kind of question, such as "Score".
 
-        Participants on a network agree to these numbers before they join. What a part in the slot weigh or value asks
-        is counted for each of the client's seats. The default is that nothing is asked.
+        Participants on a network agree to these numbers, and to the samples, before they join. What a part in the slot
+        weigh or value asks is counted for each of the client's seats. A part in the slot deploy that lets clients mix
+        models says so as "Mixture". The default is that nothing is asked.
 
         Args:
             clients: how many clients there may be.
@@ -794,12 +799,13 @@ class TrainPart(Part, Protocol):
     """Declares the blocks of the model table, and turns the choice into seats with start rows, pulls and tilts.
 
     Attributes:
-        adds: what its tasks may add to a client's loss: "pull", "tilt", "payload". On a network the members agree to
-            it, and a node refuses any other term: from some of them its data can be learnt. A class that overrides
-            ``seats`` or ``sends`` and does not say it may add all three.
+        adds: what its tasks may add to a client's loss, "pull", "tilt" or "payload", each with the name of the option
+            that is its greatest strength, or "". On a network the members agree to it, and a node refuses other terms
+            and stronger pulls: from some of them its data can be learnt. A class that overrides ``seats`` or ``sends``
+            and does not say it may add all three.
     """
 
-    adds: ClassVar[frozenset[str]] = frozenset({"pull", "tilt", "payload"})
+    adds: ClassVar[tuple[tuple[str, str], ...]] = (("pull", ""), ("tilt", ""), ("payload", ""))
 
     def blocks(self, context: Context) -> Sequence[Block]:
         """Return the table's blocks of rows, in order.

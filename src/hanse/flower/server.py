@@ -46,10 +46,10 @@ from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.mechanisms.fits import clashes
-from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
 from hanse.runs.guards import completed
+from hanse.runs.recomputable import code_hash
 
 OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
 
@@ -102,6 +102,7 @@ def server_app(
             played = play(
                 grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s, largest=largest,
                 other_data=other_data, agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
+                statements=True,
             )  # fmt: skip
             if played.nothing is not None:  # so Flower, too, says that the run failed
                 raise RunFailedError(played.nothing)
@@ -124,6 +125,7 @@ def play(
     hold: Hold | None = None,
     key: Ed25519PrivateKey | None = None,
     agreement: Agreement,
+    statements: bool = False,
 ) -> Run:
     """Wait for the members, play the remaining rounds, and return the finished run.
 
@@ -143,6 +145,7 @@ def play(
         hold: the lock of ``out``, if the caller has it already.
         key: the operator's key, which signs what is sent. None: the key that ``HANSE_OPERATOR_KEY`` names.
         agreement: what the members' owners have agreed to. Nodes of others are kept out.
+        statements: whether each participant is sent its statement at the end.
 
     Raises:
         UserError: the experiment or hanse is not what was agreed, or it has ended; too few participants come,
@@ -190,7 +193,7 @@ def play(
             one = found[0]
             inputs = Inputs(tuple(Input(part.name, part.shape, part.whole) for part in one.inputs))
             data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text, inputs)
-            watching = [*observers, Teller(letters, federation.deliver, out), narrator]
+            watching = [*observers, Teller(letters, federation.deliver, out, signs if statements else None), narrator]
             return run_remote(
                 experiment, data, federation, hold=hold, observers=watching, other_data=other_data, key=signs,
                 agreement=agreement.hash,

@@ -39,7 +39,7 @@ class Ditto(TrainPart):
         8
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", "lam"),)
 
     needs = frozenset({"clients", "penalty"})
     gives = frozenset({"groups"})

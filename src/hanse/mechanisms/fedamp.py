@@ -85,7 +85,7 @@ class TowardsCentres(TrainPart):
             would hold the clients back. iPFL's comparison has ``pull_from = 1``.
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", "mu"),)
 
     needs = frozenset({"clients", "penalty", "new rows centre"})
     mu: Weight = 0.01

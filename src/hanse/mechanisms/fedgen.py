@@ -61,7 +61,7 @@ class FedGen(TrainPart):
         'generator'
     """
 
-    adds = frozenset({"payload"})
+    adds = (("payload", ""),)
 
     needs = frozenset({"head", "labels"})
     gives = frozenset({"groups"})

@@ -85,7 +85,7 @@ class FromCentres(TrainPart):
         4
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", ""),)
 
     needs = frozenset({"clients", "penalty", "new rows centre"})
     cosine: Weight = 0.01

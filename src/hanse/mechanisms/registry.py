@@ -372,5 +372,5 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
             tuple(blocks(Context.tiny()))
-        except ValueError as refused:
+        except (ValueError, TypeError) as refused:
             yield str(refused)

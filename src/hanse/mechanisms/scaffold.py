@@ -56,7 +56,7 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         (4, 6)
     """
 
-    adds = frozenset({"tilt"})
+    adds = (("tilt", ""),)
 
     needs = by_slot(train={"clients", "penalty", "sgd"}, weigh={"clients", "groups"})
     gives = by_slot(train={"groups"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def units(rows: Ints, size: int) -> Floats:
 class SharedModel(TrainPart):
     """FedAvg: there is one row "server". Every client starts from it and minimises its own loss."""
 
-    adds = frozenset[str]()
+    adds: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     gives = frozenset({"groups"})
     accepts = frozenset({"sums"})
@@ -72,7 +73,7 @@ class Proximal(SharedModel):
         mu: strength of the pull.
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", "mu"),)
 
     needs = frozenset({"penalty"})
     mu: Weight = 0.1
@@ -88,7 +89,7 @@ class Proximal(SharedModel):
 class OwnModels(TrainPart):
     """Local training: each client has a private row "own"; all of them start from the same initial model."""
 
-    adds = frozenset[str]()
+    adds = ()
 
     needs = frozenset({"clients"})
 

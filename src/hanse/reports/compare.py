@@ -32,7 +32,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.accuracy import own_accuracy, own_main
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import ONE_SEED, SeedGroup, different_settings, group_runs
-from hanse.runs.edited import edited_settings
+from hanse.runs.checkpoint import edited_settings
 from hanse.runs.run_record import RunRecord, load_runs
 
 # ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)

@@ -3,7 +3,7 @@
 The round (:mod:`hanse.runs.round`) works with seats and questions, the federation port with one request and one reply
 per client. This module translates. :func:`training` makes tasks of seats; :meth:`Exchange.train` sends them and returns
 the valid updates, :meth:`Exchange.ask` sends questions and returns the valid answers. What a stage trains and asks
-travels together.
+travels together. An exchange also remembers what the record of a failed round and an auditor need.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 
 from hanse.base.errors import PartError
 from hanse.core.calling import called
-from hanse.core.history import NEVER, History
 from hanse.core.part import State, TrainPart, View
 from hanse.core.payload import Payload
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Task, Train, Trained
+from hanse.core.recipe import NEVER, History
 from hanse.core.table import Seats, Table, copies, mix
 from hanse.federation.check import heard
 from hanse.learning.client_payloads import unsound
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
-from hanse.runs.kept_answers import Keeping
+from hanse.runs.recomputable import Keeping
 
 
 @dataclass
@@ -68,8 +68,9 @@ class Exchange(Federation):
 
     def present(self, round: int) -> Roster:
         """Return the clients that are here."""
-        with self._reaching():
-            self.roster = self.federation.present(round)
+        self.lost = True  # unless it answers
+        self.roster = self.federation.present(round)
+        self.lost = False
         if self.kept is not None:
             self.kept.present(self.roster)
         return self.roster
@@ -111,8 +112,12 @@ class Exchange(Federation):
         assert seats is not None
         if requests or before.flights:
             came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
-            training = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
-            landed = training.land(came)
+            if waiting.active or before.flights or before.clock or any(reply.arrival is not None for reply in came):
+                asked = (self.round, requests, seats, view.table, view.roster)
+                landed = Training(*asked, before, waiting, self.deadline_s).land(came)
+            else:  # everybody was waited for, and no clock runs: nothing can be late
+                sound, refused = heard(self.round, requests, came, view.table.rows.shape[1], view.roster)
+                landed = replace(landed, replies=sound, refusals=tuple(refused))
         view = _knowing(view, landed.replies, landed.refusals)
         found = {one.seat: one for reply in landed.replies.values() for one in updates_in(reply)}
         at = sorted(found)
@@ -124,22 +129,14 @@ class Exchange(Federation):
     ) -> Sequence[Reply]:
         """Return the replies, and note what was asked and answered."""
         self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
-        with self._reaching():
-            replies = self.federation.exchange(round, requests, deadline_s, closing)
+        self.lost = True  # unless it answers
+        replies = self.federation.exchange(round, requests, deadline_s, closing)
+        self.lost = False
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
         if self.kept is not None:
             self.kept.exchanged(requests, replies)
         return replies
-
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Remember if the federation raises, and let the exception go on."""
-        try:
-            yield
-        except Exception:
-            self.lost = True
-            raise
 
 
 def _knowing(view: View, replies: Mapping[int, Reply], refusals: Sequence[tuple[int, str]]) -> View:
@@ -234,7 +231,7 @@ def sent(part: TrainPart, view: View, state: State) -> Payload | None:
     Raises:
         PartError: no client's half has this name, or it is not what the half declares.
     """
-    with called("train", part.sends, view) as who:
+    with called("train", part.sends, view, state) as who:
         payload = part.sends(view, state)
     if payload is None:
         return None

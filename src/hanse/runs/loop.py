@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import RunFailedError, UserError
+from hanse.base.errors import InPlaceError, RunFailedError, UserError
 from hanse.base.stopping import interruptible
 from hanse.core.entry import Transaction
-from hanse.core.history import NEVER
 from hanse.core.part import Deployment
 from hanse.core.port import Request
+from hanse.core.recipe import NEVER
 from hanse.core.table import Floats, Seats
 from hanse.learning.loop import LOOP, NO_STEP
 from hanse.learning.threads import intra_op
@@ -33,7 +33,7 @@ from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
 from hanse.runs.exchange import Exchange
-from hanse.runs.kept_answers import RoundAnswers
+from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.round import LoopState, Played, failed_round, finish, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
@@ -161,7 +161,8 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
     """Play a round, test the clients' models, close the round's books, and return the round's record.
 
     On a network, a round in which a part raises an exception is undone and recorded as failed; the traceback is logged.
-    Errors of the network and UserErrors propagate; one of the user's module names the round.
+    Errors of the network, of a part that wrote into what it was shown, and UserErrors propagate; one of the user's
+    module names the round.
 
     Args:
         session: what stays the same over the run.
@@ -189,7 +190,7 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
             raise
         raise UserError(*(f"round {state.round}: {line}" for line in wrong.lines)) from wrong.__cause__
     except Exception as wrong:
-        if not session.remote or any(one.lost for one in ports):
+        if not session.remote or isinstance(wrong, InPlaceError) or any(one.lost for one in ports):
             raise
         log.exception("round %d failed and is undone", state.round)
         failed["failed"] = said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]

@@ -22,10 +22,10 @@ from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account_of
-from hanse.core.history import NEVER, History
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import Questions, Settlement, Stage, State, View
 from hanse.core.port import Request, Roster
+from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
 from hanse.federation.private import TellsOwners
 from hanse.mechanisms.feedback import gone
@@ -33,7 +33,7 @@ from hanse.mechanisms.value_noise import unknown_without
 from hanse.runs.arrivals import Underway
 from hanse.runs.exchange import Exchange, continued, merge, sent, training
 from hanse.runs.grants import grant
-from hanse.runs.kept_answers import Keeping
+from hanse.runs.recomputable import Keeping
 from hanse.runs.session import Session
 from hanse.runs.settle_inputs import WatchedCall
 
@@ -259,8 +259,9 @@ def finish(session: Session, state: LoopState, port: Exchange | None = None) -> 
     settle = session.mechanism.settle
     if settle is not None:
         now.let_leave()
-        with called("settle", settle.asks, now.view):
-            asked = settle.asks(now.view, now.states[session.key("settle")])
+        own = now.states[session.key("settle")]
+        with called("settle", settle.asks, now.view, own):
+            asked = settle.asks(now.view, own)
         now.view = now.port.ask(merge(asked), now.view)
         now.settle()
     if session.sizes is not None:
@@ -307,17 +308,8 @@ class _Round:
         self.port = port_of(session, state) if port is None else port
         self.underway, lost = state.underway.without_lost()
         present = self.underway.here(self.port.present(state.round), state.round, session.waiting)
-        self.view = View(
-            session.context,
-            state.round,
-            stage,
-            present,
-            state.table,
-            state.home,
-            session.judge,
-            book=state.book,
-            refusals=lost,
-        )
+        known = (session.context, state.round, stage, present, state.table, state.home, session.judge)
+        self.view = View(*known, book=state.book, refusals=lost)
 
     def know(self, **known: Any) -> None:
         """Set these fields of the view."""
@@ -387,7 +379,7 @@ class _Round:
         view = replace(self.view, stage=stage)
         requests: list[Request] = []
         for key, part in self.session.parts().items():
-            with called(key, part.asks, view):
+            with called(key, part.asks, view, self.states[key]):
                 asked = part.asks(view, self.states[key])
             requests += asked
             self.hand_on(asked.found if isinstance(asked, Questions) else ())
@@ -527,7 +519,7 @@ class _Round:
         """Let each part see the round as a whole, and note what the settle part read of it."""
         for key, part in self.session.parts().items():
             watched = WatchedCall(part.learn, alone=True)
-            with called(key, part.learn, self.view) as who:
+            with called(key, part.learn, self.view, self.states[key]) as who:
                 state = (watched if key == "settle" else part.learn)(self.view, self.states[key])
             with guarded(f"{who}: its learn returned"):
                 self.keep(key, checked_state(state))
