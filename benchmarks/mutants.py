@@ -39,7 +39,7 @@ from typing import Any
 
 from common import NATIVE, ROOT, checkout, hash_of, markdown, written
 
-ROOMS = ("core", "games", "ledger", "mechanisms", "rounds", "federation")
+ROOMS = ("core", "games", "ledger", "mechanisms", "rounds", "federation", "runs")
 LIMIT_S = 60.0  # processor seconds that tests may take beside three times what they take without a change
 
 COMPARE = {
@@ -153,10 +153,15 @@ def mutant(path: Path, source: Path, at: tuple[int, int]) -> Mutant:
 
 
 def twin(one: Mutant, source: Path) -> Mutant | None:
-    """Return the same change in another tree; None if it does not stand there."""
+    """Return the same change in another tree, where its file may have another path; None if it does not stand there
+    in one place that can only be it.
+    """
     path = source / one.path
     if not path.exists() or one.text not in path.read_text():
-        return None
+        having = [x for x in source.rglob("*.py") if one.text in map(str.strip, x.read_text().splitlines())]
+        if len(having) != 1:
+            return None
+        path = having[0]
     tree = ast.parse(path.read_text())
     nodes, lines = places(tree), path.read_text().splitlines()
     near = [at for at in ways(tree) if lines[getattr(nodes[at[0]], "lineno", 1) - 1].strip() == one.text]
@@ -169,7 +174,7 @@ def drawn(sources: Sequence[Path], rooms: Sequence[str], count: int, seed: int) 
     found: list[tuple[Mutant, ...]] = []
     for number, room in enumerate(rooms):
         wanted = count // len(rooms) + (number < count % len(rooms))
-        files = sorted((sources[0] / room).rglob("*.py"))
+        files = sorted((sources[0] / room).rglob("*.py"))  # a room that a tree lacks gives none
         all_ways = [(path, at) for path in files for at in ways(ast.parse(path.read_text()))]
         random.Random(f"{seed} {room}").shuffle(all_ways)
         of_room: list[tuple[Mutant, ...]] = []

@@ -52,7 +52,7 @@ from hanse.flower.members import Members
 from hanse.flower.message import QUERY, from_records, to_records
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
-from hanse.runs.committed import code_hash
+from hanse.runs.recomputable import code_hash
 from hanse.runs.rundir import PARTICIPANTS, claim
 from hanse.wings.operate import server_access
 from hanse.wings.operate.loopback import Loopback
@@ -85,7 +85,7 @@ def agreement_of_text(said: str) -> Agreement:
     questions = {"Train": QuestionLimit(1, 1, 10**6), "Ask": QuestionLimit(1, 0, 10**6)}
     return Agreement(
         experiment, job["run"], "test", PINNED.hex(), "9999-01-01", "", {"": code_hash()}, {}, False, 10**6, 10**6,
-        10**6, 10**6, questions, (),
+        10**6, 10**6, questions, {},
     )  # fmt: skip
 
 

@@ -34,7 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Graph, Heat, Lines, Series, slug
+from hanse.core.table import Floats
+from hanse.reports.chart import Bars, Chart, Curve, Graph, Heat, Lines, Series, slug
 from hanse_papers.compare import CellCurve, Row, curves, factor_of, finished, rows
 from hanse_papers.computed import fit
 from hanse_papers.runner import TableOutcome

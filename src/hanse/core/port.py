@@ -108,7 +108,7 @@ class Train:
         private: whether the row is the client's own. If so, neither the row nor the update leaves the client.
         payload: tensors and numbers for an extra loss term (:mod:`hanse.core.payload`). The client's half with the
             payload's name adds the term, and the answer must have the extras that this half declares.
-        before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.history`).
+        before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.recipe`).
         last: the last round in which the client trained. None: it has not.
         clip: the norm to which a client with a privacy account clips its update. None: the account's own.
     """
@@ -117,7 +117,7 @@ class Train:
     row: Count
     start: Tensor
     centre: Tensor | None = None
-    mu: float = 0.0
+    mu: Figure = 0.0
     tilt: Tensor | None = None
     work: Count | None = None
     private: bool = False
@@ -373,7 +373,8 @@ class Tested:
         accuracy_beside: the accuracy of the task's second model, ``beside``.
         weights: ``[k]`` float64, the weights of the client's own mixture; known only if client and server share a
             process. On a network they stay with the participant, and a reply that contains them is refused.
-        metrics: the experiment's metrics by name.
+        metrics: the experiment's metrics by name, and as "units" the number of units that the samples are of, where
+            samples have some (:class:`hanse.data.samples.Samples`).
         gaps: for each metric that is undefined on these samples, the reason.
         without_block: ``[B]`` float64. The samples are divided into B blocks; entry b is the main metric on all samples
             but those of block b, or NaN where it is undefined.

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
+from hanse.base.streams import stream
 from hanse.data.augment import Augment
 from hanse.data.choices import (
     BY_LABEL,
@@ -107,6 +108,9 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
         features=source.features,
         test=source.test,
         min_samples=source.min_samples,
+        group=source.group,
+        time=source.time,
+        cut=source.cut,
         name=source.name if source.name != OBJECT else source.object or "",
         prepare=source.prepare,
         statistics=source.statistics,
@@ -119,8 +123,8 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
         source = replace(source, object=dataset.name[:200], fingerprint=digest)
     changed: dict[str, Any] = {"source": source}
     given_keys, owners, partition = spec.model_fields_set, dataset.client_of, spec.partition
-    if owners is not None and "partition" not in given_keys:
-        changed["partition"] = partition = Natural()
+    if "partition" not in given_keys and (owners is not None or dataset.train.units is not None):
+        changed["partition"] = partition = Natural() if owners is not None else Iid()
     by_owner = isinstance(partition, Natural) and partition.ids is None
     if owners is not None and by_owner and "clients" not in given_keys:
         changed["clients"] = len(np.unique(owners)) * cast(Natural, partition).per_owner
@@ -302,7 +306,32 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
             f"data.partition: '{partition.name}': needs class labels and source '{dataset.name}' has none; "
             f"allowed: {', '.join(name for name, kind in PARTITIONS.items() if kind not in BY_LABEL)}"
         )
+    if dataset.train.units is None and dataset.time is None:
+        return _SPLITS[type(partition)](partition, dataset, spec)
+    if partition not in (Iid(), Pooled()) and not (isinstance(partition, Natural) and partition.per_owner == 1):
+        raise UserError(
+            f"data.partition: '{partition.name}': deals rows one by one, and these have units or times; allowed: "
+            "'natural' (one client for each of the data's), 'iid' (whole units) and 'pooled', without options"
+        )
+    if partition == Iid() and dataset.train.units is not None:
+        return _partition(dataset, _dealt_units(dataset.train.units.numpy(), spec.clients, spec.seed))
     return _SPLITS[type(partition)](partition, dataset, spec)
+
+
+def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return the rows of each client, of whole units that are dealt at random, each to the client with the fewest rows.
+
+    Raises:
+        UserError: there are more clients than units.
+    """
+    number, sizes = np.unique(units, return_inverse=True)[1], np.unique(units, return_counts=True)[1]
+    if clients > len(sizes):
+        raise UserError(f"data.clients = {clients}: {len(sizes)} units cannot be dealt to more clients than they are")
+    held, client_of = np.zeros(clients, np.int64), np.zeros(len(sizes), np.int64)
+    for unit in stream(seed, "iid units").permutation(len(sizes)).tolist():
+        client_of[unit] = held.argmin()
+        held[client_of[unit]] += sizes[unit]
+    return [np.flatnonzero(client_of[number] == client) for client in range(clients)]
 
 
 def _partition(

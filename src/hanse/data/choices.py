@@ -21,6 +21,7 @@ from hanse.data.mixtures import check_mix
 from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.preparing import Statistics
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
+from hanse.data.units import Cut
 
 OBJECT = "object"
 """The source of data that are given as an object."""
@@ -87,6 +88,11 @@ class OwnData:
             dates. The alternative is the import path of a function that returns a transformer, such as scikit-learn's
             ``ColumnTransformer``. Left out: the columns are numbers already.
         statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
+        group: the column that says what each row is of, such as its patient: no split divides one, and intervals count
+            them. "none": every row is a unit of its own.
+        time: the column that says when a row was observed: later rows are never trained on.
+        cut: with ``time``, the date that divides a client's rows: one of its own ("each_client"), or one for all
+            ("all_clients").
         object: the name of data given as an object, for the record.
         fingerprint: the digest of data that were given as an object; it does not depend on the seed of their split. To
             resume a run, give it the same data.
@@ -100,6 +106,9 @@ class OwnData:
     min_samples: Positive = 10
     prepare: str | None = None
     statistics: Statistics = "own"
+    group: Column | None = None
+    time: Column | None = None
+    cut: Cut = "each_client"
     object: str | None = None
     fingerprint: str | None = None
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.data.samples import Inputs, Samples, as_tensors
+from hanse.data.units import Cut
 
 IGNORED = -100
 """The label of a text's positions that do not count; PyTorch's own mark."""
@@ -62,6 +63,8 @@ class Dataset:
         client_names: the names of the clients, indexed by the numbers in ``client_of``.
         ordered: a client's samples are in order of time, so its test share is cut from the end.
         black: the value of a black pixel in each channel after scaling. Augmentation pads images with it. Empty: 0.
+        time: ``[n_train]``, when each train sample was observed. A client's test share is then its latest samples.
+        cut: whether the date that divides them is each client's own, or one for all.
 
     Raises:
         UserError: the fields contradict each other, a label is out of range, or there are no train samples.
@@ -90,6 +93,8 @@ class Dataset:
     ordered: bool = False
     black: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    time: NDArray[np.float64] | None = None
+    cut: Cut = "each_client"
 
     def __post_init__(self) -> None:
         if self.inputs:
@@ -104,11 +109,14 @@ class Dataset:
         for ids, field, share, samples in (
             (self.client_of, "client_of", "train", self.train),
             (self.test_client_of, "test_client_of", "test", self.test),
+            (self.train.units, "train.units", "train", self.train),
+            (self.test.units, "test.units", "test", self.test),
+            (self.time, "time", "train", self.train),
         ):
-            if ids is not None and ids.shape != (len(samples),):
+            if ids is not None and tuple(ids.shape) != (len(samples),):
                 raise UserError(
                     f"source '{self.name}': {field} has shape {ids.shape}; "
-                    f"one client id for each of the {len(samples)} {share} samples is needed"
+                    f"one for each of the {len(samples)} {share} samples is needed"
                 )
         dists = self.distributions
         if dists is not None and (len(dists.train), len(dists.test)) != (len(self.train), len(self.test)):

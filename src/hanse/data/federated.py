@@ -21,9 +21,11 @@ from torch import Tensor
 from hanse.base.errors import UserError
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
+from hanse.data.kinds import LISTED
 from hanse.data.partitions import Partition
 from hanse.data.samples import Inputs, Samples, unfinite
 from hanse.data.shares import borrowed, client_shares, server_cut, taken
+from hanse.data.units import FEW_UNITS
 
 Share = Literal["train", "validation", "test"]
 SHARES: tuple[str, ...] = ("train", "validation", "test")
@@ -212,7 +214,7 @@ class SplitData(FederatedData):
             UserError: the server's test set has no samples for a client that needs some.
         """
         cut_off = client_test if test_from == "own" else 0.0
-        shares = client_shares(partition, cut_off, client_validation, seed, dataset.ordered)
+        shares = client_shares(partition, cut_off, client_validation, seed, dataset)
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
         ends = np.cumsum(lengths, axis=1)
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
@@ -248,7 +250,11 @@ class SplitData(FederatedData):
             of_each = [torch.from_numpy(cut[dists.test[cut] == d]) for d in range(len(dists.names))]
             tests = tuple(map(dataset.test.take, of_each))
             data = replace(data, distribution_names=dists.names, server_tests=tests, distribution_of=dists.train)
-        return replace(data, warnings=tuple(_unheld_classes(data)))
+        few = few_units(data) if dataset.train.units is not None else []
+        left_out = int(partition.sizes.sum() - lengths.sum()) if partition.kept is None else 0
+        if left_out:  # of units with rows on both sides of a date
+            few.append(f"data: {left_out} rows are left out: their units have rows on both sides of a date")
+        return replace(data, warnings=(*_unheld_classes(data), *few))
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
         """Return the whole train set and each client's positions in it (see :meth:`FederatedData.pool`)."""
@@ -308,6 +314,21 @@ def _unheld_classes(data: FederatedData) -> list[str]:
         f"data: no client trains on {classes} ({share:.0%} of the server's validation set): the validation "
         "loss includes errors on them that no client can reduce"
     ]
+
+
+def few_units(data: SplitData) -> list[str]:
+    """Return a warning if test or validation sets hold so few units that their intervals say little; else nothing."""
+    pool, index = data.pool(range(data.num_clients), "test")
+    sets = {data.called(c): pool.take(own) for c, own in enumerate(index) if data.lent or data.bounds[:, 3].any()}
+    server = {"the server's validation set": data.server_validation, "the server's test set": data.server_test}
+    sets |= {name: samples for name, samples in server.items() if samples is not None}
+    counts = {name: len(np.unique(s.units.numpy())) for name, s in sets.items() if s.units is not None}
+    few = {name: count for name, count in counts.items() if count < FEW_UNITS}
+    if not few:
+        return []
+    told = ", ".join(f"{name}: {count}" for name, count in list(few.items())[:LISTED])
+    more = f" and {len(few) - LISTED} more" if len(few) > LISTED else ""
+    return [f"data: test sets of fewer than {FEW_UNITS} units, whose intervals say little: {told}{more}"]
 
 
 @dataclass(frozen=True)

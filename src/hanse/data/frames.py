@@ -22,9 +22,40 @@ from hanse.data.preparing import AUTO, Columns, Prepare
 Features = Sequence[Column] | Mapping[str, Sequence[Column]]
 """Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
 
+NONE = "none"
+"""In the place of a column of units: every row is a unit of its own."""
 FILL = "fill them (data.source.prepare = 'auto' does)"
 # characters of a client's name
 NAME = 80
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which columns or keys of the data are what, and how the features become numbers.
+
+    Attributes:
+        target: the column to be predicted. None: the data have no columns.
+        client: the column with the client of each row. None: there is no such column.
+        features: the columns of features, or a list of columns for each input by name. None: all other columns.
+        group: the column with the unit of each row, such as its patient. "none": every row is a unit. None: not said.
+        time: the column that says when each row was observed. None: there is none.
+        prepare: how columns become numbers, once it is known which rows are for training. None: the columns already are
+            numbers.
+    """
+
+    target: Column | None = None
+    client: Column | None = None
+    features: Features | None = None
+    group: Column | None = None
+    time: Column | None = None
+    prepare: Prepare | None = None
+
+    @property
+    def named(self) -> dict[str, Column]:
+        """The columns that are no features unless ``features`` names them, by the key of ``data.source``."""
+        group = None if self.group == NONE else self.group
+        keys = {"target": self.target, "client_column": self.client, "group": group, "time": self.time}
+        return {key: column for key, column in keys.items() if column is not None}
 
 
 @dataclass(frozen=True)
@@ -38,6 +69,8 @@ class Rows:
         num_classes: the number of classes, if it is known beforehand.
         prepare: how ``x``, which is a pandas DataFrame in this case, becomes numbers. None: ``x`` already is numbers.
         notes: what may be meant otherwise than it was read, one line each.
+        units: ``[n]``, what each row is of, such as a patient; None if that is not said.
+        time: ``[n]``, when each row was observed, float64; None if that is not said.
     """
 
     x: Any
@@ -46,6 +79,8 @@ class Rows:
     num_classes: int | None = None
     prepare: Prepare | None = None
     notes: tuple[str, ...] = ()
+    units: NDArray[Any] | None = None
+    time: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -56,39 +91,25 @@ def is_frame(given: Any) -> bool:
     return type(given).__module__.startswith("pandas") and hasattr(given, "columns")
 
 
-def of_frame(
-    frame: Any,
-    target: Column,
-    client: Column | None,
-    features: Features | None,
-    name: str,
-    prepare: Prepare | None = None,
-) -> Rows:
+def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
     """Return the rows of a frame, before they are numbered and checked.
 
     Args:
         frame: a pandas DataFrame, one sample per row.
-        target: the column to be predicted.
-        client: the column with the client of each row. None: there is no such column.
-        features: the columns of features, or a list of columns for each input by name. None: all other columns.
+        asked: which column is what; the target is needed.
         name: what the data are called in messages.
-        prepare: how columns become numbers, once it is known which rows are for training. None: the columns already are
-            numbers.
 
     Raises:
         UserError: one line for each mistake.
     """
     where = f"data: {name}"
-    if not is_frame(frame):
-        raise UserError(f"{where}: is a {type(frame).__name__}; a pandas DataFrame is needed")
-    wanted = _columns(list(frame.columns), target, client, features, name)
+    wanted = _columns(list(frame.columns), asked, name)
+    client, features, prepare = asked.client, asked.features, asked.prepare
     owner = None if client is None else names_of(frame[client], f"{where}: column '{client}'", str(client))
     if prepare is not None and isinstance(features, Mapping):
         raise UserError("data.source.prepare: is for one input: with several, give columns of numbers")
-    asked = [c for group in wanted.values() for c in group]
-    found = {
-        c: held(frame[c], f"{where}: column '{c}'", owner) for c in asked if prepare is None or prepare.how == AUTO
-    }
+    flat = [c for group in wanted.values() for c in group]
+    found = {c: held(frame[c], f"{where}: column '{c}'", owner) for c in flat if prepare is None or prepare.how == AUTO}
     lines = [one for one in found.values() if isinstance(one, str)]
     read = {c: one for c, one in found.items() if isinstance(one, Held)}
     if lines and prepare is not None and prepare.how == AUTO:  # all columns at once, not one after the other
@@ -98,26 +119,57 @@ def of_frame(
             lines += more.lines
     if prepare is None:
         lines += [line for c, one in read.items() if (line := _no_numbers(frame[c], one, owner, where))]
-    y, wrong = target_column(frame[target], owner, f"{where}: column '{target}'")
+    y, wrong = target_column(frame[asked.target], owner, f"{where}: column '{asked.target}'")
+    units, time = (
+        None if c is None else read_column(frame[c], f"{where}: column '{c}'")
+        for read_column, c in ((units_of, asked.named.get("group")), (times_of, asked.time))
+    )
     if lines or wrong:
         raise UserError(*lines, *wrong)
     notes = [note for one in read.values() for note in one.notes]
     for doubt in (maybe_id, maybe_gaps, other_words):
         notes += [note for c, one in read.items() if (note := doubt(one, owner, f"{where}: column '{c}'"))]
     if prepare is not None:
-        return Rows(frame[wanted[""]], y, owner, prepare=prepare, notes=tuple(notes))
+        return Rows(frame[wanted[""]], y, owner, None, prepare, tuple(notes), units, time)
     # codes for an embedding stay whole numbers, as they do in a dictionary of arrays
     whole = {part for part, group in wanted.items() if part and all(read[c].kind == "whole" for c in group)}
     numbers = {
         part: np.stack([read[c].values for c in group], axis=1).astype(np.int64 if part in whole else np.float32)
         for part, group in wanted.items()
     }
-    return Rows(numbers if isinstance(features, Mapping) else numbers[""], y, owner, notes=tuple(notes))
+    x = numbers if isinstance(features, Mapping) else numbers[""]
+    return Rows(x, y, owner, notes=tuple(notes), units=units, time=time)
 
 
-def _columns(
-    columns: list[Any], target: Column, client: Column | None, features: Features | None, name: str
-) -> dict[str, list[Any]]:
+def units_of(values: Any, where: str) -> NDArray[Any]:
+    """Return the unit of each row as text, ``[n]``: 1 and "1" are the same. Raises UserError for a row without one."""
+    if isinstance(values, str | Mapping) or np.ndim(values) != 1:
+        raise UserError(f"{where}: {values!r:.80}: must be a list or an array of one unit for each row")
+    given = objects(values)
+    if len(gaps := np.flatnonzero([one is None for one in given])):
+        raise UserError(
+            f"{where}: no unit in {rows_of(gaps, None)}: give each of them a value of its own, or drop them"
+        )
+    return np.array([plain(one) for one in given], dtype=np.str_)
+
+
+def times_of(column: Any, where: str) -> NDArray[np.float64]:
+    """Return dates as seconds since 1970, or numbers as they are, ``[n]``. Raises UserError for anything else."""
+    found = held(column, where)
+    if isinstance(found, str):
+        raise UserError(found)
+    if found.gaps.any():
+        raise UserError(
+            f"{where}: no time in {rows_of(np.flatnonzero(found.gaps), None)}; fill them, or drop these rows"
+        )
+    if found.kind == "dates":
+        return np.array([one.timestamp() for one in found.values], np.float64)
+    if found.kind in ("numbers", "whole") and not found.category and not found.text:
+        return np.asarray(found.values, np.float64)
+    raise UserError(f"{where}: holds {found.kind}: a time is a date, as pandas.to_datetime makes, or a number")
+
+
+def _columns(columns: list[Any], asked: Asked, name: str) -> dict[str, list[Any]]:
     """Return the columns of features, by the name of an input ("" if there is one).
 
     Raises:
@@ -128,24 +180,29 @@ def _columns(
         raise UserError(f"data: {name}: two columns are called {str(twice[0])!r}: rename one, or leave it out")
     if both := alike([(c, 0) for c in columns], case=lambda _: False):
         raise UserError(f"data: {name}: the columns {both} cannot be told apart reliably: rename one, or leave it out")
-    others = {"target": target} | ({} if client is None else {"client_column": client})
+    others, features = asked.named, asked.features
     rest = [c for c in columns if c not in others.values()]
     groups: Mapping[str, Any] = (
         features if isinstance(features, Mapping) else {"": rest if features is None else features}
     )
     wanted = {part: list(group) for part, group in groups.items()}
     flat = [c for group in wanted.values() for c in group]
-    asked = [*others.items(), *(("features", c) for c in flat)]
     lines = [
         f"data.source.{key}: {c!r}: {name} has no such column"
         + next((f", but {o!r}" for o in columns if plain(o) == plain(c)), nearest(str(c), map(str, columns)))
-        for key, c in asked
+        for key, c in [*others.items(), *(("features", c) for c in flat)]
         if c not in columns
     ]
-    lines += [f"data.source.features: {c!r}: is the {key}, not a feature" for key, c in others.items() if c in flat]
-    lines += [f"data.source.client_column: {client!r}: is the target, which cannot name the clients too"] * (
-        client == target
-    )
+    lines += [
+        f"data.source.features: {c!r}: is the {key}, not a feature"
+        for key, c in others.items()
+        if c in flat and key != "time"
+    ]
+    lines += [
+        f"data.source.{key}: {c!r}: is the target, which cannot be that too"
+        for key, c in others.items()
+        if c == asked.target and key != "target"
+    ]
     if not lines and not all(wanted.values()):
         lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
     if lines:

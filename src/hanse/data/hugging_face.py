@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.data.frames import Features, Rows, client_name, names_of, of_frame, target_column
-from hanse.data.kinds import Column
+from hanse.data.frames import Asked, Rows, client_name, names_of, of_frame, target_column, times_of, units_of
 from hanse.data.samples import array_of
 
 
@@ -25,35 +24,38 @@ def is_hugging_face(given: Any) -> bool:
     return type(given).__module__.split(".")[0] == "datasets"
 
 
-def of_hugging_face(dataset: Any, target: Column, client: Column | None, features: Features | None, name: str) -> Rows:
+def of_hugging_face(dataset: Any, asked: Asked, name: str) -> Rows:
     """Return the rows of a ``datasets.Dataset``, before they are numbered and checked.
 
     Args:
         dataset: the data set, one sample per row.
-        target: the column to be predicted.
-        client: the column with the client of each row. None: there is no such column.
-        features: the columns of inputs, or a list of columns for each input by name. None: all other columns.
+        asked: which column is what; the target is needed.
         name: what the data are called in messages.
 
     Raises:
         UserError: a column does not exist or cannot be trained on.
     """
     known = dataset.features
-    wanted = [c for c in dataset.column_names if c not in (target, client)] if features is None else features
+    target, client, others = asked.target, asked.client, asked.named.values()
+    wanted = [c for c in dataset.column_names if c not in others] if asked.features is None else asked.features
     flat = list(wanted) if not isinstance(wanted, Mapping) else [c for group in wanted.values() for c in group]
     plain = all(type(known[c]).__name__ in ("Value", "ClassLabel") for c in flat if c in known)
     # a frame's messages also say which column does not exist
-    if plain or target not in known or client == target or (client is not None and client not in known):
-        rows = of_frame(dataset.to_pandas(), target, client, features, name)
+    if plain or client == target or not all(c in known for c in others):
+        rows = of_frame(dataset.to_pandas(), asked, name)
     else:
         columns = dataset.with_format("numpy")[:]
-        frame = dataset.select_columns([c for c in (target, client) if c is not None]).to_pandas()
+        frame = dataset.select_columns([*others]).to_pandas()
         owner = None if client is None else names_of(frame[client], f"data: {name}: column '{client}'", str(client))
         y, wrong = target_column(frame[target], owner, f"data: {name}: column '{target}'")
         if wrong:
             raise UserError(*wrong)
         arrays = {c: _images(columns[c], f"data: {name}: column '{c}'") for c in flat}
-        rows = Rows(arrays if len(arrays) > 1 else next(iter(arrays.values())), y, owner)
+        units, time = (
+            None if c is None else read(frame[c], f"data: {name}: column '{c}'")
+            for read, c in ((units_of, asked.named.get("group")), (times_of, asked.time))
+        )
+        rows = Rows(arrays if len(arrays) > 1 else next(iter(arrays.values())), y, owner, units=units, time=time)
     owner, classes = rows.owner, rows.num_classes
     # a ClassLabel has names for its numbers; as a frame or array the column shows the numbers alone
     if client is not None and hasattr(known[client], "names"):

@@ -29,15 +29,26 @@ from hanse.base.factories import whole_number
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.doubts import of_clients, of_inputs, of_names, of_targets
-from hanse.data.frames import Features, Rows, is_frame, names_of, of_frame, target_column
+from hanse.data.frames import (
+    Asked,
+    Features,
+    Rows,
+    is_frame,
+    names_of,
+    of_frame,
+    target_column,
+    times_of,
+    units_of,
+)
 from hanse.data.hugging_face import is_hugging_face, of_hugging_face
 from hanse.data.kinds import ALIKE, LISTED, Column, alike
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
+from hanse.data.units import Cut, cut_rows
 
 FORMS = (
-    "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y) or (x, y, clients), a torch.utils.data.Dataset, a Hugging "
-    "Face data set, or a dictionary with one of these for each client"
+    "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
+    "torch.utils.data.Dataset, a Hugging Face data set, or a dictionary with one of these for each client"
 )
 
 
@@ -54,14 +65,18 @@ def as_dataset(
     name: str = "",
     prepare: Any = None,
     statistics: Statistics = "own",
+    group: Column | None = None,
+    time: Column | None = None,
+    cut: Cut = "each_client",
 ) -> Dataset:
     """Return a data set made from data in any of this module's forms.
 
     * A pandas DataFrame has one sample per row. A column of floats is a regression target. Anything else (integers,
       strings, booleans) holds classes, which are numbered in sorted order.
-    * Arrays ``(x, y)`` or ``(x, y, clients)`` are inputs ``[n, ...]``, numpy or tensors (a dictionary of them by name
-      for a model with several inputs), targets ``[n]`` or ``[n, d]``, and the client of each sample, as names or
-      numbers. Inputs that are floats are features; integers are tokens (for an embedding).
+    * Arrays ``(x, y)``, ``(x, y, clients)`` or ``(x, y, clients, units)`` are inputs ``[n, ...]``, numpy or tensors (a
+      dictionary of them by name for a model with several inputs), targets ``[n]`` or ``[n, d]``, the client of each
+      sample, as names or numbers (None: not named), and what it is of, such as its patient. Inputs that are floats are
+      features; integers are tokens (for an embedding).
     * Items of a ``torch.utils.data.Dataset`` are pairs ``(x, y)``, where x may be a dictionary of tensors by name, or
       one dictionary with ``target`` among its keys. All items are read at once.
     * A Hugging Face ``Dataset``, or a ``DatasetDict`` with "train" and "test". Columns of numbers are features. A
@@ -84,6 +99,12 @@ def as_dataset(
             of words and dates. The alternative is a scikit-learn transformer such as a ``ColumnTransformer``, which is
             fitted without the test set. None: the columns are numbers already.
         statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
+        group: the column or key that says what each row is of, such as its patient: no split divides one, and intervals
+            count them. Equal values are one unit, at all clients. "none": every row is a unit of its own. None: not
+            said, and data that look otherwise are told so. Arrays have units of their own.
+        time: the column or key that says when a row was observed, a date or a number: later rows are never trained on.
+        cut: with ``time``, whether each client's rows are cut at a date of their own ("each_client"), or all at one
+            date ("all_clients").
 
     Raises:
         UserError: an unknown form, column names for data that are not a table, a column that does not exist, holds no
@@ -121,10 +142,10 @@ def as_dataset(
             raise UserError(f"data: {called}: has the splits {', '.join(given)}; 'train' is needed")
         test = given.get("test", test) if isinstance(test, int | float) else test
         given = given["train"]
-    how = _prepare(prepare, statistics)
-    rows = _any(given, target, client, features, called, how)
-    tested = test if isinstance(test, int | float) else _any(test, target, client, features, f"{called}, test", how)
-    return _dataset(rows, tested, min_samples, seed, called)
+    asked = Asked(target, client, features, group, time, _prepare(prepare, statistics))
+    rows = _any(given, asked, called)
+    tested = test if isinstance(test, int | float) else _any(test, asked, f"{called}, test")
+    return _dataset(rows, tested, min_samples, seed, called, cut)
 
 
 def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, int | None]:
@@ -140,7 +161,7 @@ def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, i
     Raises:
         UserError: an unknown form, or unusable samples.
     """
-    encoded = _encoded(_any(given, target, None, None, name), None, f"data: {name}")
+    encoded = _encoded(_any(given, Asked(target), name), None, f"data: {name}")
     samples = _samples(encoded.rows, f"data: {name}", encoded.classes)
     if len(samples) == 0:
         raise UserError(f"data: {name}: has no rows")
@@ -157,38 +178,38 @@ def _prepare(prepare: Any, statistics: Statistics) -> Prepare | None:
     return None if prepare is None else Prepare(prepare, statistics)
 
 
-def _any(
-    given: Any,
-    target: Column | None,
-    client: Column | None,
-    features: Features | None,
-    name: str,
-    prepare: Prepare | None = None,
-) -> Rows:
+def _any(given: Any, asked: Asked, name: str) -> Rows:
     """Return the samples of any form that is one set; of a dictionary, those of all its clients."""
     if isinstance(given, Dataset) or (is_hugging_face(given) and isinstance(given, Mapping)):
         raise UserError(
             f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
         )
     if is_frame(given):
-        return of_frame(given, _needed(target, name), client, features, name, prepare)
+        _needed(asked.target, name)
+        return of_frame(given, asked, name)
     if is_hugging_face(given):
-        return of_hugging_face(given, _needed(target, name), client, features, name)
+        _needed(asked.target, name)
+        return of_hugging_face(given, asked, name)
     if isinstance(given, Mapping):
-        if client is not None:
-            raise UserError(f"data.source.client_column: '{client}': a dictionary already has a key for each client")
-        return _of_clients(given, target, features, name, prepare)
-    if client is not None or features is not None:
-        key = "client_column" if client is not None else "features"
+        if asked.client is not None:
+            raise UserError(
+                f"data.source.client_column: '{asked.client}': a dictionary already has a key for each client"
+            )
+        return _of_clients(given, asked, name)
+    keys = asked.named.keys() - {"target"} | ({"features"} if asked.features is not None else set())
+    keyed = isinstance(given, TorchDataset)  # whose items may be dictionaries
+    if wrong := sorted(keys - ({"group", "time"} if keyed else set())):
         raise UserError(
-            f"data.source.{key}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
+            f"data.source.{wrong[0]}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
+            + "; arrays are (x, y, clients, units)" * (wrong[0] == "group")
         )
     if isinstance(given, Samples):
-        return Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y)
-    if isinstance(given, tuple | list) and len(given) in (2, 3):
+        units = None if given.units is None else given.units.numpy().astype(np.str_)
+        return Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y, units=units)
+    if isinstance(given, tuple | list) and len(given) in (2, 3, 4):
         return _of_arrays(given, name)
-    if isinstance(given, TorchDataset):
-        return _of_torch(given, target, name)
+    if keyed:
+        return _of_torch(given, asked, name)
     raise UserError(f"data: a {type(given).__name__}: must be {FORMS}")
 
 
@@ -288,8 +309,8 @@ def _is_float(x: Any) -> bool:
 
 
 def _of_arrays(given: Sequence[Any], name: str) -> Rows:
-    """Return ``(x, y)`` or ``(x, y, clients)`` as samples; lists become arrays."""
-    x, y, clients = (*given, None) if len(given) == 2 else given
+    """Return ``(x, y)``, ``(x, y, clients)`` or ``(x, y, clients, units)`` as samples; lists become arrays."""
+    x, y, clients, of = (*given, None, None)[:4]
     where = f"data: {name}"
     x = {part: array_of(one, f"{where}: input '{part}'") for part, one in x.items()} if isinstance(x, Mapping) else x
     x = x if isinstance(x, Mapping) else array_of(x, f"{where}: inputs")
@@ -301,18 +322,24 @@ def _of_arrays(given: Sequence[Any], name: str) -> Rows:
         y, wrong = target_column(y, owner if owner is not None and len(owner) == len(y) else None, f"{where}: targets")
         if wrong:
             raise UserError(*wrong)
-    return Rows(x, y, owner, notes=tuple(of_inputs(x, f"{where}: inputs")))
+    units = None if of is None else units_of(of, f"{where}: units")
+    return Rows(x, y, owner, notes=tuple(of_inputs(x, f"{where}: inputs")), units=units)
 
 
-def _of_torch(dataset: Any, target: Column | None, name: str) -> Rows:
+def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
     """Return all items of a PyTorch data set."""
     found: list[tuple[Any, Tensor]] = []
+    beside: dict[str, list[Any]] = {key: [] for key in asked.named if key in ("group", "time")}
     try:
         # a generator of its own: PyTorch's would be moved on
         for batch in DataLoader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together):
             if isinstance(batch, Mapping):
                 rest = dict(batch)
-                y = rest.pop(_needed(target, name), None)
+                y = rest.pop(_needed(asked.target, name), None)
+                for key, values in beside.items():
+                    if (column := asked.named[key]) not in rest:
+                        raise UserError(f"data.source.{key}: {column!r}: the items of {name} have no such key")
+                    values.extend(rest.pop(column))
                 batch = (rest if len(rest) > 1 else next(iter(rest.values()), None), y)
             if not isinstance(batch, list | tuple) or len(batch) != 2 or not isinstance(batch[1], Tensor):
                 raise UserError(
@@ -329,7 +356,9 @@ def _of_torch(dataset: Any, target: Column | None, name: str) -> Rows:
             x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
         else:
             x = torch.cat([one for one, _ in found])
-        return Rows(x, torch.cat([y for _, y in found]))
+        units = units_of(beside["group"], f"data: {name}: units") if beside.get("group") else None
+        time = times_of(np.asarray(beside["time"]), f"data: {name}: times") if beside.get("time") else None
+        return Rows(x, torch.cat([y for _, y in found]), units=units, time=time)
     except UserError:
         raise
     except RAISED as wrong:
@@ -351,9 +380,7 @@ def _together(items: list[Any]) -> Any:
     return default_collate(items)
 
 
-def _of_clients(
-    given: Mapping[Any, Any], target: Column | None, features: Features | None, name: str, prepare: Prepare | None
-) -> Rows:
+def _of_clients(given: Mapping[Any, Any], asked: Asked, name: str) -> Rows:
     """Return the samples of all clients, one after another, in the dictionary's order."""
     if not given:
         raise UserError(f"data: {name}: has no clients")
@@ -362,12 +389,13 @@ def _of_clients(
     frames = all(map(is_frame, given.values()))
     # one table, so all clients' classes have the same numbers, and messages name the client of a row
     if frames:
-        return _of_frames(list(given.values()), names, _needed(target, name), features, name, prepare)
+        _needed(asked.target, name)
+        return _of_frames(list(given.values()), names, asked, name)
     for client, own in zip(names, given.values(), strict=True):
         with gated(f"data: {name}: client '{client}'"):
             _refuse_empty(len(own[0]) if isinstance(own, tuple | list) and own else own, client, name)
-            rows = _any(own, target, None, features, f"client '{client}'")
-        parts.append(Rows(rows.x, rows.y, np.array([client] * len(rows), dtype=object), rows.num_classes))
+            rows = _any(own, asked, f"client '{client}'")
+        parts.append(replace(rows, owner=np.array([client] * len(rows), dtype=object)))
     inputs = [p.x if isinstance(p.x, Mapping) else {"": p.x} for p in parts]
     if len(kinds := {tuple(own) for own in inputs}) > 1:
         told = ", ".join(map(str, sorted(kinds)))
@@ -379,7 +407,18 @@ def _of_clients(
     _refuse_kinds([p.y for p in parts], names, f"data: {name}", "targets")
     known = [p.num_classes for p in parts if p.num_classes is not None]
     owner = np.concatenate([p.owner for p in parts if p.owner is not None])
-    return Rows(x.get("", x), _stacked([p.y for p in parts], names, name), owner, max(known, default=None))
+    units, time = (_of_all([getattr(p, key) for p in parts], names, name, key) for key in ("units", "time"))
+    y = _stacked([p.y for p in parts], names, name)
+    return Rows(x.get("", x), y, owner, max(known, default=None), units=units, time=time)
+
+
+def _of_all(arrays: Sequence[NDArray[Any] | None], names: Sequence[str], name: str, what: str) -> NDArray[Any] | None:
+    """Return what clients' rows have as one array, or None if none has any. Raises UserError if only some have."""
+    there = [one for one in arrays if one is not None]
+    if there and len(there) < len(arrays):
+        without = next(client for client, one in zip(names, arrays, strict=True) if one is None)
+        raise UserError(f"data: {name}: client '{without}': has no {what}, and others have: give all of them some")
+    return np.concatenate(there) if there else None
 
 
 _KINDS = {"f": "floats", "i": "whole numbers", "u": "whole numbers", "b": "truth values"}
@@ -407,14 +446,7 @@ def _refuse_empty(samples: Any, client: str, name: str) -> None:
         raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
 
 
-def _of_frames(
-    frames: Sequence[Any],
-    names: Sequence[str],
-    target: Column,
-    features: Features | None,
-    name: str,
-    prepare: Prepare | None,
-) -> Rows:
+def _of_frames(frames: Sequence[Any], names: Sequence[str], asked: Asked, name: str) -> Rows:
     """Return the rows of one frame for each client, read as a single table."""
     import pandas  # somebody has made frames with it
 
@@ -431,8 +463,9 @@ def _of_frames(
     whole = pandas.concat(
         [f.assign(**{column: client}) for client, f in zip(names, frames, strict=True)], ignore_index=True
     )
-    rows = of_frame(whole, target, column, features, name, prepare)
-    _refuse_kinds([frame[target] for frame in frames], names, f"data: {name}: column '{target}'", "values")
+    rows = of_frame(whole, replace(asked, client=column), name)
+    target = [frame[asked.target] for frame in frames]
+    _refuse_kinds(target, names, f"data: {name}: column '{asked.target}'", "values")
     return rows
 
 
@@ -453,7 +486,7 @@ def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
 # ---- a data set of it
 
 
-def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: str) -> Dataset:
+def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: str, cut: Cut) -> Dataset:
     """Return the checked data set: clients are numbered in the order of their names, and the test set is cut off.
 
     Args:
@@ -461,24 +494,34 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         min_samples: the fewest samples that a client may have.
         seed: the seed that decides which samples are held out.
         name: what the data are called.
+        cut: how times divide the rows, if they have some.
     """
     where = f"data: {name}"
     whole_number("data.source.min_samples", min_samples, 0)
     whole_number("seed", seed, 0)
     encoded = _encoded(rows, test if isinstance(test, Rows) else None, where)
     rows, given, classes = encoded.rows, encoded.tested, encoded.classes
-    note = rows.prepare.note if rows.prepare is not None else ""
-    if rows.prepare is not None:
-        rows, given = _prepared(rows, given, test, seed, where)
-    samples = _samples(rows, where, classes)
-    if len(samples) == 0:
+    if len(rows) == 0:
         raise UserError(f"{where}: has no rows")
     names, ids = _numbered(rows.owner)
+    units, tested_units = _units(rows, given, where)
+    y = np.asarray(rows.y)
+
+    def held_out() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rows that are trained on and those of the test set."""
+        assert not isinstance(test, Rows)
+        labels = y if classes is not None and y.ndim == 1 else None
+        return _held_out(ids, labels, len(rows), test, seed, units, rows.time, cut)
+
+    note = rows.prepare.note if rows.prepare is not None else ""
+    if rows.prepare is not None:
+        rows, given = _prepared(rows, given, held_out()[0] if given is None else np.arange(len(rows)), where)
+    samples = replace(_samples(rows, where, classes), units=units)
     _refuse_small(ids, names, min_samples, where)
     shape, called = tuple(samples.x.shape[1:]), names
     if names == tuple(map(str, range(len(names)))):
         called = ()  # numbers are no names
-    y = samples.y.numpy()
+    y = samples.y.numpy()  # of the same values
     there = [encoded.labels[k] for k in np.unique(y[y >= 0]).tolist()] if classes is not None else ()
     notes = [*rows.notes, *of_targets(y, classes, where), *of_names(names, there, where)]
     if classes is not None and ids is not None and y.ndim == 1:
@@ -486,35 +529,57 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         notes += of_clients(x, y, ids, names, encoded.labels, where)
     known: dict[str, Any] = {"client_names": called, "note": note, "notes": tuple(notes)}
     if given is not None:
-        tested = _samples(given, f"{where}, test", classes)
+        tested = replace(_samples(given, f"{where}, test", classes), units=tested_units)
         owned = None if given.owner is None or not names else _ids(given.owner, names)
-        return Dataset(name, samples, tested, classes, shape, client_of=ids, test_client_of=owned, **known)
-    assert not isinstance(test, Rows)
-    labels = samples.y.numpy() if classes is not None and samples.y.ndim == 1 else None
-    kept, cut = _held_out(ids, labels, len(samples), test, seed)
-    own, tested = (samples.take(torch.from_numpy(index)) for index in (kept, cut))
-    mine, theirs = (None, None) if ids is None else (ids[kept], ids[cut])
-    return Dataset(name, own, tested, classes, shape, client_of=mine, test_client_of=theirs, **known)
+        known |= {"client_of": ids, "test_client_of": owned, "time": rows.time, "cut": cut}
+        return Dataset(name, samples, tested, classes, shape, **known)
+    kept, later = held_out()
+    if not len(kept):
+        raise UserError(f"{where}: no row is left to train on: too few units or dates; lower data.source.test")
+    own, tested = (samples.take(torch.from_numpy(index)) for index in (kept, later))
+    if dropped := len(samples) - len(kept) - len(later):
+        line = f"{where}: {dropped} rows are left out: their units have rows on both sides of the date"
+        known["notes"] = (*known["notes"], line)
+    known |= {"time": None if rows.time is None else rows.time[kept], "cut": cut}
+    if ids is not None:
+        known |= {"client_of": ids[kept], "test_client_of": ids[later]}
+    return Dataset(name, own, tested, classes, shape, **known)
 
 
-def _prepared(rows: Rows, given: Rows | None, test: float | Rows, seed: int, where: str) -> tuple[Rows, Rows | None]:
+def _units(rows: Rows, given: Rows | None, where: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return the units of the rows and of the given test rows, numbered in one order; None where there are none.
+
+    Raises:
+        UserError: their number is wrong, only one of the two has units, or a unit is in both.
+    """
+    both = [rows] if given is None else [rows, given]
+    there = [one.units for one in both if one.units is not None]
+    if not there:
+        return None, None
+    if len(there) < len(both):
+        raise UserError(f"{where}: only one of the train and the test set says of which units its rows are")
+    for one, units in zip(both, there, strict=True):
+        if len(units) != len(one):
+            raise UserError(f"{where}: {len(one)} samples and {len(units)} units; one for each is needed")
+    number = torch.from_numpy(np.unique(np.concatenate(there), return_inverse=True)[1].astype(np.int64))
+    first, rest = number[: len(rows)], number[len(rows) :]
+    if given is not None and (shared := np.intersect1d(there[0], there[1])).size:
+        raise UserError(f"{where}: {shared.size} units, such as {shared[0]!r:.80}, are in the train and the test set")
+    return first, rest if given is not None else None
+
+
+def _prepared(rows: Rows, given: Rows | None, train: NDArray[np.int64], where: str) -> tuple[Rows, Rows | None]:
     """Return a table's rows, and those of its test set, with numbers instead of columns.
 
-    The conversion is fitted on the rows outside the test set.
+    The conversion is fitted on the rows ``train``.
     """
     assert rows.prepare is not None
-    if len(rows) == 0:
-        raise UserError(f"{where}: has no rows")
-    train, table, owner = np.arange(len(rows)), rows.x, rows.owner
+    table, owner = rows.x, rows.owner
     if given is not None:
         import pandas  # somebody has made frames with it
 
         table = pandas.concat([rows.x, given.x], ignore_index=True)
         owner = None if owner is None or given.owner is None else np.concatenate([owner, given.owner])
-    elif not isinstance(test, Rows):
-        y = np.asarray(rows.y)
-        labels = y if y.dtype.kind in "iu" and y.ndim == 1 else None
-        train, _ = _held_out(_numbered(owner)[1], labels, len(rows), test, seed)
     x = rows.prepare.features(table, owner, train, where)
     after = None if given is None else replace(given, x=x[len(rows) :], prepare=None)
     return replace(rows, x=x[: len(rows)], prepare=None), after
@@ -574,17 +639,28 @@ def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: in
 
 
 def _held_out(
-    ids: NDArray[np.int64] | None, labels: NDArray[np.int64] | None, n: int, share: float, seed: int
+    ids: NDArray[np.int64] | None,
+    labels: NDArray[np.int64] | None,
+    n: int,
+    share: float,
+    seed: int,
+    units: Tensor | None,
+    time: NDArray[np.float64] | None,
+    cut_at: Cut,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows that are trained on and those of the test set: the same share of each client's and of each class.
 
-    Each client's are drawn from its own stream, so they do not depend on the other clients' rows.
+    Each client's are drawn from its own stream, so they do not depend on the other clients' rows, unless units or times
+    decide (:mod:`hanse.data.units`).
 
     Raises:
         UserError: ``share`` is not a number from 0 to below 1.
     """
     if not 0 <= share < 1:
         raise UserError(f"data.source.test: {share!r}: must be a share of the rows, 0 or more and below 1")
+    if units is not None or time is not None:
+        owner, of = np.zeros(n, np.int64) if ids is None else ids, None if units is None else units.numpy()
+        return cut_rows(owner, labels, share, stream(seed, "held-out units"), of, time, cut_at)
     spans = [np.arange(n)] if ids is None else [np.flatnonzero(ids == c) for c in range(int(ids.max()) + 1)]
     kept, cut = [], []
     for client, span in enumerate(spans):

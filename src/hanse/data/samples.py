@@ -127,6 +127,8 @@ class Samples:
         y: classes int64 ``[n]``, classes at each position of a text int64 ``[n, positions]``, or regression targets
             float32 ``[n]`` or ``[n, d]``.
         inputs: where each of several inputs lies in the rows of ``x``. Empty: there is a single input.
+        units: int64 ``[n]``, what each sample is of, such as a patient with several rows. No split divides a unit, and
+            intervals count units. None: every sample is a unit of its own.
 
     Examples:
         Two samples of three numbers each, of the classes 0 and 1:
@@ -146,6 +148,7 @@ class Samples:
     x: Tensor
     y: Tensor
     inputs: Inputs = field(default=Inputs())
+    units: Tensor | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.x, Mapping):
@@ -159,18 +162,21 @@ class Samples:
     def take(self, index: Tensor) -> Samples:
         """Return the samples at ``index [m]`` as new tensors."""
         index = index.to(self.x.device)
-        return Samples(self.x.index_select(0, index), self.y.index_select(0, index), self.inputs)
+        units = None if self.units is None else self.units[index.cpu()]
+        return Samples(self.x.index_select(0, index), self.y.index_select(0, index), self.inputs, units)
 
     def to(self, device: torch.device) -> Samples:
         """Return the samples on a device (a ``torch.device``, not its name): this object if they are already there."""
         if self.x.device.type == device.type == self.y.device.type:
             return self
-        return Samples(self.x.to(device), self.y.to(device), self.inputs)
+        return Samples(self.x.to(device), self.y.to(device), self.inputs, self.units)
 
     @staticmethod
     def joined(parts: Sequence[Samples]) -> Samples:
         """Return the samples of one or more parts, one after another. All parts must have the same inputs."""
-        return Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]), parts[0].inputs)
+        x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
+        units = [part.units for part in parts if part.units is not None]
+        return Samples(x, y, parts[0].inputs, torch.cat(units) if len(units) == len(parts) else None)
 
 
 def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
@@ -194,7 +200,7 @@ def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
         y = y.to(torch.float32)
     elif classes:
         y = y.to(torch.int64)
-    return samples if x is samples.x and y is samples.y else Samples(x, y, samples.inputs)
+    return samples if x is samples.x and y is samples.y else Samples(x, y, samples.inputs, samples.units)
 
 
 def _as_input(x: Tensor, what: str) -> Tensor:

@@ -20,33 +20,76 @@ from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
+from hanse.data.units import cut_rows, split_units
 
 
 def client_shares(
-    partition: Partition, client_test: float, client_validation: float, seed: int, ordered: bool
+    partition: Partition, client_test: float, client_validation: float, seed: int, dataset: Dataset
 ) -> list[tuple[NDArray[np.int64], ...]]:
     """Return each client's sorted (train, validation, test) indices.
 
     The split is random, keyed by ``(seed, client)``, or in the given order. Shares drawn by the partition itself take
-    precedence.
+    precedence. Units and times are those of all clients together (:mod:`hanse.data.units`).
 
     Args:
         partition: the samples of each client.
         client_test: the part of a client's samples that is its test share, rounded down.
         client_validation: the part that is its validation share, rounded down.
         seed: the seed of the random order.
-        ordered: whether the samples are in order of time. If so, the last ones are for validation and test.
+        dataset: the samples, with their units and times. If they are in order of time, the last ones are for
+            validation and test.
     """
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
+    if dataset.train.units is not None or dataset.time is not None:
+        return _shares_of_units(partition, client_test, client_validation, seed, dataset)
     ends = share_ends(partition.sizes, client_test, client_validation)
     shares: list[tuple[NDArray[np.int64], ...]] = []
     for client, index in enumerate(partition.train):
         order = index
         # a client of which nothing is cut keeps its order and needs no draw
-        if ends[client, 0] < len(index) and not ordered:
+        if ends[client, 0] < len(index) and not dataset.ordered:
             order = stream(seed, "shares", client=client).permutation(index)
         shares.append(tuple(np.sort(part) for part in np.split(order, ends[client, :2])))
+    return shares
+
+
+def _shares_of_units(
+    partition: Partition, client_test: float, client_validation: float, seed: int, dataset: Dataset
+) -> list[tuple[NDArray[np.int64], ...]]:
+    """Return the same for samples with units or times. Each client trains on at least one sample.
+
+    Raises:
+        UserError: nothing is left for a client to train on.
+    """
+    rows = np.concatenate(partition.train)
+    owner = np.repeat(np.arange(len(partition.train)), partition.sizes)
+    units = None if dataset.train.units is None else dataset.train.units.numpy()
+    labels = dataset.train.y.numpy() if dataset.num_classes is not None and dataset.train.y.ndim == 1 else None
+    left, parts = np.arange(len(rows)), list[NDArray[np.int64]]()
+    for name, share in (("test", client_test), ("validation", client_validation / (1 - client_test))):
+        of = rows[left]
+        rest, cut = cut_rows(
+            owner[left],
+            None if labels is None else labels[of],
+            share,
+            stream(seed, f"shares of units: {name}"),
+            None if units is None else units[of],
+            None if dataset.time is None else dataset.time[of],
+            dataset.cut,
+        )
+        left, taken_rows = left[rest], left[cut]
+        parts.append(taken_rows)
+    test, validation = parts
+    shares = [
+        tuple(np.sort(rows[part[owner[part] == client]]) for part in (left, validation, test))
+        for client in range(len(partition.train))
+    ]
+    if (none := next((c for c, (train, *_) in enumerate(shares) if not len(train)), None)) is not None:
+        raise UserError(
+            f"data.client_test = {client_test:g}: client {none} has nothing left to train on: its units, or its rows' "
+            "dates, do not allow these shares; lower data.client_test or data.client_validation, or leave it out"
+        )
     return shares
 
 
@@ -88,6 +131,13 @@ def server_cut(
     """
     size = round(len(test) * validation)
     labels = None if num_classes is None else owner_of if test.y.ndim > 1 else test.y.numpy()
+    if test.units is not None:
+        units, none = test.units.numpy(), np.zeros(len(test), np.int64)
+        classes = labels if test.y.ndim == 1 else None
+        rest, cut = split_units(none, classes, validation, stream(seed, "server-validation"), units)
+        own, share = None if classes is None else classes[rest], root / (1 - validation)
+        kept, trained = split_units(none[rest], own, share, stream(seed, "server-root"), units[rest])
+        return cut, rest[kept], rest[trained]
     if distributions is not None:
         labels = distributions.test if labels is None else labels * len(distributions.names) + distributions.test
     rest, cut = stratified_split(labels, len(test), size, stream(seed, "server-validation"))

@@ -180,6 +180,8 @@ class DataSpec(BaseModel):
             yield "source: object and fingerprint are of data that were given as an object; leave them out"
         if isinstance(source, OwnData) and source.statistics != "own" and source.prepare is None:
             yield f"source.statistics: '{source.statistics}': has no effect without prepare; leave it out"
+        if isinstance(source, OwnData) and source.cut != "each_client" and source.time is None:
+            yield f"source.cut: '{source.cut}': has no effect without time; leave it out"
         inverse = isinstance(partition, MixturePartition) and partition.test_mix == "inverse"
         if inverse and self.client_test + self.client_validation == 0:
             yield (

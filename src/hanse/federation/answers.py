@@ -24,7 +24,8 @@ from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
 from hanse.federation.policy import fits
 from hanse.games.tiers import mixture
-from hanse.learning.job import Engine, ModelScores, Problem
+from hanse.learning.blocks import UNITS, count_units, unit_error
+from hanse.learning.job import Engine, ModelOutputs, ModelScores, Problem
 from hanse.learning.local import gradients_of
 from hanse.learning.losses import classes_of
 from hanse.learning.metrics import Predictions
@@ -244,13 +245,27 @@ def _score(
             tasks, weights, *(column.tolist() for column in columns), strict=True
         )
     ]
+    if pool.units is not None and shares is None:
+        made = [_by_units(*one, pool) for one in zip(made, engine.outputs(held, pool, index), index, strict=True)]
     if not problem.metrics or shares is not None:
         return made
     some = [place for place, own in enumerate(index) if len(own)]
     for place, one in zip(some, measured(problem, engine, held[some], pool, [index[i] for i in some]), strict=True):
         without, interval = torch.from_numpy(one.without_block), _tensor(np.array(one.interval))
-        made[place] = replace(made[place], metrics=one.values, gaps=one.gaps, without_block=without, interval=interval)
+        made[place] = replace(made[place], gaps=one.gaps, without_block=without, interval=interval)
+        made[place] = replace(made[place], metrics={**made[place].metrics, **one.values})
     return made
+
+
+def _by_units(tested: Tested, made: ModelOutputs, index: Tensor, pool: Samples) -> Tested:
+    """Return a test whose loss has its error over draws of units, with the number of units among its metrics."""
+    assert pool.units is not None
+    units = pool.units[index.cpu()]
+    if not len(units):
+        return tested
+    error = unit_error(made.loss.double().numpy(), units)
+    known = None if math.isnan(error) else error
+    return replace(tested, loss_error=known, metrics={UNITS: float(count_units(units))})
 
 
 @dataclass(frozen=True)
@@ -285,7 +300,10 @@ def measured(
     found = []
     for c, made in enumerate(engine.outputs(models, pool, index)):
         y = pool.y if index is None else pool.y[index[c].to(pool.y.device)]
-        judged = Predictions.of(y, made.outputs, made.loss, problem.objective, regression=problem.regression)
+        units = pool.units if index is None or pool.units is None else pool.units[index[c].cpu()]
+        judged = Predictions.of(
+            y, made.outputs, made.loss, problem.objective, regression=problem.regression, units=units
+        )
         values = {metric.key: metric.of(judged) for metric in problem.metrics}
         without = problem.metrics[0].without_blocks(judged)
         found.append(

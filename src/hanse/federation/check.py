@@ -21,7 +21,7 @@ from hanse.data.commitment import num_shown
 from hanse.federation.codec import Room, WireError
 from hanse.federation.mask_steps import SAID, num_words
 from hanse.federation.policy import ANSWERS
-from hanse.learning.blocks import BLOCKS
+from hanse.learning.blocks import BLOCKS, UNITS
 from hanse.learning.client_payloads import declaration
 
 log = logging.getLogger("hanse.federation")
@@ -235,6 +235,8 @@ def _tested(task: port.Test, result: port.Tested) -> str | None:
         return "an accuracy that was not asked for"
     if len(result.metrics) + len(result.gaps) > METRICS:
         return f"{len(result.metrics) + len(result.gaps)} metrics; at most {METRICS}"
+    if not 0 <= result.metrics.get(UNITS, 0) <= result.num_samples:
+        return f"a test on {result.num_samples} samples of {result.metrics[UNITS]:g} units"
     if result.without_block is not None and len(result.without_block) > BLOCKS:
         return f"a metric without {len(result.without_block)} blocks; at most {BLOCKS}"
     if result.interval is not None and len(result.interval) != 2:

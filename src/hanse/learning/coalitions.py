@@ -117,11 +117,11 @@ class UpdateGame:
         self.spoilt = torch.nonzero(~finite).view(-1).tolist()
         given = np.asarray(weights, dtype=np.float64)
         self.shares = np.maximum(given, 0.0) if game == "average" else given
-        self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device))
+        self.samples = Samples(samples.x.to(self.device), samples.y.to(self.device), units=samples.units)
         self.metric = metric_of(problem, self.samples, utility)
         sign = 1.0 if utility == "accuracy" else -1.0  # utilities: more is better; losses: less is
         self.sample_weights = sign * _sample_weights(self.samples.y, utility)
-        self.block_weights = sign * _block_weights(self.samples.y, utility)
+        self.block_weights = sign * _block_weights(self.samples, utility)
         self._without: list[NDArray[np.float64]] = []
         self.evaluated = 0
         self.keep_outputs = keep_outputs
@@ -299,7 +299,9 @@ class UpdateGame:
         """Return the models' utilities by a metric, ``[C]``, and those with a block left out, ``[C, B]``."""
         sign, problem = -1.0 if metric.reading.less_is_better else 1.0, self.problem
         judged = [
-            Predictions.of(self.samples.y, *kept.of(c), problem.objective, regression=problem.regression)
+            Predictions.of(
+                self.samples.y, *kept.of(c), problem.objective, regression=problem.regression, units=self.samples.units
+            )
             for c in range(len(kept.parts))
         ]
         return sign * metric.of_models(judged), sign * metric.of_models_without_blocks(judged)
@@ -358,9 +360,9 @@ def mixtures(
     return table
 
 
-def _block_weights(y: Tensor, utility: str) -> Tensor:
+def _block_weights(samples: Samples, utility: str) -> Tensor:
     """Return :func:`_sample_weights` with each of B blocks left out in turn, float64 ``[n, B]``."""
-    n, blocks = len(y), sample_blocks(len(y))
+    y, n, blocks = samples.y, len(samples), sample_blocks(len(samples), samples.units)
     kept = np.ones((n, len(blocks)))
     for b, block in enumerate(blocks):
         kept[block.numpy(), b] = 0.0

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, first_line, named
 from hanse.base.streams import stream
-from hanse.games.jackknife import jackknife_errors, t_quantile
-from hanse.learning.blocks import sample_blocks
+from hanse.games.jackknife import jackknife_errors, t_factor, t_quantile
+from hanse.learning.blocks import UNITS, sample_blocks
 from hanse.learning.intervals import Interval, auc_interval, wilson
 from hanse.learning.losses import Objective
 
@@ -194,6 +194,7 @@ class Predictions:
         y: the true targets, ``[n]`` classes or ``[n, d]`` numbers.
         predicted: ``[n, k]`` probabilities, or ``[n, d]`` numbers.
         loss: ``[n]``, each sample's loss.
+        units: ``[n]``, the unit of each sample (:class:`hanse.data.samples.Samples`). None: each is one of its own.
 
     Examples:
         >>> y, probabilities = np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
@@ -206,9 +207,18 @@ class Predictions:
     y: NDArray[Any]
     predicted: Floats
     loss: Floats
+    units: NDArray[np.int64] | None = None
 
     @staticmethod
-    def of(y: Tensor, outputs: Tensor, loss: Tensor, objective: Objective | None, *, regression: bool) -> Predictions:
+    def of(
+        y: Tensor,
+        outputs: Tensor,
+        loss: Tensor,
+        objective: Objective | None,
+        *,
+        regression: bool,
+        units: Tensor | None = None,
+    ) -> Predictions:
         """Return the predictions in a model's outputs. Logits, or the single logit of class 1, become probabilities.
 
         Args:
@@ -217,6 +227,7 @@ class Predictions:
             loss: ``[n]``, each sample's loss.
             objective: the loss that was minimised, if it is not a built-in one.
             regression: whether targets are numbers.
+            units: ``[n]``, the unit of each sample.
         """
         predicted = outputs.t().double()
         if objective is not None and objective.one_output:
@@ -224,7 +235,8 @@ class Predictions:
         elif not regression:
             predicted = torch.softmax(predicted, 1)
         targets = y.cpu().reshape(len(y), -1).double() if regression else y.cpu()
-        return Predictions(targets.numpy(), predicted.numpy(), loss.double().numpy())
+        of = None if units is None else units.numpy()
+        return Predictions(targets.numpy(), predicted.numpy(), loss.double().numpy(), of)
 
     def without(self, block: NDArray[np.int64]) -> Predictions:
         """Return the predictions without the samples at the positions ``block``."""
@@ -232,7 +244,8 @@ class Predictions:
 
     def at(self, rows: NDArray[np.int64]) -> Predictions:
         """Return the predictions for the samples at positions ``rows``, repeated as they occur there."""
-        return Predictions(self.y[rows], self.predicted[rows], self.loss[rows])
+        units = None if self.units is None else self.units[rows]
+        return Predictions(self.y[rows], self.predicted[rows], self.loss[rows], units)
 
 
 @dataclass(frozen=True)
@@ -304,6 +317,10 @@ class Metric:
         bootstrap over at most 200 samples. Other unbounded figures, and larger samples, get NaN here; the jackknife's
         standard error is used instead.
 
+        Where samples have units, these are drawn anew: an accuracy gets Wilson's interval for as many independent
+        samples as have the jackknife's error (Korn, Graubard 1998), an AUC is one of the other bounded figures, and a
+        bootstrap draws units.
+
         Args:
             judged: the model's predictions for the samples.
             without: what :meth:`without_blocks` returns for these predictions.
@@ -312,13 +329,15 @@ class Metric:
         if math.isnan(value):
             return math.nan, math.nan
         least, most = self.reading.within
+        error = float(jackknife_errors(without))
         if self.function is _accuracy:
-            return wilson(value, n)
-        rarest = int(np.unique(judged.y, return_counts=True)[1].min()) if self.two_classes else n
-        if self.function is _auc:
+            return wilson(value, n if judged.units is None else _independent(value, error, len(without), judged.units))
+        units = np.arange(n) if judged.units is None else judged.units
+        of_class = [units[judged.y == c] for c in np.unique(judged.y)] if self.two_classes else [units]
+        rarest = min(len(np.unique(of)) for of in of_class)
+        if self.function is _auc and judged.units is None:
             return auc_interval(value, rarest, n - rarest)
         if math.isfinite(most - least):
-            error = float(jackknife_errors(without))
             if error < 1e-12 * (most - least):
                 low, high = wilson(min(1.0, max(0.0, (value - least) / (most - least))), rarest)
                 return least + low * (most - least), least + high * (most - least)
@@ -330,9 +349,11 @@ class Metric:
         """Return the 2.5 % and 97.5 % points of the values on samples that are drawn from these with replacement (Efron
         1979); NaN if one draw in ten or more has none, or if all are equal, which would claim certainty.
         """
-        n = len(judged.y)
+        number = np.arange(len(judged.y)) if judged.units is None else np.unique(judged.units, return_inverse=True)[1]
+        n = int(number.max()) + 1
+        rows_of = np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
         drawn = stream(0, "metric bootstrap").integers(n, size=(DRAWS, n))
-        values = np.array([self.of(judged.at(rows))[0] for rows in drawn])
+        values = np.array([self.of(judged.at(np.concatenate([rows_of[u] for u in some])))[0] for some in drawn])
         known = values[np.isfinite(values)]
         if len(known) <= 0.9 * DRAWS or np.ptp(known) == 0:
             return math.nan, math.nan
@@ -347,9 +368,21 @@ class Metric:
 
     def of_models_without_blocks(self, judged: Sequence[Predictions]) -> Floats:
         """Return the values of C models with each of B blocks of samples left out, ``[C, B]``."""
-        blocks = sample_blocks(len(judged[0].y)) if judged else []
+        units = None if not judged or judged[0].units is None else torch.from_numpy(judged[0].units)
+        blocks = sample_blocks(len(judged[0].y), units) if judged else []
         each = [self.of_models([one.without(block.numpy()) for one in judged]) for block in blocks]
         return np.stack(each, axis=1) if each else np.zeros((len(judged), 0))
+
+
+def _independent(share: float, error: float, blocks: int, units: NDArray[np.int64]) -> float:
+    """Return how many independent samples tell as much of a share as these, whose error is a jackknife's over units.
+
+    Few units make the error itself unsure, for which Student's t allows. If no unit makes a difference, each counts as
+    one sample.
+    """
+    if not 0 < share < 1 or not error > 0:
+        return len(np.unique(units))
+    return min(float(len(units)), share * (1 - share) / (error * t_factor(blocks - 1)) ** 2)
 
 
 def _auc_of_models(y: NDArray[np.int64], p: Floats) -> Floats:
@@ -370,7 +403,7 @@ def _auc_of_models(y: NDArray[np.int64], p: Floats) -> Floats:
 WHERE = "eval.metrics"
 _KEY = re.compile(r"[A-Za-z_]\w*")
 # what a function of the user's must not be called: figures of these names stand next to it in records
-_TAKEN = {*METRICS, "samples", "loss_error", "perplexity", "fit", "gap", "reason", "refused", "main"}
+_TAKEN = {*METRICS, UNITS, "samples", "loss_error", "perplexity", "fit", "gap", "reason", "refused", "main"}
 
 
 def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, text: bool = False) -> tuple[Metric, ...]:

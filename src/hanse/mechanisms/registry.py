@@ -16,7 +16,7 @@ from hanse.base.errors import UserError, collected, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.base.files import table as table_in
 from hanse.core.calling import method_of
-from hanse.core.part import Mechanism, Part, in_slots
+from hanse.core.part import Context, Mechanism, Part, in_slots
 
 
 class Later(Mapping[str, Callable[..., Any]]):
@@ -371,6 +371,6 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
         yield "kind, reads: are no more: Aggregate(..., reapply=True), and needs = {'rows NAME'}, say the same"
     if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
-            tuple(blocks())
-        except ValueError as refused:
+            tuple(blocks(Context.tiny()))
+        except (ValueError, TypeError) as refused:
             yield str(refused)

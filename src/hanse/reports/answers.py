@@ -21,13 +21,13 @@ from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, t_quantile
 from hanse.learning.metrics import MetricStyle
 from hanse.reports.accuracy import utilities
+from hanse.reports.alone import by_python
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
 from hanse.reports.contributions import DOUBTFUL, HELPFUL, TOO_FEW, Contribution, contribution, ends, not_ranked
 from hanse.reports.digits import between, points, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
-from hanse.reports.statement_alone import by_python
 from hanse.reports.statement_fit import ModelQuality, fits_at_end
 from hanse.reports.statement_verdict import Answer, answer_of, sign_of
 from hanse.runs.chance import nothing_left

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated
 from hanse.core.table import Floats, Ints
@@ -38,6 +39,7 @@ class Evaluations:
         cache: the answers of earlier calls by cache key. None: no cache.
         told: a function that is called after each evaluation, with the number done, the number expected, and a text.
         function: the name of the user's function in messages.
+        units: ``[m]``, what each test sample is of. None: each is a unit of its own.
         n_jobs: how many processes call the user's function, as joblib counts them (-1: one for each processor).
 
     Attributes:
@@ -55,13 +57,16 @@ class Evaluations:
         cache: Cache | None,
         told: ProgressCallback,
         function: str = "evaluate",
+        units: NDArray[Any] | None = None,
         n_jobs: int = 1,
     ) -> None:
+        self._units = None if units is None else torch.from_numpy(np.unique(units, return_inverse=True)[1])
         self._ask, self._cache, self._told, self._function, self._n_jobs = ask, cache, told, function, n_jobs
         self.evaluated, self.seconds = 0, 0.0
         self.expected: float | None = None
         self.samples: int | None = None
         self._worths: list[tuple[float, Floats]] = []
+        self._blocks: list[Ints] | None = None  # of test samples, as soon as their number is known
         self.raised: Exception | None = None
 
     def __call__(self, coalition: Coalition) -> float:
@@ -72,7 +77,7 @@ class Evaluations:
         """Return the worth of each coalition, from the cache if possible."""
         found, questions = list[tuple[float, Floats]](), iter(self._ask(coalitions))
         while some := list(islice(questions, 1 if self._n_jobs == 1 else _AT_ONCE)):
-            found += [(float(np.mean(answer)), _without_block(answer)) for answer in self._answers(some)]
+            found += [(float(np.mean(answer)), self._without_block(answer)) for answer in self._answers(some)]
         self._worths += found
         if self.evaluated and self.expected is not None and self.evaluated >= self.expected:
             self._told(self.evaluated, self.expected, "solving")
@@ -95,6 +100,11 @@ class Evaluations:
                 f"{self._function}: returned {samples or 1} numbers, and {self.samples or 1} before: must be one "
                 "number, or one for each test sample, always of the same samples"
             )
+        if self._units is not None and samples != len(self._units):
+            raise UserError(
+                f"units: {len(self._units)} for {samples or 1} numbers of {self._function}: must be one for each test "
+                "sample, of which the function returns the numbers"
+            )
         self.samples = samples
         return answer
 
@@ -110,6 +120,16 @@ class Evaluations:
         [answer] = self._answers([(lambda: f"{called()} again", worth)])
         self.evaluated, self.seconds = counts
         return answer
+
+    def _without_block(self, answer: Answer) -> Floats:
+        """Return the mean of the numbers of samples with each block left out, ``[B]``; B is 0 for a single number."""
+        if isinstance(answer, float):
+            return np.zeros(0)
+        scores = np.asarray(answer)
+        if self._blocks is None:
+            self._blocks = [block.numpy() for block in sample_blocks(len(scores), self._units)]
+        sums = np.array([[scores[block].sum(), len(block)] for block in self._blocks])
+        return np.asarray((scores.sum() - sums[:, 0]) / (len(scores) - sums[:, 1]))
 
     def _answers(self, questions: Sequence[Asked]) -> list[Answer]:
         """Return the answers to some questions; what the cache does not have is asked for at the same time."""
@@ -146,20 +166,6 @@ class Evaluations:
         with gated(f"n_jobs: {self._n_jobs}: {self._function} cannot be called in another process", "leave n_jobs out"):
             answers: Iterable[Answer] = Parallel(self._n_jobs)(delayed(call)() for call in calls)
         return answers
-
-
-def _without_block(answer: Answer) -> Floats:
-    """Return the mean of the numbers of samples with each block left out, ``[B]``; B is 0 for a single number."""
-    if isinstance(answer, float):
-        return np.zeros(0)
-    scores = np.asarray(answer)
-    sums = np.array([[scores[block].sum(), len(block)] for block in _blocks(len(scores))])
-    return np.asarray((scores.sum() - sums[:, 0]) / (len(scores) - sums[:, 1]))
-
-
-@lru_cache(maxsize=1)
-def _blocks(samples: int) -> list[Ints]:
-    return [block.numpy() for block in sample_blocks(samples)]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from hanse.data.kinds import Column
 from hanse.data.own import as_dataset
 from hanse.data.preparing import Statistics
 from hanse.data.spec import DataSpec
-from hanse.games.jackknife import SURE
+from hanse.data.units import Cut
+from hanse.games.jackknife import FEW_SPLITS, SURE, split_error
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle, main_of
 from hanse.learning.models import Factory
 from hanse.reports.chart import Chart, Curve, Lines, slug
@@ -66,6 +67,7 @@ class Gain:
         low: the lower end of the 95 % interval of ``gain``. NaN: not known.
         high: the upper end of that interval.
         samples: how many test rows the client has. None: not recorded.
+        units: how many units, such as patients, these are of. None: each row is one.
     """
 
     client: str
@@ -76,6 +78,7 @@ class Gain:
     low: float
     high: float
     samples: int | None
+    units: int | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,6 +91,7 @@ class Joining(Displayed):
         splits: the number of splits of the data over which gains are averaged.
         played: sentences on the settings used, since other settings give other gains.
         notes: warnings and notes of the runs, such as data that may be meant otherwise than they were read.
+        unit: what is drawn anew: "row", or the name of the units, such as "patient".
     """
 
     gains: tuple[Gain, ...]
@@ -95,6 +99,7 @@ class Joining(Displayed):
     splits: int = 1
     played: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unit: str = "row"
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -146,13 +151,19 @@ class Joining(Displayed):
             for name in known
             if (unknown := [g.client for g in self.of(name) if not np.isfinite(g.gain)])
         ]
-        over = f", and are means over {self.splits} splits" if self.splits > 1 else ""
         finite = [gain.alone for gain in self.gains if np.isfinite(gain.alone)]
         alone = float(np.mean(finite)) if finite else -np.inf
         if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
             each.append(f"Alone, clients reach {self.reading.show(alone)} on the mean: almost nothing is left to gain.")
-        each.append(f"Gains are on each client's own test rows, with 95 % intervals for the draw of these rows{over}.")
+        each.append(f"Gains are on each client's own test rows, with 95 % intervals {self._drawn()}.")
         return [first, *self.notes, *each, *self.played]
+
+    def _drawn(self) -> str:
+        """Return what the intervals are about."""
+        if self.splits >= FEW_SPLITS:
+            return f"from {self.splits} splits, for other {self.unit}s to train and to test on"
+        over = f", and are means over {self.splits} splits" if self.splits > 1 else ""
+        return f"for the draw of the test {self.unit}s, with the models as they are{over}"
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return a row for each client: its metric alone, and its gain by each mechanism with the interval."""
@@ -191,7 +202,7 @@ class Joining(Displayed):
         return Picture(Chart("who-gains", "", "Whom does joining pay?", caption, marks, y=axis))
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a DataFrame with a row for each client and mechanism: joined, alone, gain, low, high, samples.
+        """Return a DataFrame with a row for each client and mechanism: joined, alone, gain, low, high, samples, units.
 
         Raises:
             UserError: pandas is not installed.
@@ -207,7 +218,7 @@ _NOTHING_KNOWN = (
 
 def _as_arguments(line: str) -> str:
     """Return a message with the arguments of :func:`who_gains` in place of the experiment's settings they stand for."""
-    line = re.sub(r"\bdata\.source\.(target|features|prepare|statistics|client_column)\b", r"\1", line)
+    line = re.sub(r"\bdata\.source\.(target|features|prepare|statistics|client_column|group|time|cut)\b", r"\1", line)
     return line.replace("prepare = 'auto'", 'prepare="auto"').replace("client_column", "client")
 
 
@@ -229,6 +240,9 @@ def who_gains(
     seed: int = 0,
     prepare: Any = None,
     statistics: Statistics = "own",
+    group: Column | None = None,
+    time: Column | None = None,
+    cut: Cut = "each_client",
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Joining:
@@ -255,13 +269,18 @@ def who_gains(
             client may overfit, and joining looks better than it is.
         rounds: how many rounds are played. None: the default of ``[run]``.
         test: the share of each client's rows that is kept for tests, above 0 and below 1.
-        splits: how often to repeat everything with different test rows. Gains and interval ends are averaged over the
-            splits. The splits reuse the same rows, so the intervals do not get narrower.
+        splits: how often to repeat everything with different test rows. Gains are averaged over the splits. From five
+            on, intervals are of the spread over the splits, corrected for the rows that these share (Nadeau and Bengio
+            2003). They then cover the draw of the trained rows, too. With fewer, interval ends are averaged.
         seed: the seed of the first split. The seeds of the other splits follow from it.
         prepare: how a table's columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
             dates. The alternative is a scikit-learn transformer such as a ``ColumnTransformer``. None: the columns are
             numbers already.
         statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
+        group: the column that says what each row is of, such as its patient. No unit is both trained and tested on, and
+            intervals count units. "none": every row is a unit. Arrays have their units as ``(x, y, clients, units)``.
+        time: the column that says when a row was observed. Later rows are never trained on.
+        cut: with ``time``, whether every client's rows are divided by a date of their own, or all by one.
         out: a folder for the runs, for :func:`hanse.load` and ``hanse report``. None: they are not kept.
         progress: whether to show a bar on standard error. None: after 2 seconds, in a terminal or notebook.
 
@@ -286,14 +305,17 @@ def who_gains(
     """
     rounds = RunSection().rounds if rounds is None else rounds
     _check_numbers(test, splits=(splits, 1), rounds=(rounds, 1), seed=(seed, 0))
-    _check_kinds({"target": target, "client": client}, {"train": train, "alone": alone}, out)
+    columns = {"target": target, "client": client, "group": group, "time": time}
+    _check_kinds(columns, {"train": train, "alone": alone}, out)
     called = _called(mechanisms)
     given = {"target": target, "client_column": client, "features": features, "statistics": statistics}
-    source: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    source: dict[str, Any] = {**given, "group": group, "time": time, "cut": cut}
+    source = {key: value for key, value in source.items() if value is not None}
     source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
     read = _Source(data, source, prepare)
-    regression = _owned(read, target, client, seed).num_classes is None
-    named = metric if metric is not None else None if regression else ACCURACY.key
+    dataset = _owned(read, target, client, seed)
+    by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
+    named = metric if metric is not None else None if usual is None else usual.key
     plan = _Plan(
         read,
         None if isinstance(model, str | Mapping) else model,
@@ -320,9 +342,9 @@ def who_gains(
             results.append(gains)
             notes += said
     reading = main_of([named]) if named is not None else LOSS
-    return Joining(
-        tuple(_mean(gains) for gains in zip(*results, strict=True)), reading, splits, told, (*dict.fromkeys(notes),)
-    )
+    gains_found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
+    unit = str(group) if by_units and group is not None else "unit" if by_units else "row"
+    return Joining(gains_found, reading, splits, told, (*dict.fromkeys(notes),), unit)
 
 
 def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
@@ -589,12 +611,18 @@ def _gain(client: str, label: str, fit: ModelQuality, reading: MetricStyle | Non
     gain, ends = joined - by_itself, (low, high)
     if less:
         gain, ends = -gain, (-high, -low)
-    return Gain(client, label, joined, by_itself, gain, *ends, fit.samples)
+    return Gain(client, label, joined, by_itself, gain, *ends, fit.samples, fit.units)
 
 
-def _mean(gains: Sequence[Gain]) -> Gain:
-    """Return the mean of one client's gains over splits, and the means of their intervals' ends."""
+def _mean(gains: Sequence[Gain], test: float) -> Gain:
+    """Return the mean of one client's gains over splits, of which each tests on the share ``test`` of the rows.
+
+    Its interval is that of the splits, or if there are few, the means of their intervals' ends.
+    """
     first = gains[0]
     numbers = ("joined", "alone", "gain", "low", "high")
     means = {key: float(np.mean([getattr(gain, key) for gain in gains])) for key in numbers}
-    return Gain(first.client, first.mechanism, **means, samples=first.samples)
+    if len(gains) >= FEW_SPLITS:
+        half = SURE * split_error(np.array([gain.gain for gain in gains]), test)
+        means |= {"low": means["gain"] - half, "high": means["gain"] + half}
+    return Gain(first.client, first.mechanism, **means, samples=first.samples, units=first.units)

@@ -16,8 +16,8 @@ from hanse.games.jackknife import jackknife_errors, t_quantile
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.intervals import difference, wilson
 from hanse.learning.metrics import MetricStyle
+from hanse.reports.alone import HERE, by_python
 from hanse.reports.chart import Floats
-from hanse.reports.statement_alone import HERE, by_python
 from hanse.runs.recorded_seats import OwnTests
 from hanse.runs.run_record import RunRecord, load_run
 
@@ -115,6 +115,7 @@ class ModelQuality:
         accuracy: the accuracy after each of these rounds, 0 to 1. None: there is none, as in a regression.
         loss: the loss after each of them.
         samples: how many test samples the client has. None: not recorded.
+        units: how many units, such as patients, these are of. None: each sample is one of its own.
         alone: the name of the folder with the run of clients that train alone. None: there is no such run.
         alone_accuracy: the accuracy at the end of that run.
         alone_loss: the loss at the end of that run.
@@ -141,6 +142,7 @@ class ModelQuality:
     how: str = ""
     loss_error: float | None = None
     main: MainFit | None = None
+    units: int | None = None
 
     @property
     def last(self) -> float | None:
@@ -158,10 +160,10 @@ class ModelQuality:
 
         It comes from Wilson's interval of each, and is None if it is not known.
 
-        It treats the two models' errors as independent. On the same samples they usually err together, so the true
-        interval is narrower.
+        Where samples have units, each unit counts as one sample. The two models' errors are treated as independent. On
+        the same samples they usually err together, so the true interval is narrower.
         """
-        ours, alone, n = self.last, self.alone_accuracy, self.samples
+        ours, alone, n = self.last, self.alone_accuracy, self.units or self.samples
         return (
             None
             if ours is None or alone is None or not n
@@ -214,7 +216,7 @@ def _fit(run: RunRecord, client: int, tests: Sequence[_OwnTest]) -> ModelQuality
     member = run.members.get(client)
     known = next((t.samples for t in reversed(tests) if t.samples), None if member is None else member.get("tests"))
     rounds, accuracy, loss = zip(*((test.round, test.accuracy, test.loss) for test in tests), strict=True)
-    return ModelQuality(rounds, accuracy, loss, known, main=_main(run, tests))
+    return ModelQuality(rounds, accuracy, loss, known, main=_main(run, tests), units=tests[-1].units)
 
 
 def _with_alone(fit: ModelQuality, ours: _OwnTest, last: _OwnTest, run: RunRecord, other: RunRecord) -> ModelQuality:
@@ -274,8 +276,9 @@ def _correlation(reading: MetricStyle, ours: _OwnTest, alone: _OwnTest, error: f
         return 0.0
     found = (mine**2 + other**2 - error**2) / (2 * mine * other)  # var(a - b) = var a + var b - 2 cov
     width = reading.within[1] - reading.within[0]
-    if found > 0 and ours.samples is not None and math.isfinite(width):
-        found = max(0.0, found - 0.5 * width**2 / (ours.samples * (ours.samples - 1) * mine * other))
+    n = ours.units or ours.samples
+    if found > 0 and n is not None and math.isfinite(width):
+        found = max(0.0, found - 0.5 * width**2 / (n * (n - 1) * mine * other))
     return min(1.0, max(-1.0, found))
 
 
@@ -297,6 +300,7 @@ class _OwnTest:
     gap: str
     without: Floats
     interval: tuple[float, float] | None
+    units: int | None = None
 
 
 def _tests(run: RunRecord, client: int) -> list[_OwnTest]:
@@ -330,10 +334,12 @@ def _own_test(tests: OwnTests, i: int, round: int) -> _OwnTest | None:
     if loss is None and accuracy is None:
         return None
     samples = None if tests.samples is None else int(tests.samples[i])
-    left = np.zeros(0) if tests.without is None else tests.without[i][: BLOCKS if samples is None else samples]
+    units = None if tests.units is None else int(tests.units[i])
+    blocks = next((count for count in (units, samples) if count is not None), BLOCKS)
+    left = np.zeros(0) if tests.without is None else tests.without[i][:blocks]
     low, high = (finite_or_none(end) for end in tests.interval[i])
     between = None if low is None or high is None else (low, high)
-    return _OwnTest(round, loss, accuracy, samples, error, main, tests.gaps[i], left, between)
+    return _OwnTest(round, loss, accuracy, samples, error, main, tests.gaps[i], left, between, units)
 
 
 def finite_or_none(number: float) -> float | None:

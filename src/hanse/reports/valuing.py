@@ -19,11 +19,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError, gated, nearest
 from hanse.base.factories import whole_number
 from hanse.core.table import Floats, Ints
+from hanse.data.frames import units_of
 from hanse.games import mixture, path
 from hanse.games import shapley as games
 from hanse.games.gram import inner_products
@@ -86,6 +88,7 @@ class Valuation(Worths):
         unsteady: ``[n]``, the standard errors because ``evaluate`` does not say the same of the same model twice; 0 if
             it did. NaN: it was not asked twice ("path").
         weightless: how many have the weight 0. These are worth 0, and are in no coalition.
+        units: how many units, such as patients, the test samples are of; these are what is drawn. 0: not said.
     """
 
     method: str
@@ -101,6 +104,7 @@ class Valuation(Worths):
     samples: int = 0
     unsteady: Floats = field(default_factory=lambda: np.zeros(0))
     weightless: int = 0
+    units: int = 0
 
     def notes(self) -> Sequence[str]:
         """Return how the values were computed, and what they sum to."""
@@ -120,7 +124,8 @@ class Valuation(Worths):
         found = [missed] if (self.sampling > 0).any() else []
         found += ["what your function says anew each time"] if (self.unsteady > 0).any() else []
         if self.samples:
-            drawn = f"the draw of the {self.samples:,} test samples"
+            of = f", of {self.units:,} units" if self.units else ""
+            drawn = f"the draw of the {self.samples:,} test samples{of}"
             return f"Intervals: 95 %, for {' and '.join([*found, drawn])}. {_SHARED_ERRORS}"
         if self.method == "path":
             return "No intervals: path values sample nothing, and what other test samples would give is not known."
@@ -152,6 +157,7 @@ def value(
     progress: bool | None = None,
     cache: Cache | None = None,
     names: Sequence[Any] | None = None,
+    units: Sequence[Any] | None = None,
     n_jobs: int = 1,
 ) -> Valuation:
     """Return the value of each of n updates (clients' trained models) to their average.
@@ -197,6 +203,8 @@ def value(
         cache: your own dictionary for caching the worths of averages, by content, across calls with the same
             ``evaluate``.
         names: ``[n]``, all different, what the updates of a list or an array are called. None: 0, 1, ...
+        units: ``[m]``, what each test sample is of, such as its patient, if ``evaluate`` returns an array. Intervals
+            are then for the draw of these. None: each sample is one of its own.
         n_jobs: how many processes call ``evaluate`` at the same time, as in scikit-learn: -1 is one for each processor.
             The values are the same. A process sees its own copy of what ``evaluate`` changes, and starting it takes
             about a second. For "path", which asks step by step, it has no effect.
@@ -242,7 +250,9 @@ def value(
         if seconds is not None:
             raise UserError(f"seconds: {seconds}: has no effect: method = 'path' makes three gradients in any case")
         return _among(_along(gradient, players, played, progress), given.names, counted)
-    plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, game or "average")
+    named = game or "average"
+    drawn = None if units is None else units_of(units, "units")
+    plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, named, drawn)
     found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache, n_jobs)), given.names, counted)
     return found if start is not None else replace(found, hints=(_without_start(found), *found.hints))
 
@@ -304,6 +314,7 @@ def shapley(
     seconds: float | None = None,
     progress: bool | None = None,
     cache: Cache | None = None,
+    units: Sequence[Any] | None = None,
     n_jobs: int = 1,
 ) -> Valuation:
     """Return the value of each name in any game, for models that cannot be averaged, such as trees and pipelines.
@@ -323,6 +334,7 @@ def shapley(
         seconds: as in :func:`value`.
         progress: as in :func:`value`.
         cache: as in :func:`value`, with names as keys. Use one cache only for one ``worth``.
+        units: as in :func:`value`.
         n_jobs: as in :func:`value`.
 
     Returns:
@@ -348,7 +360,8 @@ def shapley(
     if nothing is not None and not _finite(nothing):
         raise UserError(f"nothing: {nothing!r}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)
-    plan = _Plan(method, len(names), None, permutations, seed)
+    drawn = None if units is None else units_of(units, "units")
+    plan = _Plan(method, len(names), None, permutations, seed, units=drawn)
     return _valued(plan, shown, game, (seconds, progress, cache, n_jobs))
 
 
@@ -385,6 +398,7 @@ class _Plan:
         weights: ``[n]``, of games of averages; None: another game.
         grams: returns which updates are alike.
         game: of averages, or of steps.
+        units: ``[m]``, what each test sample is of. None: each is a unit of its own.
     """
 
     method: str
@@ -395,6 +409,7 @@ class _Plan:
     weights: Floats | None = None
     grams: Callable[[], Sequence[Floats]] = tuple
     game: mixture.Game = "average"
+    units: NDArray[Any] | None = None
 
     def limited(self, limit: TimeLimit) -> tuple[_Plan, float | None]:
         """Return the plan that keeps to a limit, and how many evaluations it makes at most (None: not known).
@@ -500,7 +515,8 @@ def _valued(
     seconds, shown, cache, n_jobs = seconds_of(how[0]), *how[1:]
     began = time.perf_counter()
     with progress(shown, "evaluated") as told:
-        asked = Evaluations(ask, cache, told, "worth" if plan.weights is None else "evaluate", n_jobs)
+        function = "worth" if plan.weights is None else "evaluate"
+        asked = Evaluations(ask, cache, told, function, plan.units, n_jobs)
         memo = games.Memo(asked)
         try:
             nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
@@ -532,6 +548,7 @@ def _valued(
         drawn=drawn,
         samples=asked.samples or 0,
         unsteady=unsteady,
+        units=0 if plan.units is None else len(np.unique(plan.units)),
     )
 
 

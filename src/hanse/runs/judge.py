@@ -147,7 +147,8 @@ class ServerJudge:
     def _slopes(self) -> Slopes:
         """The slope of the loss by blocks; of fewer than two samples there is one block."""
         samples = self._samples().to(torch.device(self.device))
-        return Slopes(self.problem, samples, sample_blocks(len(samples)) or [torch.arange(len(samples))])
+        blocks = sample_blocks(len(samples), samples.units)
+        return Slopes(self.problem, samples, blocks or [torch.arange(len(samples))])
 
     def confusion(self, rows: Tensor) -> Tensor:
         """Return the confusion counts of ``rows [C, P]`` on the validation set.

@@ -14,7 +14,7 @@ from hanse.base.files import table
 from hanse.core.table import Floats, Ints
 from hanse.runs.arrivals import STILL
 
-OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error")
+OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error", "test_units")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class Seat:
         weight: the update's weight in the model that it trained.
         refused: why there is no update. None: there is one.
         name: the client's name. Empty: it has none.
+        samples: how many training samples the update was made from, as the client says.
         epsilon: how much of its privacy budget the client claims to have spent. None: it claims nothing.
         budget: the epsilon that it may spend, as the client claims.
         delta: the delta for which ``epsilon`` and the budget are meant, as the client claims.
@@ -49,6 +50,7 @@ class Seat:
     weight: float | None
     refused: str | None
     name: str
+    samples: float | None = None
     epsilon: float | None = None
     budget: float | None = None
     delta: float | None = None
@@ -74,6 +76,7 @@ class Seat:
             weight=number("weight"),
             refused=None if refused is None else str(refused),
             name=str(line.get("name") or ""),
+            samples=number("samples"),
             epsilon=number("fit/epsilon"),
             budget=number("fit/budget"),
             delta=number("fit/delta"),
@@ -119,6 +122,7 @@ class OwnTests:
         gaps: why a client has no main metric. Empty: it has one.
         without: ``[n, B]``, the main metric without each block of the client's samples. None: not recorded.
         interval: ``[n, 2]``, the 95 % interval of the main metric. NaN: not known.
+        units: how many units, such as patients, each client's test samples are of. None: each sample is one.
     """
 
     clients: Ints
@@ -130,6 +134,7 @@ class OwnTests:
     gaps: Sequence[str]
     without: Floats | None
     interval: Floats
+    units: Ints | None = None
 
 
 def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:

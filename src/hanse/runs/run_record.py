@@ -38,8 +38,8 @@ from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
 from hanse.runs.arrivals import STILL, RecordedArrivals
 from hanse.runs.chance import Guess, doubts, in_no_sum, nothing_mixed, unsold
+from hanse.runs.checkpoint import edited_settings
 from hanse.runs.config import ClientsSection, RunSection
-from hanse.runs.edited import edited_settings
 from hanse.runs.names import Registered, client_names, client_of, read_members, registered
 from hanse.runs.recorded_seats import OWN_TESTS, OwnTests, Seat, SeatColumns, is_number, is_under_way
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
@@ -279,7 +279,7 @@ class RunRecord:
             return ""
         try:
             with reading(self.path) as ledger:
-                return beyond_the_book(unbooked(self.path, ledger))
+                return beyond_the_book(unbooked(self.path, ledger.history()))
         except UserError:
             return ""
 
@@ -317,12 +317,22 @@ class RunRecord:
         error, main = record.get("test_loss_error", unknown), record.get(key, unknown)
         gaps, without = record.get(f"{key}_gap", np.full(count, "")), record.get("test_without_block")
         interval = record.get("test_interval", np.full((count, 2), np.nan))
-        each = (clients, loss, samples, error, main, gaps, None if without is None else without[:, 0])
+        units = record.get("test_units")
+        each = (clients, loss, samples, units, error, main, gaps, None if without is None else without[:, 0])
         if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
             raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
         reasons = [str(gap) for gap in gaps.tolist()]
         return OwnTests(
-            clients.astype(np.int64), loss, record["test_accuracy"], samples, error, main, reasons, without, interval
+            clients.astype(np.int64),
+            loss,
+            record["test_accuracy"],
+            samples,
+            error,
+            main,
+            reasons,
+            without,
+            interval,
+            units,
         )
 
     @cached_property

@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.core.history import History
 from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Task, Test, Tested
+from hanse.core.recipe import History
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
 from hanse.data.federated import FederatedData
 from hanse.federation.answers import Measured, measured
 from hanse.federation.check import heard
 from hanse.federation.policy import fits
 from hanse.games.jackknife import jackknife_errors
-from hanse.learning.blocks import BLOCKS, errors_without
+from hanse.learning.blocks import BLOCKS, UNITS, errors_without
 from hanse.learning.job import Engine, ModelScores, Problem
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
@@ -306,6 +306,10 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
     count = np.array([r.num_samples for r in results], np.int64)
     arrays = {"tested": clients, "test_loss": loss, "test_accuracy": accuracy, "test_samples": count}
     arrays["test_loss_error"] = error
+    units = count
+    if any(UNITS in r.metrics for r in results):
+        units = np.array([int(r.metrics.get(UNITS, r.num_samples)) for r in results], np.int64)
+        arrays["test_units"] = units
     some = count > 0
     figures: dict[str, float | None] = {"client/test_loss": float(loss[some].mean()) if some.any() else None}
     if text and some.any():
@@ -329,7 +333,7 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
         arrays["test_without_block"] = without = _without_blocks(results)
         none = np.full(2, np.nan)
         arrays["test_interval"] = np.array([none if r.interval is None else r.interval.numpy() for r in results])
-        known = errors_without(without, count)[some]
+        known = errors_without(without, units)[some]
         if len(known) and np.isfinite(known).all():
             key = f"client/test_{measures[0].key}_error"
             figures[key] = float(np.sqrt((known**2).sum()) / len(known))

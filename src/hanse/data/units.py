@@ -1,0 +1,115 @@
+"""Splits by units: a patient's rows stay together, and later rows are never trained on.
+
+A *unit* is what would be drawn anew if the data were collected again: a patient, not one of its rows. Without units and
+times, splits are those of :func:`hanse.data.dataset.stratified_split`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Cut = Literal["each_client", "all_clients"]
+"""Whether every client's rows are cut at a date of their own, or all at one date."""
+FEW_UNITS = 10
+"""Units of a test set below which an interval is hardly worth its name."""
+
+
+def split_units(
+    owner: Ints, labels: Ints | None, share: float, draw: np.random.Generator, units: Ints
+) -> tuple[Ints, Ints]:
+    """Split rows into a rest and a cut so that no unit is in both.
+
+    Units are visited in random order. One is cut if that brings every class of every owner closer to its share, and
+    after that, if it brings every owner closer: classes stay stratified as far as units allow.
+
+    Args:
+        owner: ``[n]``, from 0 on, the client of each row, whose share is to be met.
+        labels: ``[n]``, the class of each row. None: there are no classes.
+        share: the part of the rows that is cut, 0 to below 1.
+        draw: the random generator.
+        units: ``[n]``, the unit of each row.
+
+    Returns:
+        Two sorted index arrays ``(rest, cut)``. The cut may be empty if there are too few units.
+
+    Examples:
+        >>> patients = np.repeat(np.arange(5), 2)
+        >>> rest, cut = split_units(np.zeros(10, np.int64), None, 0.4, np.random.default_rng(0), patients)
+        >>> len(rest), len(cut), np.intersect1d(patients[rest], patients[cut]).size
+        (6, 4, 0)
+    """
+    if share == 0 or not len(units):
+        return np.arange(len(units)), np.arange(0)
+    number, numbered = np.unique(units, return_inverse=True)
+    order, chosen = draw.permutation(len(number)).tolist(), np.zeros(len(number), bool)
+    cells = [] if labels is None else [np.unique(np.stack([owner, labels]), axis=1, return_inverse=True)[1].reshape(-1)]
+    for cell_of in (*cells, np.unique(owner, return_inverse=True)[1]):
+        (of, cell), rows = np.unique(np.stack([numbered, cell_of]), axis=1, return_counts=True)
+        ends = np.searchsorted(of, np.arange(len(number) + 1)).tolist()
+        wanted = share * np.bincount(cell_of) - np.bincount(cell_of[chosen[numbered]], minlength=cell_of.max() + 1)
+        for unit in order:
+            own = slice(ends[unit], ends[unit + 1])
+            left, size = wanted[cell[own]], rows[own]
+            # the squared distances to what is wanted become less
+            if not chosen[unit] and (size * (2 * left - size)).sum() > 0:
+                wanted[cell[own]] -= size
+                chosen[unit] = True
+    return np.flatnonzero(~chosen[numbered]), np.flatnonzero(chosen[numbered])
+
+
+def split_times(
+    owner: Ints, time: NDArray[np.float64], share: float, cut: Cut, draw: np.random.Generator, units: Ints | None = None
+) -> tuple[Ints, Ints]:
+    """Split rows into those before a date and those from it on; rows of one time stay together, on the later side.
+
+    Args:
+        owner: ``[n]``, the client of each row.
+        time: ``[n]``, when each row was observed.
+        share: the part of the rows that lies after the date, at least.
+        cut: whether the date is each client's own, or one for all.
+        draw: the random generator.
+        units: ``[n]``, the unit of each row. Of the units with rows on both sides, the share that is drawn keeps its
+            later rows, and each other one its earlier rows; their other rows are in neither part.
+
+    Returns:
+        Two sorted index arrays ``(earlier, later)``.
+
+    Examples:
+        >>> times = np.array([3.0, 1.0, 2.0, 2.0, 1.0])
+        >>> split_times(np.zeros(5, np.int64), times, 0.4, "each_client", np.random.default_rng(0))
+        (array([1, 4]), array([0, 2, 3]))
+    """
+    later = np.zeros(len(time), bool)
+    groups: Sequence[Ints] = [np.arange(len(time))]
+    if cut == "each_client":
+        groups = [np.flatnonzero(owner == client) for client in np.unique(owner)]
+    for rows in groups:
+        if (size := int(len(rows) * share)) > 0:
+            later[rows] = time[rows] >= np.sort(time[rows])[-size]
+    earlier = ~later
+    if units is not None:
+        both = np.flatnonzero(np.isin(units, np.intersect1d(units[earlier], units[later])))
+        before, after = split_units(owner[both], None, share, draw, units[both])
+        earlier[both[after]], later[both[before]] = False, False
+    return np.flatnonzero(earlier), np.flatnonzero(later)
+
+
+def cut_rows(
+    owner: Ints,
+    labels: Ints | None,
+    share: float,
+    draw: np.random.Generator,
+    units: Ints | None,
+    time: NDArray[np.float64] | None,
+    cut: Cut,
+) -> tuple[Ints, Ints]:
+    """Split rows by time if there is one, else by units; the arguments are those of the two functions above."""
+    if time is not None:
+        return split_times(owner, time, share, cut, draw, units)
+    assert units is not None  # without either, rows are split one by one
+    return split_units(owner, labels, share, draw, units)

@@ -1,0 +1,290 @@
+"""Units and times: no split divides a unit, later rows are never trained on, and intervals count units."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from hanse.base.errors import UserError
+from hanse.data import DataSpec, Samples, as_dataset, build
+from hanse.data.build import with_own
+from hanse.data.spec import parse_spec
+from hanse.data.units import split_times, split_units
+from hanse.games.jackknife import split_error
+from hanse.learning.blocks import sample_blocks, unit_error
+from hanse.learning.intervals import wilson
+from hanse.learning.metrics import Predictions, build_metrics
+
+HOSPITALS = ("Bremen", "Kiel", "Visby")
+
+
+def patients(count=90, seed=0, most=12):
+    """Patients of three hospitals with 1 to ``most`` rows each, and a label and a date for each row."""
+    draw = np.random.default_rng(seed)
+    of = np.repeat(np.arange(count), draw.integers(1, most + 1, count))
+    hospital = np.array(HOSPITALS)[draw.integers(0, 3, count)][of]
+    x = (draw.normal(size=(count, 3))[of] + 0.05 * draw.normal(size=(len(of), 3))).astype(np.float32)
+    days = pd.to_timedelta(draw.integers(0, 30, count)[of] * 30 + draw.integers(0, 60, len(of)), unit="D")
+    ill = np.where(draw.integers(0, 2, count)[of], "ill", "well")
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    return frame.assign(
+        patient=[f"p{i}" for i in of], hospital=hospital, state=ill, admitted=pd.Timestamp("2020-01-01") + days
+    )
+
+
+def built(frame, partition=None, **source):
+    spec = {"source": {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"], **source}}
+    spec |= {"client_test": 0.25, "client_validation": 0.15, "root": 0.1}
+    return build(*with_own(parse_spec(spec | ({"partition": partition} if partition else {})), frame))
+
+
+def units_by_part(data):
+    """The units of each part that is trained, validated or tested on, over all clients."""
+    parts = {}
+    for share in ("train", "validation", "test"):
+        pool, index = data.pool(range(data.num_clients), share)
+        parts[share] = pool.units[torch.cat(list(index))]
+    for name, samples in (("judge", data.server_validation), ("public", data.server_test), ("root", data.server_root)):
+        parts[name] = samples.units
+    return {name: set(units.tolist()) for name, units in parts.items()}
+
+
+@pytest.mark.parametrize("time", [None, "admitted"])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_unit_is_in_two_parts(seed, time):
+    parts = units_by_part(built(patients(seed=seed), group="patient", time=time))
+    names = list(parts)
+    assert all(parts.values())
+    assert [(a, b) for i, a in enumerate(names) for b in names[i + 1 :] if parts[a] & parts[b]] == []
+
+
+def test_a_unit_at_two_clients_is_in_one_part():
+    frame = patients()
+    frame.loc[frame.index % 2 == 0, "hospital"] = "Kiel"  # half of everybody's rows
+    parts = units_by_part(built(frame, group="patient"))
+    assert not parts["train"] & (parts["test"] | parts["judge"] | parts["public"])
+
+
+def test_shares_and_classes_are_met_as_far_as_units_allow():
+    data = built(patients(600, most=4), group="patient")
+    for share, wanted in (("validation", 0.15), ("test", 0.25)):
+        pool, index = data.pool(range(3), share)
+        _, trained = data.pool(range(3), "train")
+        whole = np.array([sum(len(data.pool([c], s)[1][0]) for s in ("train", "validation", "test")) for c in range(3)])
+        assert np.abs([len(own) for own in index] / whole - wanted).max() < 0.03
+        ill = [float(pool.y[own].float().mean()) for own in index]
+        assert np.abs(np.array(ill) - [float(pool.y[own].float().mean()) for own in trained]).max() < 0.05
+
+
+FORMS = {
+    "arrays": lambda f: ((f[["a", "b", "c"]].to_numpy(), f.state.to_numpy(), f.hospital, f.patient), {}),
+    "by client": lambda f: (
+        {h: (g[["a", "b", "c"]].to_numpy(), g.state.to_numpy(), None, g.patient) for h, g in f.groupby("hospital")}, {}
+    ),
+    "frames by client": lambda f: (
+        {h: g.drop(columns=["hospital", "admitted"]) for h, g in f.groupby("hospital")},
+        {"target": "state", "group": "patient"},
+    ),
+    "items": lambda f: (
+        Items(f), {"target": "state", "group": "patient"}
+    ),
+}  # fmt: skip
+
+
+class Items(torch.utils.data.Dataset):
+    """A data set of dictionaries."""
+
+    def __init__(self, frame):
+        self.x = torch.tensor(frame[["a", "b", "c"]].to_numpy())
+        self.y = (frame.state == "ill").to_numpy().astype(np.int64)
+        self.patient = frame.patient.tolist()
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, i):
+        return {"x": self.x[i], "state": self.y[i], "patient": self.patient[i]}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_forms_name_units(form):
+    frame = patients()
+    given, options = FORMS[form](frame)
+    data = as_dataset(given, **options)
+    assert not set(data.train.units.tolist()) & set(data.test.units.tolist())
+    whole = np.concatenate([data.train.units.numpy(), data.test.units.numpy()])
+    sizes = sorted(np.unique(whole, return_counts=True)[1].tolist())
+    assert sizes == sorted(frame.groupby("patient").size().tolist())
+
+
+def test_a_hugging_face_data_set_names_units():
+    datasets = pytest.importorskip("datasets")
+    frame = patients()
+    given = datasets.Dataset.from_pandas(frame.drop(columns=["admitted"]))
+    data = as_dataset(given, "state", "hospital", ["a", "b", "c"], group="patient")
+    assert len(set(data.train.units.tolist()) | set(data.test.units.tolist())) == frame.patient.nunique()
+    assert not set(data.train.units.tolist()) & set(data.test.units.tolist())
+
+
+@pytest.mark.parametrize("cut", ["each_client", "all_clients"])
+def test_later_rows_are_never_trained_on(cut):
+    frame = patients()
+    order = np.random.default_rng(3).permutation(len(frame))
+    frame = frame.iloc[order].reset_index(drop=True).assign(a=np.arange(len(frame), dtype=float))  # a row's number
+    data = built(frame, group="none", time="admitted", cut=cut)
+    when = frame.admitted.to_numpy()
+
+    def times(samples):
+        return when[samples.x[:, 0].long().numpy()]
+
+    clients = []
+    for client in range(3):
+        pool = {share: data.pool([client], share) for share in ("train", "validation", "test")}
+        clients.append({share: times(samples.take(index[0])) for share, (samples, index) in pool.items()})
+    if cut == "all_clients":
+        clients = [{share: np.concatenate([own[share] for own in clients]) for share in clients[0]}]
+    for own in clients:
+        assert own["train"].max() < own["validation"].min() <= own["validation"].max() < own["test"].min()
+    server = np.concatenate([times(s) for s in (data.server_validation, data.server_test, data.server_root)])
+    if cut == "all_clients":
+        assert clients[0]["test"].max() < server.min()
+
+
+def test_rows_of_one_time_stay_together():
+    time = np.repeat([1.0, 2.0, 3.0], 4)
+    earlier, later = split_times(np.zeros(12, np.int64), time, 0.1, "each_client", np.random.default_rng(0))
+    assert len(earlier) == 8
+    assert set(time[later]) == {3.0}
+
+
+def test_units_of_both_sides_keep_the_rows_of_one():
+    units = np.tile(np.arange(20), 4)
+    time = np.repeat([1.0, 2.0, 3.0, 4.0], 20)
+    earlier, later = split_times(np.zeros(80, np.int64), time, 0.5, "each_client", np.random.default_rng(0), units)
+    assert len(earlier) == len(later) == 20  # of each unit two of its four rows
+    assert not set(units[earlier]) & set(units[later])
+    assert time[earlier].max() < time[later].min()
+
+
+def test_too_few_units_are_said_and_none_is_no_test():
+    rest, cut = split_units(np.zeros(40, np.int64), None, 0.2, np.random.default_rng(0), np.repeat([0, 1], 20))
+    assert len(rest) == 40
+    assert not len(cut)
+    assert any("units" in line for line in built(patients(24), group="patient").warnings)
+
+
+@pytest.mark.parametrize(
+    ("frame", "source", "key"),
+    [
+        (patients(), {"group": "patients"}, "data.source.group"),
+        (patients(), {"time": "b c"}, "data.source.time"),
+        (patients(), {"group": "state"}, "data.source.group"),
+        (patients().assign(patient=[None, *["p"] * (len(patients()) - 1)]), {"group": "patient"}, "'patient'"),
+        (patients().assign(admitted="2020"), {"time": "admitted"}, "'admitted'"),
+        (patients(), {"cut": "all_clients"}, "data.source.cut"),
+    ],
+)
+def test_wrong_columns_are_refused_by_name(frame, source, key):
+    with pytest.raises(UserError) as wrong:
+        built(frame, **source)
+    assert any(key in line for line in wrong.value.lines)
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "niid", "skew", "mixture"])
+def test_partitions_that_deal_rows_are_refused(name):
+    with pytest.raises(UserError) as wrong:
+        built(patients(), {"name": name}, group="patient")
+    assert wrong.value.lines[0].startswith("data.partition: ")
+
+
+def test_without_clients_whole_units_are_dealt():
+    frame = patients().drop(columns="hospital")
+    spec = DataSpec(source={"target": "state", "features": ["a", "b"], "group": "patient"}, clients=5, client_test=0.2)
+    data = build(*with_own(spec, frame))
+    pool, index = data.pool(range(5), "train")
+    owned = [set(pool.units[own].tolist()) for own in index]
+    assert sum(map(len, owned)) == len(set.union(*owned))
+    assert min(data.sizes) > 0.6 * max(data.sizes)
+
+
+def test_units_in_train_and_test_are_refused():
+    frame = patients()
+    with pytest.raises(UserError):
+        as_dataset(frame, "state", "hospital", ["a", "b"], group="patient", test=frame.iloc[:30])
+
+
+def test_blocks_are_of_whole_units():
+    units = torch.from_numpy(np.repeat(np.arange(30), np.random.default_rng(0).integers(1, 9, 30)))
+    blocks = sample_blocks(len(units), units)
+    assert len(blocks) == 20
+    assert torch.equal(torch.cat(blocks).sort().values, torch.arange(len(units)))
+    owned = [set(units[block].tolist()) for block in blocks]
+    assert sum(map(len, owned)) == 30
+    assert [len(b) for b in sample_blocks(3, torch.tensor([7, 7, 9]))] in ([1, 2], [2, 1])
+
+
+def leave_one_out(values, units, figure):
+    """The jackknife's standard error of a figure by brute force: without one unit after another."""
+    without = np.array([figure(values[units != unit]) for unit in np.unique(units)])
+    count = len(without)
+    return np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
+
+
+@pytest.mark.parametrize("count", [8, 19])
+def test_an_accuracy_s_interval_is_that_of_leaving_out_one_patient_at_a_time(count):
+    draw = np.random.default_rng(count)
+    units = np.repeat(np.arange(count), draw.integers(1, 9, count))
+    right = draw.random(count)[units] < 0.7
+    y = draw.integers(0, 2, len(units))
+    answer = np.where(right, y, 1 - y)
+    judged = Predictions(y, np.eye(2)[answer] * 0.8 + 0.1, np.zeros(len(y)), units)
+    (metric,) = build_metrics(["accuracy"], 2)
+    error, share = leave_one_out(right.astype(float), units, np.mean), right.mean()
+    low, high = metric.interval(judged, metric.without_blocks(judged))
+    from scipy.stats import t
+
+    independent = share * (1 - share) / (error * t.ppf(0.975, count - 1) / 1.96) ** 2
+    assert (low, high) == pytest.approx(wilson(share, min(independent, len(y))), abs=1e-9)
+    assert high - low > np.diff(wilson(share, len(y)))[0]  # than if rows were what is drawn
+    assert unit_error(right.astype(float), torch.from_numpy(units)) == pytest.approx(
+        error * t.ppf(0.975, count - 1) / 1.96, rel=0.15
+    )
+
+
+def test_an_auc_s_interval_counts_patients():
+    draw = np.random.default_rng(1)
+    units = np.repeat(np.arange(16), 6)
+    y = draw.integers(0, 2, 16)[units]
+    score = np.clip(0.5 + 0.2 * (y - 0.5) + 0.2 * draw.normal(size=16)[units], 0.01, 0.99)
+    (metric,) = build_metrics(["auc"], 2)
+    by_rows = Predictions(y, np.stack([1 - score, score], 1), np.zeros(len(y)))
+    by_units = Predictions(y, by_rows.predicted, by_rows.loss, units)
+    widths = [np.diff(metric.interval(one, metric.without_blocks(one)))[0] for one in (by_rows, by_units)]
+    assert widths[1] > 1.3 * widths[0]
+
+
+def test_a_metric_of_one_s_own_draws_patients():
+    units = np.repeat(np.arange(10), 12)
+    y = np.random.default_rng(2).normal(size=10)[units]
+    from hanse.learning.metrics import Metric, MetricStyle
+
+    mean = Metric(MetricStyle("mean", "mean"), lambda y, p: float(y.mean()), built_in=False)
+    judged = Predictions(y, y[:, None], np.zeros(len(y)), units)
+    low, high = mean.interval(judged, mean.without_blocks(judged))
+    assert high - low == pytest.approx(2 * 1.96 * np.unique(y).std() / np.sqrt(10), rel=0.25)
+
+
+def test_samples_keep_their_units():
+    samples = Samples(torch.arange(4.0)[:, None], torch.tensor([0, 1, 0, 1]), units=torch.tensor([5, 5, 7, 8]))
+    some = samples.take(torch.tensor([0, 3]))
+    assert some.units.tolist() == [5, 8]
+    assert Samples.joined([some, samples]).units.tolist() == [5, 8, 5, 5, 7, 8]
+    assert Samples.joined([some, Samples(samples.x, samples.y)]).units is None
+
+
+def test_the_error_over_splits_is_nadeau_s_and_bengio_s():
+    gains = np.array([0.02, 0.05, 0.01, 0.04, 0.03, 0.02])
+    from scipy.stats import t
+
+    half = t.ppf(0.975, 5) * np.sqrt((1 / 6 + 0.3 / 0.7) * gains.var(ddof=1))
+    assert 1.96 * split_error(gains, 0.3) == pytest.approx(half)
