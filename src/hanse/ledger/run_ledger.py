@@ -29,7 +29,7 @@ from hanse.ledger.closing import METRICS, SEATS, Closes, Records
 from hanse.ledger.receipts import Receipt
 from hanse.ledger.record import Record
 from hanse.ledger.store import Ledger
-from hanse.ledger.verify import VerifyResult, verify
+from hanse.ledger.verify import VerifyResult
 
 COSIGNED = "cosigned.jsonl"  # in a run directory: the heads that witnesses have cosigned
 HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
@@ -209,8 +209,8 @@ def verify_run(
         UserError: the metrics are damaged.
     """
     claim, closes = latest_claim(folder) or BooksAtCheckpoint(), Closes(Records(folder))
-    said, public = claim.heads | dict(heads or {}), ledger.public
-    verdict = verify(ledger.file, ledger.book, ledger.floor, receipts, said, claim.lacking, public, closes)
+    said = claim.heads | dict(heads or {})
+    verdict = ledger.verify(receipts, heads=said, lacking=claim.lacking, closes=closes)
     due = claim.count - verdict.transactions
     written = closes.seen | {round for round, _ in claim.pending[-due:] if due > 0}
     played = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
