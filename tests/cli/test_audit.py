@@ -53,11 +53,7 @@ def test_a_sound_run_holds(folder: Path) -> None:
     for i, sums in enumerate(audit.clients):
         assert sums.utility == pytest.approx(last[f"utility/client/{i}"])
         assert sums.sold - sums.bought == pytest.approx(last[f"balance/client/{i}"])
-    assert {f.name: f.said for f in audit.facts} == {
-        "no trade": "client 4 (of the attackers) bought and sold nothing in any round",
-        "known cheats": "client 4 (of the attackers) was paid 0.000 and paid 0.000 tokens; "
-        "its utility of 0.000 is number 5 of 5",
-    }
+    assert {f.name: f.said for f in audit.facts} == {"no trade": "client 4 bought and sold nothing in any round"}
     hanse.run(small(pricing="critical"), out=folder.parent / "critical")
     assert audit_run(folder.parent / "critical").holds
 

@@ -20,11 +20,11 @@ from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.intervals import auc_interval
 from hanse.learning.metrics import LOSS, reading_of
 from hanse.reports.accuracy import curve_charts
+from hanse.reports.alone import train_alone
 from hanse.reports.compare import compare_runs, compare_tables
 from hanse.reports.groups import group_runs
 from hanse.reports.report import summary
 from hanse.reports.statement import statement
-from hanse.reports.alone import train_alone
 from hanse.reports.statement_fit import MainFit
 from hanse.reports.statement_page import render
 from hanse.runs.run_record import load_run

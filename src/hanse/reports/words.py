@@ -69,8 +69,18 @@ def said(sentence: str, *given: Any, **fields: Any) -> str:
         given: what it takes by position.
         fields: what it takes by name.
     """
-    return " ".join(str(getattr(environment(pages=False).get_template("sentences.j2").module, sentence)(
-        *given, **fields)).split())  # fmt: skip
+    return of_template("sentences.j2", sentence, *given, **fields)
+
+
+def of_template(template: str, name: str, *given: Any, **fields: Any) -> str:
+    """Return what a macro of a template says, as :func:`said` does of ``sentences.j2``."""
+    macro = getattr(environment(pages=False).get_template(template).module, name)
+    return " ".join(str(macro(*given, **fields)).split())
+
+
+def caption(name: str, *given: Any, **fields: Any) -> str:
+    """Return how to read a chart, by the macro of ``captions.j2`` with this name."""
+    return of_template("captions.j2", name, *given, **fields)
 
 
 @cache
