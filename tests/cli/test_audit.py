@@ -94,7 +94,7 @@ def test_charts_of_the_market(folder: Path) -> None:
     assert trades.roles[4] == "attacker"
     groups = group_runs(load_runs([folder]))
     charts = market_charts(groups)
-    assert [c.key for c in charts] == [f"market-{k}-ipfl" for k in ("money", "gains", "imports", "sweep")]
+    assert [c.key for c in charts] == [f"market-{k}-ipfl" for k in ("gains", "imports", "sweep")]
     assert {c.key for c in charts} <= {c.key for c in figures(groups)}
     z = sweep_chart(load_market(folder)[-1], "x").marks.z  # type: ignore[union-attr]
     assert (np.diff(z, axis=0) >= 0).all()  # eager clients import more; figure 8

@@ -30,8 +30,7 @@ from hanse.flower.valued.reaggregate import pickled
 from hanse.flower.valued.valued import LISTENED
 from hanse.flower.valued.worth import ByClients
 from hanse.reports.report import warnings
-from hanse.reports.statement import statement
-from hanse.reports.statement_page import render
+from hanse.reports.statement import render, statement
 from hanse.runs.run_record import load_run
 
 ROUNDS = 3
@@ -602,7 +601,7 @@ def test_the_report_and_statements_say_which_rounds_have_no_values(tmp_path: Pat
     told += "evaluated"
     assert told in " ".join(warnings([], [load_run(tmp_path / "run")]))
     found = statement(tmp_path / "run", 0)
-    assert found.contributed.gaps[0].startswith(told)
+    assert found.gaps[0].startswith(told)
     assert told in render(found)
 
 

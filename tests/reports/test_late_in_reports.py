@@ -7,10 +7,10 @@ import pytest
 
 import hanse
 from hanse.reports.compare import run_row
+from hanse.reports.given_models import models_of
 from hanse.reports.groups import group_runs
 from hanse.reports.participation import refusal_counts, selection
 from hanse.reports.report import summary
-from hanse.reports.statement_models import models_of
 from hanse.runs.arrivals import STILL
 from hanse.runs.run_record import load_run
 

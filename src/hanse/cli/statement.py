@@ -1,8 +1,8 @@
 """``hanse statement``: what a run means for one participant.
 
-This module reads the options and prints a summary. :mod:`hanse.reports.statement` makes the figures, and
-``statement_page.py`` the page. ``prospect.py`` makes what is said before joining, and ``disputes.py`` compares
-receipts. All of these are in :mod:`hanse.reports`.
+This module reads the options and prints a summary. :mod:`hanse.reports.statement` makes the figures and the page.
+``prospect.py`` makes what is said before joining, and ``disputes.py`` compares receipts. All of these are in
+:mod:`hanse.reports`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from hanse.reports.disputes import Replay
     from hanse.reports.prospect import Prospect
     from hanse.reports.statement import Statement
-    from hanse.reports.statement_fit import ModelQuality
-    from hanse.reports.statement_verdict import Answer
 
 
 def statement(
@@ -133,65 +131,37 @@ def _alone(folder: Path) -> Path:
 
 def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool) -> None:
     """Write a page for each participant, and print a table with the verdict of each."""
-    from hanse.reports.statement import statement as make
-    from hanse.reports.statement_page import render
+    from hanse.reports.alone import compared_with
+    from hanse.reports.statement import render, statements
+    from hanse.reports.words import said
     from hanse.runs.observers import counting
     from hanse.runs.run_record import load_run
 
     run = load_run(folder)
-    make(folder, 0, alone=alone)  # so that a mistake is told before anything is trained
-    if train_alone:
-        alone = _alone(folder)
-    made = []
+    statements(run, [0], None if alone is None else compared_with(run, alone))  # a mistake is told before training
+    alone = _alone(folder) if train_alone else alone
+    beside, made = None if alone is None else compared_with(run, alone), []
     with counting("statements", err) as progress:
         for client in range(run.num_clients):
             progress(client, run.num_clients)
-            made.append(make(folder, client, alone=alone))
+            made += statements(run, [client], beside)
             if not as_json:
                 _kept(folder / "statements" / f"client-{client}.html", render(made[-1]))
     if as_json:
         print(json.dumps([found.as_json() for found in made], indent=1, allow_nan=False))
         return
     warn(made[0].doubts)
-    for line in made[0].lost:
+    for line in made[0].missing:
         say(line, wrap=True)
     table = RichTable("client", "did joining pay?", f"its model's {run.main.title}", "alone", "worth of its updates")
     for found in made:
-        ours, theirs = _figures(found.fit)
-        table.add_row(found.label, _IN_A_WORD[found.verdict.answer], ours, theirs, _worth(found))
+        table.add_row(found.client.name, *(said(cell, found, found.client) for cell in _CELLS))
     say(table, wrap=True)
     say("In brackets: 95 % intervals.")
     say(f"wrote {len(made)} pages in {folder / 'statements'}")
 
 
-_IN_A_WORD: dict[Answer, str] = {
-    "yes": "yes", "no": "no", "even": "not clear", "unknown": "not known"
-}  # fmt: skip
-
-
-def _worth(found: Statement) -> str:
-    """Return what a client's updates were worth, with the 95 % interval behind it if that is known; "-": not known."""
-    from hanse.reports.digits import between, rounded
-
-    value, ends = found.contributed.value, found.contributed.interval
-    half = 0.0 if ends is None else (ends[1] - ends[0]) / 2
-    if value is None:
-        return "-"
-    return rounded(value, half) + (f" ({between(value, half)})" if half else "")
-
-
-def _figures(fit: ModelQuality) -> tuple[str, str]:
-    """Return the main metric of a client's model on its own test data, and that of the model that it trained alone.
-
-    The first has its 95 % interval behind it, if that is known. What is not known is "-".
-    """
-    from hanse.learning.metrics import ACCURACY
-    from hanse.reports.statement_fit import MainFit
-
-    main = fit.main or MainFit(reading=ACCURACY, values=(fit.last,), alone=fit.alone_accuracy)
-    ours, alone = ("-" if value is None else main.reading.show(value) for value in (main.last, main.alone))
-    between = "" if main.interval is None else f" ({' to '.join(map(main.reading.show, main.interval))})"
-    return ours + between, alone
+_CELLS = ("verdict_cell", "model_cell", "alone_cell", "worth_cell")  # sentences of a statement, one word each
 
 
 def _kept(page: Path, text: str) -> None:
@@ -204,7 +174,7 @@ def _kept(page: Path, text: str) -> None:
 
 def _write(found: Statement, page: Path | None) -> None:
     """Write the page and print the verdict with its reasons; without a page print JSON alone."""
-    from hanse.reports.statement_page import render
+    from hanse.reports.statement import render
 
     if page is None:
         print(json.dumps(found.as_json(), indent=1, allow_nan=False))

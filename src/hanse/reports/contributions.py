@@ -2,9 +2,8 @@
 
 :func:`contribution` adds up the values of a group of runs, which :func:`contribution_charts` and
 :func:`estimate_charts` draw. :func:`interactions` says which clients complement each other. :func:`smaller_budgets`
-says what the values would have been with fewer models scored in a round. :func:`standings` compares the sums of clients
-with one another. It says which clients cannot be told apart, and how sure a client's part of the whole is. The
-statement and the report's summary use it as well, so that all places come to the same verdict.
+says what the values would have been with fewer models scored in a round. :class:`Standings` compares the sums of
+clients with one another. It says which clients cannot be told apart, and how sure a client's part of the whole is.
 
 **Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
 Rounds are sampled independently, so the variances of rounds add. *Draw*: values are measured on one validation set, and
@@ -17,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
 from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Ints, Lines, Series, even, slug
-from hanse.reports.digits import stretches
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import caption, said
 from hanse.runs.run_record import RunRecord
@@ -36,8 +35,6 @@ from hanse.runs.run_record import RunRecord
 SURE_SHARE = 0.95
 DRAWS = 4000  # of sums around those that were found, for intervals of their parts
 TOO_FEW = "Too few rounds were valued to say who contributed."
-HELPFUL = "helpful contributions"  # what a share is a share of: all sums of values above zero
-DOUBTFUL = "Not reliable here (see the warning)"
 EXACT = caption("exact")
 
 
@@ -208,7 +205,7 @@ def without_values(run: RunRecord) -> list[str]:
 
 
 ROUNDING = 1e-9  # a difference below this part of the largest sum is rounding, as of 0.1 + 0.2 and 0.3
-MOST_SPANS = 3  # stretches of places that are written out
+MOST_NAMED = 3  # clients that a label says another may tie with
 _MOST_LOST = 5  # files that are named
 
 
@@ -419,63 +416,6 @@ class Standings:
         return np.asarray(np.percentile(sums[kept] / whole[kept], ends, axis=0).T)
 
 
-def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
-    """Return the sums of clients' values up to a round, for comparing clients.
-
-    Args:
-        runs: the runs of one experiment with the same clients, at least one. The sums are means over them. Runs of one
-            split have the same blocks of validation samples.
-        clients: ``[n]``, ascending.
-        end: the last round that counts, from 0.
-    """
-    ends = np.array([end], np.int64)
-    totals = np.mean([_running(run, clients, ends)[:, 0] for run in runs], axis=0)
-    squares, without = [], []
-    for run in runs:
-        group_of = np.full(max(run.num_clients, int(clients.max()) + 1), -1, np.int64)
-        group_of[clients] = np.arange(len(clients))
-        squares.append(_sampling(run, group_of, len(clients), ends)[:, 0] ** 2)
-        without.append(_without_block(run, group_of, len(clients), ends)[:, 0])
-    same = len({one.shape for one in without}) == 1
-    blocks = np.mean(without, axis=0) if same else np.zeros((len(clients), 0))
-    return Standings(clients, totals, np.sqrt(np.mean(squares, axis=0) / len(runs)), blocks)
-
-
-def in_words(places: Ints, own: int) -> str:
-    """Return places in a ranking in words.
-
-    Args:
-        places: ``[n]``, ascending, at least one.
-        own: a client's own place. It is not in ``places``, and a stretch of places that continues behind it is told as
-            one stretch.
-
-    Returns:
-        For instance "number 5" or "numbers 2, 3 and 5 to 8". If the places are widely scattered, it says how many they
-        are, as in "5 of numbers 1 to 11".
-
-    Example:
-        >>> in_words(np.array([2, 3, 5, 6]), own=4)
-        'numbers 2 to 6'
-    """
-    told = _spans(places, own)
-    if not told:
-        return f"{len(places)} of numbers {places[0]} to {places[-1]}"
-    if len(told) > 1:
-        return f"numbers {', '.join(told[:-1])} and {told[-1]}"
-    return f"number{'' if len(places) == 1 else 's'} {told[0]}"
-
-
-def _spans(places: Ints, own: int) -> list[str]:
-    """Return each stretch of places as a text, such as "2 to 6"; nothing if there are too many stretches."""
-    told: list[str] = []
-    parted = 0
-    for stretch in stretches(sorted({own, *places.tolist()})):
-        kept = [p for p in stretch if p != own or stretch[0] < own < stretch[-1]]
-        told += [f"{kept[0]} to {kept[-1]}"] if len(kept) > 2 else map(str, kept)
-        parted += bool(kept)
-    return told if parted <= MOST_SPANS else []
-
-
 # ---- sums and charts of values
 
 
@@ -588,12 +528,19 @@ class Contribution:
         return self.sums.among(self.clients[self.seats > 1])
 
     @property
-    def harmful(self) -> list[str]:
-        """The names of the clients that clearly did harm (:func:`clearly_harmful`); none if values only rank."""
-        if self.measure.ranks:
-            return []
+    def suspect(self) -> NDArray[np.bool_]:
+        """Whose updates clearly did harm (:func:`clearly_harmful`), ``[n]``; nobody's if values only rank.
+
+        Nobody is suspected either where one of the errors is not known: the other alone would be taken for the whole.
+        """
+        sure = np.isfinite(self.last.drawn) & ~np.isinf(self.last.sampling)
         bad = clearly_harmful(self.totals, self.errors, self.seats, by_chance(self.totals, self.measure))
-        return [label for label, one in zip(self.labels, bad.tolist(), strict=True) if one]
+        return np.asarray(bad & sure & (not self.measure.ranks))
+
+    @property
+    def harmful(self) -> list[str]:
+        """The names of those (:attr:`suspect`)."""
+        return [label for label, one in zip(self.labels, self.suspect.tolist(), strict=True) if one]
 
 
 def not_ranked(updates: Sequence[int] | Ints) -> str:
@@ -608,6 +555,7 @@ def not_ranked(updates: Sequence[int] | Ints) -> str:
     return f" Not ranked: {few} client{'s' * (few > 1)} with a single valued update{' each' * (few > 1)}."
 
 
+@lru_cache(maxsize=16)  # charts, summary and answers of one report ask for it
 def contribution(group: SeedGroup) -> Contribution | None:
     """Return the values of each client added up over the rounds, or None if the runs recorded no values.
 
@@ -624,18 +572,24 @@ def contribution(group: SeedGroup) -> Contribution | None:
     columns = max(20, min(MOST_COLUMNS, MOST_CELLS // min(len(clients), MOST_CLIENTS)))
     ends = _ends_of_bins(played, columns)
     running = np.mean([_running(run, clients, ends) for run in runs], axis=0)
-    found = [errors_of(run, [np.array([c]) for c in clients.tolist()], ends) for run in runs]
+    samplings, withouts = [], []
+    for run in runs:
+        group_of = np.full(max(run.num_clients, int(clients.max()) + 1), -1, np.int64)
+        group_of[clients] = np.arange(len(clients))
+        samplings.append(_sampling(run, group_of, len(clients), ends))
+        withouts.append(_without_block(run, group_of, len(clients), ends))
     # Runs of one split share its validation samples: their errors of the draw do not average out, those of sampling do.
-    sampling = np.sqrt(np.mean([e.sampling**2 for e in found], axis=0) / len(runs))
-    drawn = np.mean([e.drawn for e in found], axis=0)
+    sampling = np.sqrt(np.mean(np.square(samplings), axis=0) / len(runs))
+    drawn = np.mean([interval_errors(without) for without in withouts], axis=0)
+    blocks = [without[:, -1] for without in withouts]
+    same = len({one.shape for one in blocks}) == 1
+    without = np.mean(blocks, axis=0) if same else np.zeros((len(clients), 0))
+    sums = Standings(clients, running[:, -1], sampling[:, -1], without)
     seats = np.sum([_valued_seats(run, clients) for run in runs], axis=0)
     order = np.argsort(-running[:, -1], kind="stable")
     labels = tuple(runs[0].client_label(c) for c in clients[order].tolist())
-    spread = Errors(sampling[order], drawn[order])
-    sums = standings(runs, clients, played - 1)
-    return Contribution(
-        clients[order], labels, seats[order], ends + 1, running[order], spread, sums, runs[0].about.measure
-    )
+    spread, measure = Errors(sampling[order], drawn[order]), runs[0].about.measure
+    return Contribution(clients[order], labels, seats[order], ends + 1, running[order], spread, sums, measure)
 
 
 def _ends_of_bins(played: int, most: int) -> Ints:
@@ -759,7 +713,7 @@ def _ranked_labels(found: Contribution, which: slice) -> list[str]:
 def _may_tie(found: Contribution, tied: Ints) -> str:
     """Return the clients that cannot be told apart from another, by name, or how many they are."""
     names = [found.labels[i] for i, client in enumerate(found.clients.tolist()) if client in set(tied.tolist())]
-    if len(names) > MOST_SPANS:
+    if len(names) > MOST_NAMED:
         return f" (may tie with {len(names)} others)"
     return f" (may tie with client{'s' * (len(names) > 1)} {', '.join(names)})" if names else ""
 

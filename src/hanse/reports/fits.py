@@ -19,6 +19,8 @@ from hanse.reports.words import Note
 from hanse.runs.recorded_seats import OwnTests
 from hanse.runs.run_record import RunRecord
 
+FEW = 400  # test samples: with fewer, five points of accuracy may be chance, and counts say more than shares
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
@@ -67,11 +69,32 @@ class Fit:
         """
         if self.difference is None:
             return None
-        nothing = self.reading.show_difference(0.0)
-        if self.between is None or all(self.reading.show_difference(abs(end)) == nothing for end in self.between):
+        if self.between is None or self.alike:
             return 0
         side = (self.between[0] > 0) - (self.between[1] < 0)
         return -side if self.reading.less_is_better else side
+
+    @property
+    def shown_difference(self) -> float | None:
+        """The difference of the two as they are shown, such as in percent."""
+        k = self.reading.factor
+        return None if self.last is None or self.alone is None else k * self.last - k * self.alone
+
+    @property
+    def alike(self) -> bool:
+        """Whether the two are the same in the digits that are shown, and so are the ends of their interval."""
+        ends = (self.difference, *(self.between or ()))
+        return {self.reading.show_difference(abs(end or 0.0)) for end in ends} == {self.reading.show_difference(0.0)}
+
+    @property
+    def of_few(self) -> tuple[int, int] | None:
+        """How many of few test samples both models got right, if that is what the accuracies are shares of."""
+        n = self.samples or 0
+        if self.reading != ACCURACY or not 0 < n < FEW or self.last is None or self.alone is None:
+            return None
+        right = [n * self.last, n * self.alone]
+        whole = max(abs(count - round(count)) for count in right) < 1e-6 * n
+        return (round(right[0]), round(right[1])) if whole else None
 
     @property
     def gain(self) -> tuple[float | None, float | None, float | None]:
@@ -191,7 +214,8 @@ def _gap(test: OwnTest) -> Note | None:
 
 def _fit(run: RunRecord, client: int, test: OwnTest) -> Fit:
     """Return the fit of a client by its last test, without a model alone."""
-    reading, samples = _reading(run, test), test.samples or run.members.get(client, {}).get("tests")
+    reading, member = _reading(run, test), run.members.get(client)
+    samples = test.samples or (None if member is None else member.get("tests"))
     last = _figure(reading, run, test)
     interval = None
     if run.readings:

@@ -24,7 +24,7 @@ from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import answers
 from hanse.reports.chart import Chart, numbers, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
-from hanse.reports.compare import TextTable, differences_tables, experiments_table, run_row, runs_table
+from hanse.reports.compare import differences_tables, experiments_table, run_row, runs_table
 from hanse.reports.contributions import (
     EXACT,
     Contribution,
@@ -41,8 +41,8 @@ from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
-from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
-from hanse.reports.statement_privacy import sitting_out
+from hanse.reports.participation import cost_charts, participation_charts, refusal_counts, sitting_out
+from hanse.reports.text_table import TextTable
 from hanse.reports.vega import DrawingError, save, script, to_vegalite
 from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord, load_runs
@@ -356,7 +356,7 @@ def _words(dirs: Sequence[str | Path], *, trust: bool) -> dict[str, Any]:
         data = data_facts(groups)
         books, unread = books_of(groups)
         charts = figures(groups, data, books)
-    first = answers(groups, books)
+    first = answers(groups)
     # the picture on top: who contributed, or else the first of the others, which then does not stand below again
     charts = charts if first.picture is None else [first.picture, *charts]
     charts = [replace(chart, section=TOP) if i == 0 else chart for i, chart in enumerate(charts)]

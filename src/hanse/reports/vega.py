@@ -439,7 +439,7 @@ def _bar_rows(name: str, series: Series, marks: Bars) -> list[Spec]:
 def _heat(chart: Chart, marks: Heat) -> Spec:
     """Draw the shades as one image, one pixel per cell, so a map of tens of thousands of cells is a small file."""
     rows, columns = marks.z.shape
-    low, high = shades_between(marks)
+    low, high = _shades_between(marks)
     x, y = (_cell_axis(labels, name, most) for labels, name, most in
             ((marks.columns, chart.x, 16), (marks.rows, chart.y, 24)))  # fmt: skip
     x["scale"] |= {"domain": [0, columns]}
@@ -507,13 +507,15 @@ def _cell_axis(labels: Sequence[str], name: str, most: int) -> Spec:
     return {"type": "quantitative", "title": name or None, "axis": axis, "scale": {"nice": False, "zero": False}}
 
 
-def shades_between(marks: Heat) -> tuple[float, float]:
+def _shades_between(marks: Heat) -> tuple[float, float]:
     """Return the numbers at which a heat map's shades begin and end."""
     known = _placed(marks.z[np.isfinite(marks.z)])
-    low, high = (None if limit is None else float(_placed(limit)) for limit in marks.limits)
-    least = float(known.min(initial=0.0) if not known.size else known.min()) if low is None else low
-    most = float(known.max(initial=0.0) if not known.size else known.max()) if high is None else high
-    return (least, most) if most > least else (least, least + max(1.0, 1e-6 * abs(least)))
+    if marks.around_zero:
+        most = float(np.abs(known).max(initial=0.0)) or 1.0
+        return -most, most
+    low = float(_placed(marks.floor)) if marks.floor is not None else float(known.min()) if known.size else 0.0
+    most = float(known.max(initial=low))
+    return (low, most) if most > low else (low, low + max(1.0, 1e-6 * abs(low)))
 
 
 _CIVIDIS = (

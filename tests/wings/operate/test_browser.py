@@ -9,8 +9,7 @@ import pytest
 from web_browser import Watch, find_browser
 
 from hanse.reports.report import write_report
-from hanse.reports.statement import statement
-from hanse.reports.statement_page import render
+from hanse.reports.statement import render, statement
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import run as play
 from hanse.wings.operate.serve import listen

@@ -17,7 +17,7 @@ _MADE = ("made_row", "made_of", "made_at")  # rows that an aggregation rule made
 
 
 @dataclass(frozen=True)
-class Models:
+class GivenModels:
     """Where a client's models went, and which models of others it got.
 
     Another client is *given* a model with this client's work in four cases: it will start from that model next, it
@@ -54,7 +54,7 @@ class Models:
     utility: float | None = None
 
 
-def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
+def models_of(run: RunRecord, client: int, *, names: bool = False) -> GivenModels:
     """Return where a client's models went, from the records of all rounds.
 
     Args:
@@ -100,7 +100,7 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
     named = tuple((run.client_label(c), n) for c, n in sorted(got.items(), key=lambda item: (-item[1], item[0])))
     seats = [seat for seat in run.clients if seat.client == client]
     staleness = [seat.staleness for seat in seats if seat.staleness]
-    return Models(
+    return GivenModels(
         len({seat.round - seat.staleness for seat in seats}),
         answered,
         used,
