@@ -106,7 +106,7 @@ def seconds(grid: Training, name: str, rounds: int, validation: Any, out: Path |
     if out is None:
         start()
     else:
-        with hanse.valued(made, validation=validation, model=net, out=out):
+        with hanse.valued(made, validation=validation, model=net, out=out) as made:
             start()
     return (ends[-1] - ends[1]) / (rounds - 1)
 

@@ -45,8 +45,7 @@ from hanse.ledger.receipts import Receipt, split_view
 from hanse.ledger.run_ledger import open_ledger, verify_run
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover, SplitViewError, Witness
-from hanse.runs.committed import audit_folder, validation_file
-from hanse.runs.kept_answers import answers_file
+from hanse.runs.recomputable import answers_file, audit_folder, validation_file
 from hanse.runs.recompute import recompute
 from hanse.runs.replay import replay_books
 from hanse.runs.round_record import SEATS, round_file

@@ -4,7 +4,6 @@ import os
 import re
 import select
 from collections.abc import Callable, Generator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from hanse.base.wings import absent
 
 settings.register_profile("hanse", deadline=None)
 settings.load_profile("hanse")
-
-needs_papers = pytest.mark.skipif(find_spec("hanse_papers") is None, reason="needs hanse-papers: pip install -e papers")
 
 
 def _skipped_without(report: Any, path: Path, wrong: str) -> Any:

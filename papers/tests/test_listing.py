@@ -12,10 +12,11 @@ import typer
 from rotation import rotating
 from typer.testing import CliRunner
 
+from hanse import Experiment
 from hanse.cli.options import out
 from hanse_papers.catalogue import PAPERS, find_table, list_papers
 from hanse_papers.reproduce import reproduce
-from hanse_papers.tables import RECIPES
+from hanse_papers.tables import RECIPES, filtered
 
 
 def call(*args: str) -> str:
@@ -70,3 +71,13 @@ def test_the_list_is_of_what_the_tables_play_and_smoke_needs_nothing(data: Path,
         for (scale, sources), recipe in product(table["data"].items(), RECIPES):
             cells = find_table(paper, table["table"], scale, recipe).cells
             assert {v.sections["data"]["source"]["name"] for cell in cells for v in cell.variants} <= set(sources)
+
+
+def test_a_tables_experiments_are_written_as_they_are_played(tmp_path: Path) -> None:
+    call("gtflat", "table3", "--only", "mnist alpha=0.05", "--export", str(tmp_path / "mine"))
+    table = filtered(find_table("gtflat", "table3", "smoke"), ["mnist alpha=0.05"])
+    files = sorted((tmp_path / "mine").iterdir())
+    tried = [variant for cell in table.cells for variant in cell.variants]
+    assert len(files) == len(tried) > 10
+    for file, variant in zip(files, tried, strict=True):
+        assert Experiment.read(file).sections() == Experiment(**variant.sections).sections()

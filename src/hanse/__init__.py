@@ -1,7 +1,8 @@
 """Federated learning as an economy: who trains, whose model counts, what each contribution is worth, who pays whom.
 
 :func:`run` plays an experiment (:class:`Experiment`, or a TOML file), :func:`resume` continues it, and :func:`load`
-reads it from its directory. Each of these returns a :class:`Run`. :func:`who_gains` says which clients gain by joining,
+reads it from its directory. Each of these returns a :class:`Run`. :func:`facts` gives a run's numbers with their
+errors, as tables, and notes on what they mean. :func:`who_gains` says which clients gain by joining,
 on your own data. :func:`value` gives the values of models that were trained elsewhere, and :func:`shapley` those of the
 players of any game. :func:`valued` gives values in a Flower app that has a strategy of its own. Answers show themselves
 in a notebook. Mistakes in the input raise one :class:`UserError`, with a line for each.
@@ -25,12 +26,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hanse.base.errors import UserError
     from hanse.flower.valued.valued import valued
+    from hanse.reports.facts import facts
     from hanse.reports.joining import who_gains
     from hanse.reports.run import Run, load, resume, run
     from hanse.reports.valuing import shapley, value
     from hanse.runs.config import Experiment
 
-__all__ = ["Experiment", "Run", "UserError", "load", "resume", "run", "shapley", "value", "valued", "who_gains"]
+__all__ = [
+    "Experiment",
+    "Run",
+    "UserError",
+    "facts",
+    "load",
+    "resume",
+    "run",
+    "shapley",
+    "value",
+    "valued",
+    "who_gains",
+]
 __version__ = "0.1.0"
 
 # the module of each public name
@@ -38,6 +52,7 @@ _HOMES = {
     "Experiment": "hanse.runs.config",
     "Run": "hanse.reports.run",
     "UserError": "hanse.base.errors",
+    "facts": "hanse.reports.facts",
     "load": "hanse.reports.run",
     "resume": "hanse.reports.run",
     "run": "hanse.reports.run",

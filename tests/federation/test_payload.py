@@ -66,8 +66,8 @@ class Leans(TrainPart):
 
     mistake: str = ""
 
-    def blocks(self) -> Sequence[Block]:
-        return SharedModel().blocks()
+    def blocks(self, context: Context) -> Sequence[Block]:
+        return SharedModel().blocks(context)
 
     def home(self, table: Table, context: Context) -> Ints:
         return SharedModel().home(table, context)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import hanse
-from hanse.core.history import NEVER
 from hanse.core.part import Mechanism, Settlement, SettlePart, View
 from hanse.core.port import Reply, Request, Roster, Test, Train
+from hanse.core.recipe import NEVER
 from hanse.data import build as build_data
 from hanse.federation.codec import Message, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node

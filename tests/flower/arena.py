@@ -23,8 +23,7 @@ from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
 from hanse.flower.message import from_records, to_records
-from hanse.runs.loop import telling
-from hanse.runs.round import LoopState, Played, finish, first_state, play_round
+from hanse.runs.round import LoopState, Played, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.setup import build as session_of
 from hanse.runs.setup import policy_of
@@ -128,11 +127,11 @@ class Arena:
             if step % times == 0:
                 before = after
                 self.grid.known.clear()
-            played = play_round(telling(self.world, before), before)
+            played = play_round(self.world, before)
             if float(played.state.table.rows.abs().max()) < SANE:
                 after = played.state
             tested = ask_tests(
-                self.world.engine, self.data, telling(self.world, played.state).federation, played.state.round,
+                self.world.engine, self.data, port_of(self.world, played.state).federation, played.state.round,
                 played.state.table, played.view.deployment or Deployment(played.state.home),
                 clients=self.world.tested_clients, remote=True,
             )  # fmt: skip
@@ -141,7 +140,7 @@ class Arena:
             self.lines[SEATS] += [json.dumps(line) for line in record.seats]
             np.savez(io.BytesIO(), **record.arrays)  # type: ignore[arg-type]
             see(played)
-        return finish(telling(self.world, after), after).state if self.setup.mechanism.settle is not None else after
+        return finish(self.world, after).state if self.setup.mechanism.settle is not None else after
 
 
 def fuzzed(seed: int, name: str) -> tuple[Meddle, dict[str, Any]]:

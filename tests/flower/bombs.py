@@ -115,10 +115,10 @@ def main() -> None:
     """Print, as JSON, by how many bytes each bomb raised the peak above that of sound replies, and its refusal."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     key = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"  # sha256 of b"key"
-    member = Member(0, key, "node", 5, (3,), 2, 1)
+    member = Member(5, (3,), 2, "node", tests=1, id=0, key=key)
     grid = One()
     federation = FlowerFederation(
-        grid, Members(None, {key: member}), lambda m, n: Assignment("run", 0, 1, 0, {}, {}), KEY,  # type: ignore[arg-type]
+        grid, Members(None, {key: member}), lambda m: Assignment("run", 0, 1, 0, {}, {}), KEY,  # type: ignore[arg-type]
         deadline_s=10.0, capacity=1,
     )  # fmt: skip
     assert federation.present(0).ids.tolist() == [0]

@@ -2,12 +2,15 @@
 
 import hashlib
 import inspect
+import io
 import json
 import os
 import time
+import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from flwr.supernode import start_client_internal as node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import HOMES, KEY, PINNED, play
+from network_rehearsal import NetworkRehearsal, rehearse_network
 from test_flower_in_process import grid_of
 from test_letters import After, DiesError, dies, kept
 from typer.testing import CliRunner
@@ -33,7 +37,7 @@ from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
 from hanse.core.payload import Payload
-from hanse.core.port import Ask, Gradient, Mixture, Request, Score, Test, Train
+from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Request, Score, Test, Train
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
 from hanse.flower import server
@@ -43,7 +47,6 @@ from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
 from hanse.flower.operator_key import make_operator_key, public_key
-from hanse.flower.rehearsal import NetworkRehearsal, rehearse_network
 from hanse.flower.witnesses import ShownHeads
 from hanse.learning.loop import Loop
 from hanse.ledger.receipts import read_receipts
@@ -103,7 +106,7 @@ def test_an_agreement_is_read_as_it_is_written_and_otherwise_not() -> None:
 
 
 BEYOND: dict[str, Callable[[Agreement], AskedOf]] = {
-    "a gradient": lambda a: asked(a, 7, 4, questions={"Gradient": (1, 1)}),
+    "a gradient": lambda a: asked(a, 7, 4, questions={"Gradient on train": (1, 1)}),
     "two models at once": lambda a: asked(a, 7, 4, questions={"Train": (2, 2)}),
     "a million tests": lambda a: asked(a, 7, 4, questions={"Test": (10**6, 10**6)}),
     "a test of a million models": lambda a: asked(a, 7, 4, questions={"Test": (1, 10**6)}),
@@ -245,6 +248,70 @@ def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch:
     assert played >= 8
 
 
+ROW = torch.zeros(3)
+# what an agreement leaves free: which model it is, its names, and what the recipe or the policy makes of it
+FREE = {"name", "values", "model", "seat", "row", "start", "centre", "before", "last", "clip", "scored", "normalised"}
+OTHER = {
+    "mu": 20.0, "tilt": ROW, "work": 9, "private": True, "payload": Payload("generator"), "share": "test", "limit": 1,
+    "models": torch.zeros(2, 3), "beside": ROW, "mixture": Mixture(ROW[None], "test"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Train, Score, Nearest, Gradient, Confusion, Ask, Test, Mixture])
+def test_every_field_of_a_task_is_agreed_or_free(kind: type) -> None:
+    """A new field of a task must be one or the other."""
+    told: dict[str, Any] = {
+        "name": "q",
+        "values": {},
+        "models": ROW[None],
+        "model": ROW,
+        "seat": 0,
+        "row": 0,
+        "start": ROW,
+    }
+    names = [one.name for one in fields(kind)]
+    task = kind(**{name: told[name] for name in names if name in told})
+
+    def asks(one: Any) -> tuple[Any, ...]:
+        tasks = [Test("q", ROW, mixture=one) if kind is Mixture else one]
+        return counted(tasks), added(tasks)
+
+    for name in set(names) - FREE:
+        assert asks(replace(task, **{name: OTHER[name]})) != asks(task), name
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "honest", "lies"),
+    [
+        ({"name": "ifca"}, Score("q", ROW[None]), [Score("q", ROW[None], limit=1), Score("q", ROW[None], "test")]),
+        (
+            {"name": "fedfomo", "score_samples": 9}, Score("q", ROW[None], "validation", 9),
+            [Score("q", ROW[None], "validation", 8), Score("q", ROW[None], "train", 9), Score("q", ROW[None])],
+        ),
+        ({"name": "pifl"}, Ask("b", {}, ROW[None], limit=64), [Ask("b", {}, ROW[None], limit=n) for n in (1, None)]),
+        (
+            {"name": "pifl"}, Test("t", ROW, mixture=Mixture(ROW[None])),
+            [Test("t", ROW, mixture=Mixture(ROW[None], "train")), Test("t", ROW, mixture=Mixture(torch.zeros(99, 3)))],
+        ),
+        (
+            {"name": "fedprox", "mu": 0.1}, Train(0, 0, ROW, centre=ROW, mu=0.1),
+            [Train(0, 0, ROW, centre=ROW, mu=mu) for mu in (0.11, -20.0, 1e300)],
+        ),
+    ],
+)  # fmt: skip
+def test_samples_and_strengths_that_were_not_agreed_are_refused(mechanism: Any, honest: Any, lies: list[Any]) -> None:
+    data = {"clients": 4, "client_validation": 0.2, "client_test": 0.2, "validation": 0.2}
+    agreement = agreed(hanse.Experiment(data=data, mechanism=mechanism, run={"rounds": 3}))
+
+    def why(task: Any) -> str | None:
+        head = 0 if agreement.books else None
+        one = asked(agreement, 0, head, questions=counted([task]), adds=added([task]))
+        return agreement.allows(one, QuestionTally())
+
+    assert why(honest) is None
+    assert all(why(lie) is not None for lie in lies)
+
+
 class Curious(Part):
     def asks(self, view: View, state: Any) -> Any:
         return [Request(c, (Ask("why", {}),)) for c in view.present.tolist()]
@@ -295,6 +362,8 @@ def test_a_node_refuses_and_keeps_what_goes_beyond(small: NetworkRehearsal, tmp_
         (0, (Train(0, 0, model, centre=model + 1, mu=10.0),)),
         (0, (Train(0, 0, model, tilt=model),)),
         (0, (Train(0, 0, model, work=200),)),
+        (0, (Train(0, 0, model, private=True),)),
+        (0, (Test("t", model, mixture=Mixture(model[None])),)),
     ]
     for number, (round, tasks) in enumerate(lies, 1):
         [reply] = small.federation.exchange(round, [Request(2, tasks)], None, None)
@@ -318,6 +387,31 @@ def test_evidence_that_is_full_does_not_hide_the_next_request(
         [reply] = small.federation.exchange(0, [Request(2, (task,))], None, None)
         assert reply.refused is not None
         assert len(evidence(tmp_path / "nodes" / "node2", small.federation.key)) == 1
+
+
+@pytest.mark.parametrize("what", ["link", "dangling", "folder", "pipe", "read-only"])
+def test_evidence_that_cannot_be_kept_stops_every_answer(
+    what: str, small: NetworkRehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, model, access = tmp_path / "nodes" / "node2", small.start.table.rows[0], os.access
+    path, elsewhere = home / EVIDENCE, tmp_path / "elsewhere"
+    if what in ("link", "dangling"):
+        elsewhere.write_text("") if what == "link" else None
+        path.symlink_to(elsewhere)
+    elif what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:  # whoever runs the tests may be allowed everything
+        path.touch(0o400)
+        monkeypatch.setattr("os.access", lambda at, how: Path(at) != path and access(at, how))
+    for task in (Gradient("g", model[None]), Train(0, 0, model)):
+        [reply] = small.federation.exchange(0, [Request(2, (task,))], None, None)
+        assert EVIDENCE in str(reply.refused)
+    assert not elsewhere.exists() or elsewhere.read_text() == ""
+    path.rmdir() if what == "folder" else path.unlink()
+    [reply] = small.federation.exchange(0, [Request(2, (Train(0, 0, model),))], None, None)
+    assert reply.refused is None
 
 
 def test_a_node_without_an_agreement_says_who_it_is_and_no_more(small: NetworkRehearsal, tmp_path: Path) -> None:
@@ -502,6 +596,7 @@ def test_an_owner_hands_the_agreement_over_and_the_node_signs_it(
     bound = Binding.find(tmp_path / "home", made.hash, PINNED)
     assert bound is not None
     assert bound.agreement.hash == made.hash
+    (tmp_path / "home" / AGREEMENTS / f"{'0' * 64}.txt").write_text("of another release")
     code, said = join(tmp_path, monkeypatch)
     assert (code, made.hash in said) == (0, True)
 
@@ -596,8 +691,8 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
     """As Flower's SuperNode fetches an app for the first message of a run, and asks whether it may run."""
     ran = list[bytes]()
 
-    def pull(*, get_fab: Any, trusted_entities: Any, **given: Any) -> int:
-        fab = get_fab("said", 7)
+    def pull(*, get_run: Any, get_fab: Any, trusted_entities: Any, **given: Any) -> int:
+        fab = get_fab(get_run(7).fab_hash, 7)
         if not trusted_entities or (fab.verifications.get("valid_license") and node._verify_fab(fab, {})):
             ran.append(fab.content)
         return 1
@@ -606,16 +701,43 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(node, "_verify_fab", None)
     server_access.gate_apps(tmp_path)
 
-    def sends(app: bytes) -> bool:
-        before = len(ran)
-        node._pull_and_store_message(get_fab=lambda *_: Fab("said", app, {}), trusted_entities=None)
+    def sends(app: bytes, name: str = "a/b", version: str = "1.0.0", digest: str = "", **config: str) -> bool:
+        before, told = len(ran), digest or hashlib.sha256(app).hexdigest()
+        said = SimpleNamespace(fab_id=name, fab_version=version, fab_hash=told, override_config=config)
+        node._pull_and_store_message(
+            get_run=lambda _: said, get_fab=lambda *_: Fab(told, app, {}), trusted_entities=None
+        )
         return len(ran) > before
 
+    def made(code: str) -> bytes:
+        """An app as Flower packs it."""
+        packed, toml = io.BytesIO(), '[project]\nname = "b"\nversion = "1.0.0"\n[tool.flwr.app]\npublisher = "a"\n'
+        toml += '[tool.flwr.app.components]\nserverapp = "s:app"\nclientapp = "client_app:app"\n'
+        with zipfile.ZipFile(packed, "w") as file:
+            file.writestr("pyproject.toml", toml)
+            file.writestr("client_app.py", code)
+        return packed.getvalue()
+
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    app = made("app = 1")
+    digest = hashlib.sha256(app).hexdigest()
     assert sends(b"any")  # without an agreement it says who it is, whatever app asks
-    made = replace(agreed(), app=hashlib.sha256(b"app").hexdigest())
-    take(tmp_path, made.note(KEY), PINNED, 0.0)
-    assert (sends(b"app"), sends(b"another"), sends(b"")) == (True, False, False)
-    assert {"get_fab", "trusted_entities"} <= set(inspect.signature(FLOWERS).parameters)
+    take(tmp_path, replace(agreed(), app=digest).note(KEY), PINNED, 0.0)
+    assert (sends(app), sends(made("app = 2")), sends(b"another"), sends(b"")) == (True, False, False, False)
+    # what Flower would run instead is a folder by name, version and digits of the hash, as the SuperLink says them
+    assert not sends(app, name="a/c")
+    assert not sends(app, version="1.0.0.0/../x")
+    assert not sends(app, digest="0" * 64)
+    assert not sends(app, epochs="100")  # settings of 'flwr run --run-config'
+    folder = tmp_path / "flwr" / "apps" / f"a.b.1.0.0.{digest[:8]}"
+    (tmp_path / "elsewhere").mkdir()
+    for swap in (lambda: folder.mkdir(parents=True), lambda: folder.symlink_to(tmp_path / "elsewhere")):
+        swap()
+        assert (sends(app), os.path.lexists(folder), (tmp_path / "elsewhere").exists()) == (True, False, True)
+    [note] = (tmp_path / AGREEMENTS).glob("*.txt")
+    note.write_text("{")
+    assert not sends(app)
+    assert {"get_run", "get_fab", "trusted_entities"} <= set(inspect.signature(FLOWERS).parameters)
 
 
 def test_a_server_plays_what_was_agreed_alone(tmp_path: Path) -> None:
@@ -657,7 +779,7 @@ def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, 
         log.took(f"{number:032x}", kind="request", round=number)
         log.add(f"{number:032x}", left={"bytes": number})
     root, lines = log.root(), (home / ASKED).read_bytes().splitlines(keepends=True)
-    assert len(log.verified(root)) == len(lines)
+    assert (len(log.verified()), log.until(root)) == (len(lines), len(lines))
     at = data.draw(st.integers(0, len(lines) - 1))
     how = data.draw(st.sampled_from(["drop", "cut", "twice", "byte", "swap"]))
     if how == "drop":
@@ -676,14 +798,14 @@ def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, 
         lines[at], lines[other] = lines[other], lines[at]
     (home / ASKED).write_bytes(b"".join(lines))
     if (how, at) == ("twice", len(lines) - 2):  # behind the head, where what is being answered stands
-        assert len(log.verified(root)) == at + 1
+        assert (len(log.verified()), log.until(root)) == (at + 1, at + 1)
         assert log.behind() > 0
         return
     with pytest.raises(UserError):
         log.verified()
     (home / ASKED_HEAD).unlink()
     with pytest.raises(UserError):
-        log.verified(root)
+        log.until(root)
 
 
 def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> None:
@@ -693,11 +815,19 @@ def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> Non
             log.took(f"{number}", kind=kind)
             log.add(f"{number}")
     noted = NodeLog(tmp_path / "one").root()
-    assert len(NodeLog(tmp_path / "one").verified(noted)) == 6
-    for root in (noted, NodeLog(tmp_path / "one").root()):
+    assert NodeLog(tmp_path / "one").until(noted) == 6
+    NodeLog(tmp_path / "one").took("3", kind="letter")
+    NodeLog(tmp_path / "one").add("3")
+    now = NodeLog(tmp_path / "one").root()
+    for root, after in ((noted, 2), (noted.upper(), 2), (now, 0)):
         held = CliRunner().invoke(app, ["network", "log", str(tmp_path / "one"), "--root", root])
-        assert (held.exit_code, held.output.count(root)) == (0, 2)  # that it holds, and the root now
+        said = held.output.splitlines()
+        marks = [number for number, line in enumerate(said) if line.startswith("--")]
+        assert (held.exit_code, marks, said[-1].endswith(now)) == (0, [6] if after else [], True)
+    (tmp_path / "one" / ASKED_HEAD).write_text((tmp_path / "two" / ASKED_HEAD).read_text())
+    with pytest.raises(UserError):
+        NodeLog(tmp_path / "one").until(now)
     with pytest.raises(UserError, match="never had the root"):
-        NodeLog(tmp_path / "two").verified(noted)
+        NodeLog(tmp_path / "two").until(noted)
     result = CliRunner().invoke(app, ["network", "log", str(tmp_path / "two"), "--root", noted])
     assert result.exit_code != 0

@@ -201,12 +201,14 @@ def test_two_servers_do_not_play_one_run(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
     path = tmp_path / "federation.json"
-    assert server.named(path, "one") == server.named(path, "one") == "one"
+    server.begin(path, "one")
+    server.begin(path, "one")
+    assert server.run_name(path) == "one"
     with pytest.raises(UserError, match="is the run 'one', and the agreement is about 'other'"):
-        server.named(path, "other")
+        server.begin(path, "other")
     path.write_text("{")
     with pytest.raises(MachineError, match=r"federation.json"):
-        server.named(path, "one")
+        server.begin(path, "one")
 
 
 def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None:

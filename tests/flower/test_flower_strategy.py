@@ -19,15 +19,25 @@ from flwr.serverapp.strategy import FedAvg
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.calling import method_of
+from hanse.core.part import State, View
+from hanse.core.port import Task
 from hanse.federation.codec import WireError
-from hanse.flower import Keys, speaks, strategy
+from hanse.flower import Keys, strategy
 from hanse.flower.arrays import ArrayLayout
 from hanse.learning.by_function import FunctionJudge
 from hanse.learning.coalitions import WORST
 from hanse.mechanisms.fits import CLIENTS_GIVE, said
 from hanse.mechanisms.registry import PARTS
+from hanse.mechanisms.select import Uniform
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import load_run, played_lines
+
+
+class Curious(Uniform):
+    """A selector that asks clients something of its own."""
+
+    def asks(self, view: View, state: State) -> tuple[Task, ...]:
+        return ()
 
 
 def worth(arrays: ArrayRecord) -> dict[str, float]:
@@ -89,7 +99,12 @@ def worth_of_arrays(w: np.ndarray) -> float:
         ("fedavg", {"weigh": "fednova"}, "'fednova'"),
         ("greedyfed", {}, "needs evaluate"),
         ("oort", {}, r"hanse.flower.Keys.*train_loss"),
-        ("ifca", {}, "start alike"),
+        ("ifca", {}, "one model to start from"),
+        ("fedavg", {"value": "path", "evaluate": worth}, "'path' needs a loss with a gradient"),
+        ("power_of_choice", {}, "'power_of_choice' needs clients' losses.*client_app"),
+        ("fedfomo", {}, "client_app"),
+        ("pifl", {"value": "gtg", "evaluate": worth}, "'tokens' needs clients' bids.*client_app"),
+        ("fedavg", {"select": "test_flower_strategy:Curious"}, "Curious asks clients questions.*client_app"),
         ("tiff", {"evaluate": worth}, "'first_order' needs the gradient on the server's samples"),
         ("fedavg", {"clientsperround": 3}, "'clients_per_round'"),
         ("fedavg", {"clients": 0}, "clients: 0"),
@@ -98,33 +113,6 @@ def worth_of_arrays(w: np.ndarray) -> float:
 def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         strategy(name, **options)
-
-
-def test_questions_need_an_app_that_speaks(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    ours = strategy("power_of_choice", clients_per_round=1, out=out)
-    with pytest.raises(UserError, match=r"3 client.*hanse.flower.speaks"):
-        ours.start(grid_of(three()), FIRST)
-    assert not out.exists()
-    apps = {i: speaks(plain_app(), name=f"site {i}") for i in range(3)}
-    ours.start(grid_of(apps), FIRST, num_rounds=1)
-    [seat] = played_lines(out, SEATS)
-    assert seat["client"] == 2  # 2 of 2 zeros away from 3 * STEPS: the highest loss
-    assert load_run(out).names == ("site 0", "site 1", "site 2")
-    with pytest.raises(UserError, match="wrap it once"):
-        speaks(apps[0])
-    with pytest.raises(UserError, match=r"flwr\.clientapp\.ClientApp"):
-        speaks(len)  # type: ignore[arg-type]
-
-
-def test_tokens_change_hands_over_apps_that_speak(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"value": "gtg", "by_contribution": 2, "at_random": 1}
-    ours = strategy("pifl", evaluate=worth, out=tmp_path / "run", **options)
-    ours.start(grid_of({i: speaks(plain_app()) for i in range(3)}), FIRST, num_rounds=3)
-    balances = [ours.run.book.balances[f"client/{c}"] for c in range(3)]
-    assert len(set(balances)) > 1
-    assert sum(ours.run.book.balances.values()) == 0
-    assert ours.run.tested["tested"].tolist() == [0, 1, 2]  # each its own mix of tiers
 
 
 @pytest.mark.parametrize(
@@ -228,10 +216,7 @@ def test_an_evaluate_that_fails_undoes_its_round(tmp_path: Path) -> None:
     assert np.allclose(result.arrays["w"].numpy(), 14 / 6 * STEPS, atol=1e-6)  # one round counts
 
 
-def test_what_a_speaking_app_says_of_itself_is_held_to_bounds() -> None:
-    apps = {i: speaks(plain_app(), profile={"cost": [1]}) for i in range(3)}  # no plain value
-    with pytest.raises(UserError, match="3 client"):
-        strategy("power_of_choice").start(grid_of(apps), FIRST)
+def test_what_start_cannot_play_is_refused() -> None:
     with pytest.raises(UserError, match="num_rounds: 0"):
         strategy("fedavg").start(grid_of(three()), FIRST, num_rounds=0)
     with pytest.raises(UserError, match=r"clients_per_round: 9.*3 nodes"):

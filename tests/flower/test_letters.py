@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typer.testing import CliRunner
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
 from forging import receipt
-from inprocess import KEY, InProcessGrid, play
+from inprocess import KEY, PINNED, InProcessGrid, play
 from test_flower_in_process import N, experiment, grid_of
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.cli.entry import app
 from hanse.federation.codec import WireError
 from hanse.federation.node import Node
-from hanse.flower.receipts import Letters
+from hanse.flower.receipts import Letters, is_signed_page, keep_pages, signed_page
 from hanse.ledger.receipts import Receipt, read_receipts
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.run_record import load_run
@@ -180,3 +183,49 @@ def test_a_damaged_file_of_letters_is_one_line_with_what_is_lost(tmp_path: Path)
         path.write_text(text)
         with pytest.raises(UserError, match=r"letters\.json: is damaged"):
             Letters.read(path)
+
+
+def statements(folder: Path, client: int) -> list[Path]:
+    return sorted((folder / f"node{client}").glob(f"*/client-{client}/statements/*.html"))
+
+
+def test_each_participant_gets_its_own_statement_signed(tmp_path: Path) -> None:
+    """Of a mechanism that does not pay, so that there are no receipts."""
+    exp = experiment("greedyfed", rounds=1)
+    play(grid_of(exp, tmp_path), exp, tmp_path / "run", statements=True)
+    pages = {c: [path.read_text() for path in statements(tmp_path, c)] for c in range(N)}
+    assert [len(found) for found in pages.values()] == [1] * N
+    assert len({found[0] for found in pages.values()}) == N
+    assert all(is_signed_page(found[0], PINNED) for found in pages.values())
+    assert json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"] == {}
+    (tmp_path / "operator.pub").write_text(PINNED.hex())
+    [mine] = statements(tmp_path, 1)
+    given = ["receipt", "verify", str(mine), "--operator", str(tmp_path / "operator.pub")]
+    assert CliRunner().invoke(app, given).exit_code == 0
+    mine.write_text(mine.read_text().replace("</body>", "<p>It paid more.</p></body>"))
+    assert CliRunner().invoke(app, given).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        json.dumps({"page": "<html></html>\n"}),
+        json.dumps({"page": signed_page("<html></html>", KEY).replace("<html>", "<htm1>")}),
+        json.dumps({"page": signed_page("<html></html>", Ed25519PrivateKey.generate())}),
+        json.dumps({"page": 7}),
+        '{"page": ',
+    ],
+)
+def test_a_statement_that_the_operator_has_not_signed_is_not_kept(line: str, tmp_path: Path) -> None:
+    with pytest.raises(WireError):
+        keep_pages(line, tmp_path, PINNED)
+    assert not list(tmp_path.rglob("*.html"))
+
+
+def test_a_statement_that_comes_twice_is_kept_once_and_receipts_go_on(tmp_path: Path) -> None:
+    line = json.dumps({"page": signed_page("<html></html>", KEY)})
+    other = json.dumps({"page": signed_page("<html>later</html>", KEY)})
+    for letter in (f"{line}\n{{}}", line, other):
+        left = keep_pages(letter, tmp_path, PINNED)
+        assert left == ("{}" if letter.endswith("{}") else "")
+    assert [path.name for path in sorted(tmp_path.rglob("*.html"))] == ["1.html", "2.html"]

@@ -52,7 +52,7 @@ from hanse.flower.members import Members
 from hanse.flower.message import QUERY, from_records, to_records
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
-from hanse.runs.committed import code_hash
+from hanse.runs.recomputable import code_hash
 from hanse.runs.rundir import PARTICIPANTS, claim
 from hanse.wings.operate import server_access
 from hanse.wings.operate.loopback import Loopback
@@ -85,7 +85,7 @@ def agreement_of_text(said: str) -> Agreement:
     questions = {"Train": QuestionLimit(1, 1, 10**6), "Ask": QuestionLimit(1, 0, 10**6)}
     return Agreement(
         experiment, job["run"], "test", PINNED.hex(), "9999-01-01", "", {"": code_hash()}, {}, False, 10**6, 10**6,
-        10**6, 10**6, questions, (),
+        10**6, 10**6, questions, {},
     )  # fmt: skip
 
 
@@ -342,6 +342,26 @@ def test_of_processes_that_meet_one_request_at_once_one_takes_it(tmp_path: Path)
             found = list(pool.map(lambda _, n=number: NodeLog(tmp_path).took(f"{n:032x}"), range(8)))
             assert sum(found) == 1
     assert not NodeLog(tmp_path).took(f"{7:032x}")
+
+
+NONCE = "0a" * 16
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        NONCE.upper(), f" {NONCE}", f"{NONCE}\n", f"0{NONCE}", NONCE[1:], NONCE.replace("0", "\u0660"),
+        f"\\u0030{NONCE[1:]}", NONCE.replace("0", "\uff10"), f"{NONCE}\0", "", [NONCE], 10**17, 10.0**31, True,
+    ],
+)  # fmt: skip
+def test_a_nonce_is_written_in_one_way(written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = []
+    for nonce, number in ((written, 0), (NONCE, 0), (NONCE, 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr("secrets.token_hex", lambda size, nonce=nonce: nonce)
+            messages.append(asked(number))
+    node = Participant(tmp_path)
+    assert ["refused" in node.answer(message) for message in messages] == [True, False, True]
 
 
 def test_a_nonce_that_a_crash_cut_short_hides_no_later_one(tmp_path: Path) -> None:

@@ -43,6 +43,20 @@ def test_axes(text: str, key: str, values: tuple[str, ...]) -> None:
     assert read_axis(text) == Axis(key, values)
 
 
+def test_labels_name_points_and_folders(file: Path) -> None:
+    axis = 'mechanism={mine={name="fedprox", mu=0.1}, theirs=fedavg}'
+    assert read_axis(axis) == Axis("mechanism", ('{name="fedprox", mu=0.1}', "fedavg"), ("mine", "theirs"))
+    points = grid_of(file, [], [axis, "train.lr=0.1"], 1)
+    assert [(point.at["mechanism"], point.job.label, point.job.called) for point in points] == [
+        ("mine", "mine, train.lr=0.1, seed=0", "mine"),
+        ("theirs", "theirs, train.lr=0.1, seed=0", "theirs"),
+    ]
+    assert points[0].job.experiment.mechanism.name == "fedprox"
+    plain = grid_of(file, [], ["mechanism=fedavg", "train.lr=0.1"], 1)
+    assert plain[0].job.key == points[1].job.key  # a name is no setting: the same run
+    assert read_axis('mechanism={name="fedprox", mu=0.1}').labels == ()
+
+
 @pytest.mark.parametrize("text", ["lr=1", "train.lr", ".lr=1", "train.lr=", "train.lr=1,,2", "train.lr=1,2,1"])
 def test_bad_axes(text: str) -> None:
     with pytest.raises(UserError, match=f"^--grid {text}: "):

@@ -18,7 +18,7 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning import module_layers
-from hanse.learning.agreement import PlainModule, disagreement, settle
+from hanse.learning.agreement import disagreement, settle, the_module
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows
 from hanse.learning.models import build_problem
@@ -131,7 +131,7 @@ def test_the_reference_takes_the_steps_of_torch_optim(dropout: float) -> None:
     problem, row = problem_of(module)
     pool, recipe = made((12,), 5), Recipe(steps=3, batch_size=None, momentum=0.9, weight_decay=0.1)
     [job] = jobs_of(row, [20])
-    mine = PlainModule.of(problem, CPU, "float32").train(pool, job, recipe, 0.05)
+    mine = the_module(problem, CPU).train(pool, job, recipe, 0.05)[0]
     engine = make_engine(EngineChoice("sequential", 1, 1), problem).train(pool, [job], recipe, 0.05)
     torch.testing.assert_close(mine, engine.rows[0], rtol=0, atol=1e-6)
     if not dropout:
@@ -225,7 +225,7 @@ def test_frozen_parameters_stay_and_the_others_train_as_plain_pytorch_trains_the
     rows = make_engine(choice, problem).train(pool, jobs, recipe, 0.1).rows
     for got, job in zip(rows, jobs, strict=True):
         assert torch.equal(got[problem.frozen_columns], job.start[problem.frozen_columns])
-        expected = PlainModule.of(problem, CPU, "float32").train(pool, job, recipe, 0.1)
+        expected = the_module(problem, CPU).train(pool, job, recipe, 0.1)[0]
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
         assert bool((got != job.start)[~problem.frozen_columns].all())
 

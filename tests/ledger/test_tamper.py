@@ -19,7 +19,6 @@ from hanse.core.entry import Transaction, leaf
 from hanse.ledger.log import heads_of
 from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
-from hanse.ledger.verify import verify
 
 TOLD = history(7, 4, seed=6)
 
@@ -130,7 +129,9 @@ def test_a_missing_note_in_between_changes_nothing_and_one_at_the_end_is_found_b
     assert found(file) is None
     heads_of(file).write_text("".join(notes[:-1]))
     assert found(file) is None
-    wrong = verify(file, "run", 0, heads={book_of(TOLD).head: "checkpoint of round 7"}).wrong
+    wrong = (
+        Ledger.open(file, book="run", read_only=True).verify(heads={book_of(TOLD).head: "checkpoint of round 7"}).wrong
+    )
     assert wrong == (
         f"checkpoint of round 7: head {book_of(TOLD).head} is not in the book: its tail is cut, or it was written anew"
     )
@@ -146,9 +147,9 @@ def test_random_bytes_of_the_files(written: Path, file: Path) -> None:
         sound, place = bytes(blob), draw.randrange(len(blob))
         blob[place] ^= draw.randrange(1, 256)
         target.write_bytes(blob)
-        assert verify(file, "run", 0, heads=last).wrong is not None, (target, place)
+        assert Ledger.open(file, book="run", read_only=True).verify(heads=last).wrong is not None, (target, place)
         target.write_bytes(sound)
-    assert verify(file, "run", 0, heads=last).ok
+    assert Ledger.open(file, book="run", read_only=True).verify(heads=last).ok
 
 
 def test_a_book_that_is_forged_whole_needs_receipts(file: Path, tmp_path: Path) -> None:
@@ -156,8 +157,8 @@ def test_a_book_that_is_forged_whole_needs_receipts(file: Path, tmp_path: Path) 
     forged = tmp_path / "forged.jsonl"
     Ledger.open(forged, book="run").post(0, [grant(0, 5)])
     honest = {book_of(TOLD).head: "checkpoint of round 7"}
-    assert verify(forged, "run", 0).ok
-    wrong = verify(forged, "run", 0, heads=honest).wrong
+    assert Ledger.open(forged, book="run", read_only=True).verify().ok
+    wrong = Ledger.open(forged, book="run", read_only=True).verify(heads=honest).wrong
     assert wrong.startswith("checkpoint of round 7: head")
 
 

@@ -174,11 +174,12 @@ def test_records_that_do_not_give_the_payments_are_found(change: dict[str, Any],
 
 def test_ledgers_that_do_not_follow_from_the_records_are_found(played: Path) -> None:
     with reading(played) as ledger:
-        history = list(movements(ledger))
+        history = list(movements(ledger.history()))
     at = [i for i, (round, one) in enumerate(history) if round == 1 and one.kind in ("stake", "value")]
 
     def wrong(changed: list[Any]) -> str:
-        rounds, (parts, _) = Posted(played, changed, through=4, floor=-(10**12), settled=False), rule_of(played)
+        rounds = Posted(played, changed, beyond=range(4, 4), floor=-(10**12), settled=False)
+        parts, _ = rule_of(played)
         ((check,), _) = checked(rounds, parts, "not asked for")
         return "" if check.holds else check.said
 

@@ -19,7 +19,7 @@ from hanse.core.entry import TOKEN
 from hanse.ledger.run_ledger import reading, wrong_in
 from hanse.mechanisms.by_value import rounded
 from hanse.mechanisms.carried import SURE, Carried, CarriedValues, matched, sure_transfers
-from hanse.runs.committed import validation_file
+from hanse.runs.recomputable import validation_file
 from hanse.runs.recompute import recompute
 from hanse.runs.replay import replay_books
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import hanse
-from hanse.base.wings import Names, Wing
+from hanse.base.wings import Names, Wing, absent
 from hanse.core.part import Mechanism
 from hanse.mechanisms.fits import FORBIDS, IDLE, REQUIRES, WARNS, WORDS, said, unmet_needs
 from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
@@ -26,7 +26,7 @@ def test_parts_name_words_of_the_list(slot: str) -> None:
 
 def test_what_is_forbidden_or_required_is_a_word_or_a_setting() -> None:
     tables = [*Names({"": FORBIDS}, "forbids").values(), WARNS]
-    assert len(tables) > 2  # those of wings, too
+    assert absent() or len(tables) > 2  # those of wings, too
     pairs = [(one, other) for table in tables for one, what in table.items() for other in what]
     pairs += [(one, word) for table in (REQUIRES, IDLE) for one, (word, _) in table.items()]
     for word in {word.partition("/")[0] for pair in pairs for word in pair} - WORDS.keys() - BARE:

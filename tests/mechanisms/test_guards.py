@@ -82,7 +82,7 @@ class Weighs(Says, WeighPart):
 class WithZ(SharedModel):
     """As FedAvg, with a row "z" that somebody may fill."""
 
-    def blocks(self) -> Any:
+    def blocks(self, context: Any) -> Any:
         return Block("server"), Block("z", initial="zero")
 
 
@@ -238,8 +238,9 @@ DECLARED: Any = {
         ({"reads": frozenset({"own"})}, "mechanism.train: Declares: kind, reads: "),
         ({"needs": frozenset({"valeus"})}, "needs 'valeus', which nothing gives; did you mean 'values'?"),
         ({"lern": lambda self, outcome, state: state}, "its method 'lern' is never called: did you mean 'learn'?"),
-        ({"blocks": lambda self: (Block("server", initial="zeros"),)}, "initial: 'zeros': must be"),  # type: ignore[arg-type]
-        ({"blocks": lambda self: (Block("server", -2),)}, "count: -2: must be a number from 1 on, or PER_CLIENT"),
+        ({"blocks": lambda self, context: (Block("server", initial="zeros"),)}, "initial: 'zeros': must be"),  # type: ignore[arg-type]
+        ({"blocks": lambda self, context: (Block("server", -2),)},
+         "count: -2: must be a number from 1 on, or PER_CLIENT"),
     ])
 }  # fmt: skip
 

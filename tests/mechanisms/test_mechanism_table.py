@@ -16,7 +16,7 @@ from hanse.mechanisms.baselines import fedavg, fedprox, local
 from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.ipfl import ipfl
 from hanse.mechanisms.mechanism_table import table_of
-from hanse.mechanisms.registry import PUBLISHED, build_mechanism
+from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.train import Proximal
 from hanse.mechanisms.value import Exact, Mixture
 from hanse.mechanisms.weigh import BySamples, UniformWeights
@@ -55,7 +55,7 @@ def test_tables(mechanism: Mechanism, table: dict[str, Any]) -> None:
     assert {key: found[key] for key in table} == table
 
 
-@pytest.mark.parametrize("make", PUBLISHED)
+@pytest.mark.parametrize("make", MECHANISMS.values())
 def test_every_published_mechanism_comes_back(make: Any) -> None:
     made = make()
     assert table_of(made) == {"name": make.__name__}

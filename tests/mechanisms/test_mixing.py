@@ -11,6 +11,7 @@ import torch
 from hanse.base.errors import PartError
 from hanse.core.mixing import proposed_mix, writers
 from hanse.core.part import (
+    FINISHED,
     GROUPS,
     Aggregate,
     AggregatePart,
@@ -26,9 +27,12 @@ from hanse.core.part import (
 )
 from hanse.core.port import Roster
 from hanse.core.recipe import Recipe
-from hanse.core.table import PER_CLIENT, Add, Block, Ints, Mix, Replace, Seats, Table, Updates
+from hanse.core.table import PER_CLIENT, Add, Block, Ints, Made, Mix, Replace, Seats, Table, Updates
 from hanse.learning.models import build_problem
+from hanse.mechanisms.fits import unmet_needs
+from hanse.mechanisms.registry import PARTS
 from hanse.mechanisms.select import Everyone
+from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.weigh import BySamples, UniformWeights
 
 N = 2
@@ -44,7 +48,7 @@ class Lays(TrainPart):
 
     fills: ClassVar[Named] = frozenset({"control"})
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         return (
             Block("server", 2),
             Block("own", PER_CLIENT, private=True),
@@ -120,7 +124,7 @@ class Says(AggregatePart):
 def view_of(target: Sequence[int] = (0, 0, 2, 3)) -> View:
     """Clients 0 and 1 train the shared row 0, then each its own row; they have 1 and 3 samples."""
     context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k)
-    table = Table.laid_out(Lays().blocks(), N, context.initial)
+    table = Table.laid_out(Lays().blocks(context), N, context.initial)
     seats = Seats.at(np.array([0, 1, 0, 1]), np.array(target))
     rows = torch.arange(4.0)[:, None].repeat(1, P)
     samples = np.array([1.0, 3.0, 1.0, 3.0])
@@ -275,3 +279,46 @@ def test_an_aggregate_of_another_form_is_an_error(said: Any, wrong_with: str) ->
     with pytest.raises(PartError) as wrong:
         mixed(Says(said))
     assert str(wrong.value) == f"the weigh part Says, round 3: its aggregate returned {wrong_with}"
+
+
+@dataclass(frozen=True)
+class Finishes(WeighPart):
+    """Finishes the group's row and "control" itself: the groups' row is the first update's negative."""
+
+    gives: ClassVar[Named] = frozenset({FINISHED})
+    fills: ClassVar[Named] = frozenset({"control", GROUPS})
+    rows: tuple[int, ...] = (0, 4)
+    wide: int = P
+
+    def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
+        row = -torch.ones(self.wide) - view.trained.rows[0, 0]
+        return Weighed(finished={row_: Made(row, np.array([0])) for row_ in self.rows}), state
+
+
+class Undeclared(Finishes):
+    gives: ClassVar[Named] = frozenset()
+
+
+def test_a_part_finishes_rows_that_are_no_weighted_sum() -> None:
+    view = view_of()
+    mix, _, _ = mixed(Finishes(), view=view)
+    rows = mix.rows(view.trained.rows, view.table.rows)
+    assert (sorted(mix.made), mix.W[[0, 4]].any()) == ([0, 4], False)
+    assert rows[[0, 4]].tolist() == [[-1.0] * P] * 2
+    assert mix.makers(view.table, [0]).tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("weigh", "named"),
+    [(Finishes((2,)), "row 2 "), (Finishes((9,)), "no row 9"), (Finishes(wide=1), "[1]"), (Undeclared(), "row 0")],
+)
+def test_unsound_finished_rows_are_refused(weigh: Any, named: str) -> None:
+    with pytest.raises(PartError) as wrong:
+        mixed(weigh)
+    assert named in str(wrong.value)
+
+
+def test_values_do_not_fit_rows_of_groups_that_are_finished() -> None:
+    lacks = unmet_needs(replace(mechanism(Finishes(), SharedModel()), value=PARTS["value"]["exact"]()), ())
+    assert "value" in {lack.slot for lack in lacks if "Finishes" in lack.reason}
+    assert not [lack for lack in unmet_needs(mechanism(Finishes(), SharedModel()), ()) if "Finishes" in lack.reason]

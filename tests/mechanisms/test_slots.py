@@ -104,7 +104,7 @@ class Chooses(SelectPart):
 class LaysOut(TrainPart):
     """A train part without seats."""
 
-    def blocks(self) -> Any:
+    def blocks(self, context: Any) -> Any:
         return ()
 
 

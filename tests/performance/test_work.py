@@ -267,17 +267,46 @@ HEAVY = ("scipy", "sklearn", "pandas", "vl_convert", "PIL", "networkx", "sqlalch
 SHORT = """
 import sys
 import hanse
-hanse.run(hanse.Experiment(
+from hanse.cli import main
+experiment = hanse.Experiment(
     data={"source": {"name": "synthetic", "samples_per_client": 20}, "clients": 4},
-    mechanism={"name": "greedyfed", "clients_per_round": 2},
+    mechanism={"name": sys.argv[1], "clients_per_round": 2},
     run={"rounds": 2},
-), out=sys.argv[1])
-print(*sorted({name.partition(".")[0] for name in sys.modules}))
+)
+open(sys.argv[2], "w").write(experiment.to_toml())
+sys.argv[1:] = ["run", sys.argv[2], "--out", sys.argv[3]]
+try:
+    main()
+finally:
+    print(*sorted(sys.modules))
+"""
+HELP = """
+import sys
+from hanse.cli import main
+try:
+    main()
+finally:
+    print(*sorted(sys.modules))
 """
 
 
-def test_a_run_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT, str(tmp_path / "run")], capture_output=True, text=True, check=True
-    )
-    assert set(done.stdout.split()).isdisjoint(HEAVY)
+def imported(program: str, *words: str) -> set[str]:
+    """Return the modules that a program of Python imports in a process of its own, given these words."""
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("name", ["fedavg", "greedyfed"])
+def test_a_run_imports_nothing_that_it_does_not_use(name: str, tmp_path: Path) -> None:
+    found = imported(SHORT, name, str(tmp_path / "exp.toml"), str(tmp_path / "run"))
+    assert {module.partition(".")[0] for module in found}.isdisjoint(HEAVY)
+    others = {"hanse.mechanisms.ipfl", "hanse.mechanisms.pifl", "hanse.learning.stacked", "hanse.learning.vmapped"}
+    assert "hanse.learning.native.engine" in found
+    assert found.isdisjoint(others)
+
+
+@pytest.mark.parametrize("words", [("--help",), ("run", "--help"), ("network", "up", "--help"), ("new", "--help")])
+def test_help_does_not_wait_for_torch(words: tuple[str, ...]) -> None:
+    found = imported(HELP, *words)
+    assert "hanse.cli.entry" in found
+    assert "torch" not in found

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,17 @@ from reports_cases import accuracies, metric, seat, write_run
 import hanse
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import curve_charts, own_charts
-from hanse.reports.compare import cautions, compare_runs, compare_tables, experiments_table, runs_table
-from hanse.reports.groups import group_runs
+from hanse.reports.compare import (
+    as_text,
+    cautions,
+    compare_runs,
+    compare_tables,
+    difference_rows,
+    experiments_table,
+    runs_table,
+    with_baseline,
+)
+from hanse.reports.groups import CALLED, group_runs
 from hanse.reports.report import results, summary, warnings
 from hanse.runs.arrivals import STILL
 from hanse.runs.run_record import load_runs
@@ -60,7 +70,7 @@ def late_run(path: Path, late: str = "next") -> Path:
 def test_virtual_time_is_compared_and_drawn(tmp_path: Path) -> None:
     rows = compare_runs([late_run(tmp_path / "a"), write_run(tmp_path / "b", [metric(0, 0.5)])])
     assert [row["virtual_seconds"] for row in rows] == [4.5, None]
-    assert "virtual s" in [column.header for column in compare_tables(rows, [])[-1].columns]
+    assert "virtual s" in compare_tables(rows, [])[-1].headings
     charts = curve_charts(group_runs(load_runs([tmp_path / "a", tmp_path / "b"])))
     (chart,) = (c for c in charts if c.key == "test-over-time")
     (line,) = chart.marks.lines
@@ -202,3 +212,46 @@ def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -
     assert spread.caption.endswith("Clients that the experiment makes cheat are left out.")
     assert summary(groups)[0].startswith("greedyfed 65.0 % against fedavg 40.0 %: accuracy on the honest clients' own")
     assert summary(groups)[2].endswith("accuracy on the server's test data, which are of all clients' kinds.")
+
+
+def test_another_baseline_turns_the_differences_around(tmp_path: Path) -> None:
+    paths = []
+    for seed, base in enumerate((0.5, 0.7)):
+        for name, more in (("fedavg", 0.0), ("greedyfed", 0.125)):
+            changes = {"mechanism": {"name": name}, "run": {"seed": seed}}
+            paths.append(accuracies(tmp_path / f"{name}{seed}", [0.1, base + more], changes))
+    groups = group_runs(load_runs(paths))
+    assert [group.label for group in groups] == ["fedavg", "greedyfed"]
+    turned = with_baseline(groups, "greedyfed")
+    assert with_baseline(groups, "greedyfed1") == turned
+    row = next(row for row in difference_rows(turned) if row["figure"] == "test_accuracy")
+    assert (row["run"], row["base"], row["mean"]) == ("fedavg", "greedyfed", pytest.approx(-0.125))
+    reached = {row["run"]: row["effective_round"] for row in compare_runs(paths, baseline="greedyfed")}
+    assert (reached["fedavg0"], reached["greedyfed0"]) == (None, 2)
+    with pytest.raises(UserError, match="--baseline: 'fedprox'"):
+        with_baseline(groups, "fedprox")
+
+
+def test_tables_for_papers_and_programs(tmp_path: Path) -> None:
+    paths = [accuracies(tmp_path / f"a{seed}", [0.5 + 0.1 * seed], {"run": {"seed": seed}}) for seed in range(2)]
+    groups, rows = group_runs(load_runs(paths)), compare_runs(paths)
+    markdown = as_text("markdown", groups, rows).splitlines()
+    assert markdown[2].startswith("| greedyfed | 2 | 1.0 | 55.00 ± 7.07 |")
+    latex = as_text("latex", groups, rows)
+    assert r"greedyfed & 2 & 1.0 & 55.00 $\pm$ 7.07 &" in latex
+    assert r"test accuracy \%" in latex
+    table = list(csv.DictReader(as_text("csv", groups, rows).splitlines()))
+    assert [(row["run"], float(row["test_accuracy"])) for row in table[:2]] == [("a0", 0.5), ("a1", 0.6)]
+    assert json.loads(as_text("json", groups, rows)) == rows
+    with pytest.raises(UserError, match="--format: 'cvs'"):
+        as_text("cvs", groups, rows)
+
+
+def test_an_experiment_is_called_what_its_sweep_called_it(tmp_path: Path) -> None:
+    for name in ("mine", "theirs"):
+        run = accuracies(tmp_path / name, [0.5], {"train": {"lr": 0.1 if name == "mine" else 0.2}})
+        (run / CALLED).write_text(f"{name}\n")
+    groups = group_runs(load_runs([tmp_path / "mine", tmp_path / "theirs"]))
+    assert [group.label for group in groups] == ["mine", "theirs"]
+    (tmp_path / "mine" / CALLED).write_text("x" * 2000)  # not what a sweep writes
+    assert group_runs(load_runs([tmp_path / "mine"]))[0].label == "greedyfed"

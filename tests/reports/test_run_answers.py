@@ -16,12 +16,12 @@ from torch import nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.learning.metrics import ACCURACY
+from hanse.reports.alone import train_alone
 from hanse.reports.answers import answers_of
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.joining import Gain, Joining
 from hanse.reports.statement import statement
-from hanse.reports.statement_alone import train_alone
 from hanse.runs.run_record import load_run
 
 

@@ -217,7 +217,7 @@ def test_a_market_counts_what_was_delivered(market: Path) -> None:
 
 
 def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> None:
-    from hanse.reports.statement_alone import alone_experiment, train_alone
+    from hanse.reports.alone import alone_experiment, train_alone
 
     before = statement(market, 1)
     assert before.fit.alone_accuracy is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -559,3 +560,52 @@ def test_a_worth_that_fails_for_nobody_points_to_nothing() -> None:
     assert "need at least one array" in line
     assert "nothing=0.5" in line
     assert hanse.shapley(worth, ["a", "bb"], nothing=0.0).values.tolist() == [1.0, 2.0]
+
+
+def spread_of(model: Any) -> Any:
+    """Return a worth for each of six samples."""
+    return np.cos(np.outer(np.arange(1.0, 7.0), model)).sum(axis=1)
+
+
+@pytest.mark.parametrize("method", ["mixture", "exact", "monte_carlo", "gtg"])
+def test_several_processes_give_the_same_values(method: Any) -> None:
+    updates = {f"client {i}": np.sin(np.arange(4.0) * (i + 1)) for i in range(5)}
+    one = hanse.value(updates, spread_of, start=np.zeros(4), method=method)
+    two = hanse.value(updates, spread_of, start=np.zeros(4), method=method, n_jobs=2)
+    assert (one.values == two.values).all()
+    assert (one.standard_errors == two.standard_errors).all()
+    assert one.calls == two.calls
+
+
+def test_several_processes_ask_about_sets_and_fill_the_cache() -> None:
+    names, known = list("abcdef"), dict[str, Any]()
+    one = hanse.shapley(lambda have: float(len(have) ** 2), names)
+    two = hanse.shapley(lambda have: float(len(have) ** 2), names, n_jobs=2, cache=known)
+    again = hanse.shapley(lambda have: 1 / 0, names, n_jobs=-1, cache=known)
+    assert (one.values == two.values).all()
+    assert (one.values == again.values).all()
+    assert (two.calls, again.calls) == (2**6, 0)
+
+
+def test_what_fails_in_another_process_is_told_in_a_line() -> None:
+    with pytest.raises(UserError) as told:
+        hanse.shapley(lambda have: 1 / (len(have) - 2), list("abc"), n_jobs=2)
+    assert len(told.value.lines) == 1
+    assert "ZeroDivisionError" in told.value.lines[0]
+
+
+def test_a_function_that_cannot_be_sent_to_another_process_is_refused() -> None:
+    lock = threading.Lock()
+    with pytest.raises(UserError) as told:
+        hanse.shapley(lambda have: float(len(have) + lock.locked()), list("abc"), n_jobs=2)
+    assert told.value.lines[0].startswith("n_jobs: 2: ")
+
+
+@pytest.mark.parametrize("n_jobs", [0, True, 1.5, "2", None])
+def test_a_number_of_processes_that_is_none_is_refused(n_jobs: Any) -> None:
+    asks: list[Any] = [lambda: hanse.value([[1.0], [2.0]], len, n_jobs=n_jobs)]
+    asks += [lambda: hanse.shapley(len, ["a", "b"], n_jobs=n_jobs)]
+    for ask in asks:
+        with pytest.raises(UserError) as told:
+            ask()
+        assert told.value.lines[0].startswith("n_jobs: ")

@@ -12,8 +12,7 @@ from watching import Watch
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.core.history import History
-from hanse.core.recipe import Recipe
+from hanse.core.recipe import History, Recipe
 from hanse.core.table import Layout, Seats, Updates
 from hanse.learning.job import batch_plan, last_epoch
 

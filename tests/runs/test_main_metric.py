@@ -20,11 +20,11 @@ from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.intervals import auc_interval
 from hanse.learning.metrics import LOSS, reading_of
 from hanse.reports.accuracy import curve_charts
+from hanse.reports.alone import train_alone
 from hanse.reports.compare import compare_runs, compare_tables
 from hanse.reports.groups import group_runs
 from hanse.reports.report import summary
 from hanse.reports.statement import statement
-from hanse.reports.statement_alone import train_alone
 from hanse.reports.statement_fit import MainFit
 from hanse.reports.statement_page import render
 from hanse.runs.run_record import load_run
@@ -137,7 +137,7 @@ def test_records_report_and_comparison_have_the_metric(played: Path, tmp_path: P
     rows = compare_runs([played, plain])
     assert [row["client_auc"] for row in rows] == [pytest.approx(np.mean(each), abs=1e-6), None]
     assert [row["client_accuracy"] is not None for row in rows] == [True, True]
-    assert [str(column.header) for column in compare_tables(rows, [])[0].columns] == ["run", "own AUC"]
+    assert compare_tables(rows, [])[0].headings == ("run", "own AUC")
     groups = group_runs([run])
     assert summary(groups)[0] == f"fedavg {np.mean(each):.4f} AUC on the clients' own test data after the last round."
     assert "AUC at the clients" in [chart.title for chart in curve_charts(groups)]

@@ -27,9 +27,16 @@ from hanse.ledger.run_ledger import wrong_in
 from hanse.reports.contributions import lost_files
 from hanse.reports.invoice import invoice
 from hanse.runs import round as rounds
-from hanse.runs.committed import Commitment, audit_folder, validation_file
 from hanse.runs.config import EngineSection
-from hanse.runs.kept_answers import ReplayedAnswers, RoundAnswers, UnlikeError, answers_file
+from hanse.runs.recomputable import (
+    Commitment,
+    ReplayedAnswers,
+    RoundAnswers,
+    UnlikeError,
+    answers_file,
+    audit_folder,
+    validation_file,
+)
 from hanse.runs.recompute import FLOOR, _floor, _here, recompute
 from hanse.runs.run_record import load_run
 
@@ -146,13 +153,14 @@ def test_an_update_that_was_changed_with_its_hash_is_named(copy: Path, tmp_path:
 
 def lying(monkeypatch: pytest.MonkeyPatch, lie: Callable[[Any], Any]) -> None:
     """Let the operator's server report other values than it finds."""
-    true = rounds._value
+    true = rounds._Round.value
 
-    def value(setup: Any, now: Any) -> Any:
-        found = true(setup, now)
-        return found.knowing(values=lie(found.view.values)) if now.view.round == 1 else found
+    def value(now: Any) -> None:
+        true(now)
+        if now.view.round == 1:
+            now.know(values=lie(now.view.values))
 
-    monkeypatch.setattr(rounds, "_value", value)
+    monkeypatch.setattr(rounds._Round, "value", value)
 
 
 def test_a_value_that_an_operator_made_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +181,14 @@ def test_a_value_that_an_operator_made_up_is_named(tmp_path: Path, monkeypatch: 
 
 
 def test_a_model_that_an_operator_changed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    true = rounds._settle_and_mix
+    true = rounds._Round.settle_and_mix
 
-    def other(setup: Any, now: Any) -> Any:
-        settled, table = true(setup, now)
-        return settled, replace(table, rows=table.rows + 1e-3)
+    def other(now: Any) -> Any:
+        table = true(now)
+        return replace(table, rows=table.rows + 1e-3)
 
     with monkeypatch.context() as operator:
-        operator.setattr(rounds, "_settle_and_mix", other)
+        operator.setattr(rounds._Round, "settle_and_mix", other)
         hanse.run(experiment("path"), out=tmp_path / "run")
     found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
     assert found.startswith("round 0: 'table_hash'[0] is ")
@@ -426,7 +434,7 @@ def test_a_run_that_fails_in_its_first_round_leaves_nothing_beside_it(
     def fails(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(rounds, "_value", fails)
+    monkeypatch.setattr(rounds._Round, "value", fails)
     with pytest.raises(ZeroDivisionError):
         hanse.run(experiment("path"), out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

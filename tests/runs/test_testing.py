@@ -11,6 +11,7 @@ import torch
 from watching import untimed
 
 import hanse
+from hanse.base.lock import Hold
 from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Mixture, Reply, Request, Test, Tested
 from hanse.core.table import SERVER, Table
@@ -308,9 +309,9 @@ def test_who_resumes_knows_the_same_scores_and_none_of_other_data(tmp_path: Path
     own = state.table.owner != SERVER
     assert np.isnan(state.on_server[:, ~own]).all()  # nobody holds the server's row
     assert state.on_server[0, own].mean() == pytest.approx(whole.metrics[-1]["test/loss"], rel=1e-12)
-    folder, snapshot, said = RunDir.reopen(
-        out, resumed.experiment, torch.device("cpu"), data={"server test": ["others"]}, other_data=True
-    )
+    other = build(of_ditto(4, data={"clients": 6, "client_test": 0.2, "seed": 1})).data
+    session = replace(build(resumed.experiment), data=other)
+    folder, snapshot, said = RunDir.reopen(session, Hold(out), other_data=True)
     folder.close()
     assert "other data" in said[0]
     assert snapshot.state.on_server is None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hanse.base.errors import MachineError, UserError
+from hanse.base.files import write_whole
 from hanse.cli.options import Workers, err, out, resumable, say
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ def reproduce(
         ),
     ] = False,
     hours: Annotated[float | None, typer.Option("--hours", help="With --decide: start no run after this time.")] = None,
+    export: Annotated[
+        Path | None, typer.Option("--export", help="Write the table's experiments into this folder, and play none.")
+    ] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print the runs that --decide would play, and play none.")
     ] = False,
@@ -97,14 +101,17 @@ def reproduce(
     claims for their time, one after another, until all claims are decided. You can stop it at any time; it waits while
     its folder contains a file called pause.
 
+    --export writes each experiment of a table as a file, to change, run and sweep.
+
     Examples:
         hanse reproduce
         hanse reproduce greedyfed table1
         hanse reproduce greedyfed table2 --scale small --only 'mnist t=150' --workers 4
+        hanse reproduce gtflat table3 --scale small --export mine
         hanse reproduce gtflat --decide --hours 2
     """
     for_table = _given(scale=scale != "smoke", recipe=recipe != "paper", seeds=seeds is not None, only=bool(only),
-                       device=device != "cpu")  # fmt: skip
+                       device=device != "cpu", export=export is not None)  # fmt: skip
     if decide or plan or hours is not None:
         _check_options(for_table, decide=decide, plan=plan, hours=hours, workers=workers)
         return _decide(paper, table, out_dir, hours, plan=plan, workers=workers, as_json=as_json)
@@ -122,6 +129,8 @@ def reproduce(
     # the same table at full scale: what is printed says how the chosen scale differs, and how long all would take
     full = find_table(paper, table, "paper", recipe)
     chosen = _changed(chosen, full, seeds, device)
+    if export is not None:
+        return say(f"wrote {_export(chosen, export)} experiments to {export}")
     _check_folder(folder)
     with resumable(err):
         outcome = run_table(
@@ -217,22 +226,22 @@ def _decide(
         raise typer.Exit(1)
 
 
-def _check_folder(folder: Path, *, written: bool = True) -> None:
+def _check_folder(folder: Path, option: str = "--out", *, written: bool = True) -> None:
     """Raise UserError if this is not a folder, or nothing can be written to it (unless it is only read), before half an
     hour of runs that could not be kept.
     """
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
     except OSError as wrong:
-        raise UserError(f"--out {folder}: {wrong.strerror or wrong}") from None
+        raise UserError(f"{option} {folder}: {wrong.strerror or wrong}") from None
     if not there.is_dir():
-        raise UserError(f"--out {folder}: {there} is not a folder")
+        raise UserError(f"{option} {folder}: {there} is not a folder")
     if not written:
         return
     try:
         TemporaryDirectory(prefix=".hanse-", dir=there).cleanup()
     except OSError as wrong:
-        raise UserError(f"--out {folder}: nothing can be written to {there} ({wrong.strerror})") from None
+        raise UserError(f"{option} {folder}: nothing can be written to {there} ({wrong.strerror})") from None
 
 
 def _with_data(table: PaperTable) -> PaperTable:
@@ -263,6 +272,31 @@ def _changed(table: PaperTable, full: PaperTable, seeds: int | None, device: str
 
     pick_device(device)
     return with_seeds(on_device(table, device), seeds, full.seeds)
+
+
+def _export(table: PaperTable, folder: Path) -> int:
+    """Write the experiments of a table into files, each with its cell as a comment; return how many there are.
+
+    Raises:
+        UserError: the table has no experiments, or the folder cannot be written.
+    """
+    from hanse.reports.chart import slug
+    from hanse.runs.config import Experiment
+
+    tried = [(cell, variant) for cell in table.cells for variant in cell.variants]
+    if not tried:
+        raise UserError(f"--export: {table.name} is computed: it has no experiments")
+    _check_folder(folder, "--export")
+    for number, (cell, variant) in enumerate(tried, start=1):
+        name = f"{cell.setting}, {cell.algorithm} {variant.name}".strip()
+        printed = "" if cell.published is None else f"; the paper has {cell.published.mean:g}"
+        sweep = "--grid run.seed=" + ",".join(map(str, range(table.seeds)))  # of one split
+        sweep = sweep if "seed" in variant.sections["data"] else f"--seeds {table.seeds}"
+        file = folder / f"{number:03d}-{slug(name)}.toml"
+        said = f"# {table.paper} {table.name}: {name}, read after {cell.at} rounds{printed}\n"
+        said += f"# hanse sweep {file.name} {sweep}\n"
+        write_whole(file, said + Experiment(**variant.sections).to_toml())
+    return len(tried)
 
 
 def _report(outcome: TableOutcome, full: PaperTable, folder: Path, as_json: bool) -> None:

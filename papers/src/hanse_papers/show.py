@@ -214,13 +214,8 @@ def _fitting(
         pieces[-1].append(name)
     for number, piece in enumerate(pieces):
         shown = RichTable("", title=group if number == 0 else f"{group} (more)", title_justify="left")
-        wide = {name: least[name] for name in piece}
-        spare = width - names - sum(wide.values()) - _BORDER * len(piece)
-        for _ in range(spare):  # to the headings that lack most
-            neediest = max(piece, key=lambda name: cell_len(name) - wide[name])
-            wide[neediest] += cell_len(neediest) > wide[neediest]
         for name in piece:  # a terminal too narrow for one column breaks a number, and does not cut it
-            shown.add_column(name, overflow="fold", width=None if spare < 0 else wide[name])
+            shown.add_column(name, overflow="fold", min_width=None if names + least[name] > width else least[name])
         for position, algorithm in enumerate(algorithms):
             lines = [f"{algorithm}: ours" if labelled else algorithm, *(["the paper's"] if labelled else [])]
             shown.add_row("\n".join(lines), *(cells[name][position] for name in piece))

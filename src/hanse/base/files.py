@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
 import json
 import math
 import os
@@ -22,6 +23,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO, TypeGuard
 
@@ -267,42 +269,43 @@ def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
         raise UserError(f"{file}: cannot be read: {_said(wrong)}") from None
 
 
-def array_header(blob: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the header of an array in ``.npy`` format, and check the claimed size.
-
-    Args:
-        blob: a file, positioned at the start of the array. Afterwards, it is positioned at the first number.
-        size: how many bytes header and numbers take together.
-
-    Returns:
-        The shape, whether it is stored in column-major (Fortran) order, and its type.
+def array_in(data: bytes | bytearray) -> NDArray[Any]:
+    """Return the array that bytes in ``.npy`` format hold. It is not copied, and can be written to if they can.
 
     Raises:
-        ValueError: the array holds Python objects, or its shape and type do not fit ``size``. A damaged header may
-            raise any of the errors that numpy raises.
+        ValueError: the array holds Python objects, or its shape and type do not fit the number of bytes. A damaged
+            header may raise any of the errors that numpy raises.
     """
-    version = np.lib.format.read_magic(blob)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, by_columns, kind = read(blob)
+    begin = (
+        10 + int.from_bytes(data[8:10], "little") if data[6:7] == b"\1" else 12 + int.from_bytes(data[8:12], "little")
+    )
+    shape, by_columns, kind = _npy_header(bytes(data[:begin]))
     if kind.hasobject:
         raise ValueError("an array that holds objects")
     count = math.prod(shape)
     # a type of 0 bytes is refused: any number of entries would seem to fit
-    if min(shape, default=0) < 0 or blob.tell() + count * kind.itemsize != size or (count and not kind.itemsize):
-        raise ValueError(f"{size} bytes are not of shape {list(shape)[:8]}")
+    if min(shape, default=0) < 0 or begin + count * kind.itemsize != len(data) or (count and not kind.itemsize):
+        raise ValueError(f"{len(data)} bytes are not of shape {list(shape)[:8]}")
+    return np.ndarray(shape, kind, data, begin, order="F" if by_columns else "C")
+
+
+@lru_cache(1 << 10)  # every round's file has the same ones, and numpy parses each as a Python expression
+def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return the shape, whether it is stored in column-major (Fortran) order, and the type that a header names."""
+    blob = io.BytesIO(header)
+    version = np.lib.format.read_magic(blob)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, kind = read(blob)
     return shape, by_columns, kind
 
 
 def _array(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     """Return one array of an archive. Raises ValueError if its header does not fit its size."""
-    with packed.open(member) as blob:
-        try:
-            array_header(blob, member.file_size)
-        except ValueError as wrong:
-            raise ValueError(f"array '{member.filename}': {wrong}") from None
-    with packed.open(member) as blob:
-        array: NDArray[Any] = np.lib.format.read_array(blob, allow_pickle=False)
-    return array
+    data = bytearray(packed.read(member))
+    try:
+        return array_in(data)
+    except ValueError as wrong:
+        raise ValueError(f"array '{member.filename}': {wrong}") from None
 
 
 def _said(wrong: BaseException) -> str:

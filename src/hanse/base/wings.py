@@ -46,7 +46,8 @@ class Wing:
             "sources", "source_options", "behaviours". By the core, under the names of settings and questions: "guards"
             and "accounts" (:mod:`hanse.runs.guards`), "forbids" (tables of what does not go together,
             :mod:`hanse.mechanisms.fits`), "node_guards" (:mod:`hanse.federation.node`), "answers"
-            (:mod:`hanse.federation.local`), "replays" (:mod:`hanse.runs.replay`); "flower": names of ``hanse.flower``.
+            (:mod:`hanse.federation.local`), "replays" (:mod:`hanse.runs.replay`),
+            "statements" (:mod:`hanse.flower.receipts`); "flower": names of ``hanse.flower``.
     """
 
     name: str

@@ -25,7 +25,7 @@ def crate(
         hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
     """
     from hanse.reports.crate import write_crate
-    from hanse.runs.edited import edited_settings
+    from hanse.runs.checkpoint import edited_settings
     from hanse.runs.replay import wrong_books
 
     if edited := edited_settings(folder):

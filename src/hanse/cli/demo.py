@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
-from scipy.special import stdtrit
 
 from hanse.base.errors import UserError
 from hanse.cli.options import say
 from hanse.federation.profiles import TABLE_5
-from hanse.games.jackknife import SURE
+from hanse.games.jackknife import SURE, t_quantile
 from hanse.reports.answers import APART, answers
 from hanse.reports.audit import Audit, audit_run
 from hanse.reports.contributions import contribution, smaller_budgets
@@ -370,7 +369,7 @@ def _gain(market: Run, alone: Run) -> str:
     together, by_itself = _tested(market), _tested(alone)
     buying = [client for client, role in enumerate(TABLE_5) if role in ("buyer", "trader")]
     more = np.array([100 * (together[client] - by_itself[client]) for client in buying])
-    half = float(stdtrit(len(more) - 1, 0.975)) * float(more.std(ddof=1)) / math.sqrt(len(more))
+    half = t_quantile(len(more) - 1) * float(more.std(ddof=1)) / math.sqrt(len(more))
     mean = float(more.mean())
     return (
         f"The {len(buying)} who buy get on average {rounded(mean, half, sign=True)} points of accuracy on their own "

@@ -11,7 +11,6 @@ There are three exit codes. 0: all is well. 1: the machine failed, the run was s
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -258,34 +257,47 @@ def _finish(result: object) -> None:
 @app.command(rich_help_panel=LOOK)
 def compare(
     dirs: Dirs,
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", help="Label of the experiment to compare with; default the first."),
+    ] = None,
     epsilon: Annotated[
-        float, typer.Option("--epsilon", help="How close to the first run's best accuracy counts as equally good.")
+        float, typer.Option("--epsilon", help="How close to the baseline's best accuracy counts as equally good.")
     ] = 5e-3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    form: Annotated[str, typer.Option("--format", "-f", help="table, json, csv, latex or markdown.")] = "table",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Put runs side by side: accuracy, time, bytes; over several seeds also paired tests.
 
-    For each run it prints the final and best accuracy, the rounds needed to match the first run's best, seconds per
-    round, and megabytes. Runs that differ only in their seeds are averaged. Their differences from the first
-    experiment, over common seeds, get confidence intervals.
+    For each run it prints the final and best accuracy, the rounds needed to match the baseline's best, seconds per
+    round, and megabytes. Runs that differ only in their seeds are averaged. Their differences from the baseline, over
+    common seeds, get confidence intervals.
 
     Examples:
         hanse compare runs/greedyfed runs/fedavg
+        hanse compare runs/sweep-exp/runs/* --baseline theirs --format latex
     """
-    from hanse.reports.compare import cautions, compare_runs, compare_tables, difference_rows, edited_runs
+    from hanse.reports.compare import (
+        as_text,
+        cautions,
+        compare_runs,
+        compare_tables,
+        difference_rows,
+        edited_runs,
+        with_baseline,
+    )
     from hanse.reports.groups import group_runs
     from hanse.runs.run_record import load_runs
 
-    rows = compare_runs(dirs, epsilon)
-    groups = group_runs(load_runs(dirs))
-    differences = difference_rows(groups)
+    form = "json" if as_json else form
+    rows = compare_runs(dirs, epsilon, baseline)
+    groups = with_baseline(group_runs(load_runs(dirs)), baseline)
     for line in edited_runs(groups):
-        say(f"warning: {line}", err if as_json else out, style="bold yellow", wrap=True)
-    if as_json:
-        print(json.dumps([*rows, *differences], indent=1))
-        return
-    for table in compare_tables(rows, differences):
-        out.print(table)
+        say(f"warning: {line}", out if form == "table" else err, style="bold yellow", wrap=True)
+    if form != "table":
+        return print(as_text(form, groups, rows), end="")
+    for table in compare_tables(rows, difference_rows(groups)):
+        out.print(table.printed())
     for line in cautions(groups):
         say(line, wrap=True)
 

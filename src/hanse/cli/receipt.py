@@ -27,7 +27,7 @@ def _group() -> None:  # without a callback typer would drop the name of the onl
 
 @app.command()
 def verify(
-    files: Annotated[list[Path], typer.Argument(help="Files of receipts, of one participant or of several.")],
+    files: Annotated[list[Path], typer.Argument(help="Files of receipts or statements, of any participants.")],
     operator: Annotated[
         Path | None,
         typer.Option("--operator", help="The operator's public key, operator.pub; default: those that you pinned."),
@@ -36,26 +36,34 @@ def verify(
 ) -> None:
     """Check receipts without the books: their proofs, the operator's signatures, and that all are of one growing book.
 
-    This needs only the files and the operator's public key. The first receipt that fails is named, and the exit code is
-    then 1. The exit code is also 1 if the node that keeps the receipts has seen two books. Contradicting receipts of
-    several participants prove that the operator has shown two books.
+    Of a statement (*.html) the signature is checked. This needs only the files and the operator's public key. The first
+    file that fails is named, and the exit code is then 1. The exit code is also 1 if the node that keeps the receipts
+    has seen two books. Contradicting receipts of several participants prove that the operator has shown two books.
 
     Examples:
         hanse receipt verify client-3.jsonl --operator operator.pub
         hanse receipt verify mine/client-3.jsonl theirs/client-5.jsonl
     """
+    from hanse.base.files import read_text
     from hanse.flower.operator_key import public_key
+    from hanse.flower.receipts import is_signed_page
     from hanse.ledger.note import fingerprint
     from hanse.ledger.receipts import read_file, split_view
     from hanse.ledger.witness import alarms
 
-    receipts_by_file = [(path, receipt) for path in files for receipt in read_file(path)]
+    keys = _pinned() if operator is None else [public_key(operator)]
+    pages = [path for path in files if path.suffix == ".html"]
+    for page in pages:
+        if not any(is_signed_page(read_text(page), key) for key in keys):
+            _fail(f"{page}: is not a statement as the operator's key has signed it")
+    if pages and len(pages) == len(files):
+        return print(f"{len(pages)} statements are as the operator has signed them.")
+    receipts_by_file = [(path, receipt) for path in files if path not in pages for receipt in read_file(path)]
     if not receipts_by_file:
         raise UserError(f"{files[0]}: has no whole receipt")
     for home in {path.absolute().parents[3] for path in files if len(path.absolute().parents) > 3}:
         for alarm in alarms(home):
             _fail(f"{home}: its node has raised the alarm: {alarm}")
-    keys = _pinned() if operator is None else [public_key(operator)]
     signed, by = operator is not None or any(r.note.signatures for _, r in receipts_by_file), b""
     for path, receipt in receipts_by_file:
         where = f"{path}: receipt of client {receipt.client}, round {receipt.round}"

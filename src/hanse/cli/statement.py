@@ -125,7 +125,7 @@ def _made(folder: Path, client: str, alone: Path | None, train_alone: bool) -> t
 
 def _alone(folder: Path) -> Path:
     """Train every client by itself on the same data, unless that was done already, and return where that run is."""
-    from hanse.reports.statement_alone import train_alone
+    from hanse.reports.alone import train_alone
     from hanse.runs.observers import ProgressBar
 
     return train_alone(folder, [ProgressBar(err, "alone")])

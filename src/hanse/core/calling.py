@@ -5,8 +5,8 @@ numbers of everything returned. A mistake becomes a PartError that names the par
 allowed. Without this check, a wrong length would surface as an IndexError three modules later, and a NaN weight would
 silently stop the run from learning. No part may write into what it is shown.
 
-The loop uses :func:`decide` for the decisions, and :func:`call` for methods that return something else, such as
-``asks``. The ``check_...`` functions raise :class:`GuardError`, which :func:`guarded` turns into a PartError.
+The loop uses :func:`decide` for the decisions, and the watch of :func:`called` for methods that return something else,
+such as ``asks``. The ``check_...`` functions raise :class:`GuardError`, which :func:`guarded` turns into a PartError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.base.errors import PartError
+from hanse.base.errors import InPlaceError, PartError
 from hanse.core.entry import Transaction
 from hanse.core.part import (
     GROUPS,
@@ -56,31 +56,34 @@ def method_of(part: object, name: str) -> Callable[..., Any] | None:
     return found
 
 
-def call(slot: str, method: Callable[..., T], view: View, *given: Any) -> T:
-    """Call a part's method, and return what it returns.
+@contextmanager
+def called(slot: str, method: Callable[..., Any], view: View, state: State) -> Iterator[str]:
+    """Watch over a block that calls a part's method. It yields who is called, for errors.
 
     Args:
-        slot: the slot in which the part is called, for errors.
+        slot: the slot in which the part is called.
         method: the bound method.
-        view: the round, for errors, and to see whether the part wrote into it.
-        given: the method's arguments.
+        view: the round, to see whether the part wrote into it.
+        state: the part's state, likewise: a round that fails is played again from what it was.
 
     Raises:
-        PartError: the part wrote into the updates or the table that it was shown.
+        InPlaceError: the part wrote into the updates, the table or the state that it was shown.
         Exception: whatever the method raises, with a note that names the part.
     """
     name = name_of(slot, method, view)
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
-    before = _prints(view)
+    before = _prints(view, state)
+    raised: Exception | None = None
     try:
-        result = method(*given)
+        yield name
     except Exception as wrong:
         wrong.add_note(f"raised by {name}")
-        raise
-    after = _prints(view)
+        raised = wrong
+    after = _prints(view, state)
     if changed := [what for what in before if before[what] != after[what]]:
-        raise PartError(f"{name}, wrote into {changed[0]} in place: change a copy")
-    return result
+        raise InPlaceError(f"{name}, wrote into {changed[0]} in place: change a copy") from raised
+    if raised is not None:
+        raise raised
 
 
 def decide(
@@ -111,8 +114,9 @@ def decide(
     Raises:
         PartError: the part did not return a pair, its decision is not sound, or its state cannot be checkpointed.
     """
-    result: Any = call(slot, method, view, view, states[key])
-    name, who = name or SLOT_METHOD.get(slot, slot), name_of(slot, method, view)
+    with called(slot, method, view, states[key]) as who:
+        result: Any = method(view, states[key])
+    name = name or SLOT_METHOD.get(slot, slot)
     if not (isinstance(result, tuple) and len(result) == 2):
         raise PartError(
             f"{who}: its {name} returned {type(result).__name__}: must be a pair, the decision and the next state"
@@ -154,7 +158,7 @@ def name_of(slot: str, method: Callable[..., Any], view: View) -> str:
     return f"the {slot} part {type(part).__name__}, round {view.round}"
 
 
-def _prints(view: View) -> dict[str, int | bytes]:
+def _prints(view: View, state: State) -> dict[str, int | bytes]:
     """Return a fingerprint of what a part is shown, to see afterwards whether it wrote into it.
 
     For small arrays it is their bytes. For tensors it is the number of times that PyTorch wrote into them
@@ -169,6 +173,7 @@ def _prints(view: View) -> dict[str, int | bytes]:
         tensors |= {f"view.trained.extras['{name}']": extra for name, extra in updates.extras.items()}
         arrays |= {f"view.trained.{name}": getattr(updates, name) for name in ("num_samples", "loss", "steps")}
         arrays |= {f"view.trained.seats.{name}": getattr(seats, name) for name in ("client", "start", "target")}
+    tensors |= {f"its state '{name}'": value for name, value in state.items() if isinstance(value, Tensor)}
     counted = {name: 0 if tensor.is_inference() else tensor._version for name, tensor in tensors.items()}
     return counted | {name: array.tobytes() for name, array in arrays.items()}
 
@@ -258,14 +263,19 @@ def _made(said: Aggregate, group: Group) -> None:
     size = group.view.context.layout.size
     if said.weights is not None or said.old:
         raise GuardError("row: given together with weights or old: must be one or the other")
-    if not (isinstance(said.row, Tensor) and said.row.shape == (size,) and said.row.dtype == torch.float32):
-        form = f"{said.row.dtype} {list(said.row.shape)}" if isinstance(said.row, Tensor) else type(said.row).__name__
-        raise GuardError(f"row: is {form}: must be a tensor [{size}] of float32")
+    _row("row", said.row, size)
     if said.along is not None:
         _floats("along.weights", said.along.weights, (len(group),))
         scale, width = said.along.scale, group.num_parameters
         if not (isinstance(scale, Tensor) and scale.shape == (width,)):
             raise GuardError(f"along.scale: must be a tensor [{width}]")
+
+
+def _row(name: str, row: Any, size: int) -> None:
+    """Raise GuardError unless this is a row of the table, ``[size]`` float32."""
+    if not (isinstance(row, Tensor) and row.shape == (size,) and row.dtype == torch.float32):
+        form = f"{row.dtype} {list(row.shape)}" if isinstance(row, Tensor) else type(row).__name__
+        raise GuardError(f"{name}: is {form}: must be a tensor [{size}] of float32")
 
 
 def _check_decision(method: str, decision: Any, view: View, fills: frozenset[str] = frozenset()) -> None:
@@ -328,11 +338,15 @@ def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
     allowed = {group.row for group in view.groups()} if GROUPS in fills else set[int]()
     for name in fills - {GROUPS}:
         allowed |= set(view.at(name).tolist()) if name in view.table else set()
-    for one in _all("replaced", said.replaced, Replace):
-        rows = check_rows("replaced: rows", one.rows, None, K)
-        if len(wrong := sorted(set(rows.tolist()) - allowed)):
-            block = view.table.blocks[view.table.block[wrong[0]]].name
-            raise GuardError(f"replaced: row {wrong[0]} is one of '{block}', which the part does not fill here")
+    finished = check_rows("finished", np.array([*said.finished], np.int64), None, K)
+    replaced = [check_rows("replaced: rows", one.rows, None, K) for one in _all("replaced", said.replaced, Replace)]
+    if wrong := sorted({row for rows in (*replaced, finished) for row in rows.tolist()} - allowed):
+        block = view.table.blocks[view.table.block[wrong[0]]].name
+        raise GuardError(f"replaced: row {wrong[0]} is one of '{block}', which the part does not fill here")
+    for made in said.finished.values():
+        _row("finished", made.row, view.context.layout.size)
+        check_rows("finished: of", made.of, None, S)
+    for one, rows in zip(said.replaced, replaced, strict=True):
         _floats("replaced: updates", one.updates, (len(rows), S))
         if one.models is not None:
             _floats("replaced: models", one.models, (len(rows), K))

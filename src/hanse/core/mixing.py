@@ -6,14 +6,14 @@ Every row of the next table has exactly one writer. The order decides which:
 2. a row that only its own client trains (a private row, or one of a block with a row per client) becomes that client's
    update;
 3. a server row that a group of seats trains becomes the weigh part's ``aggregate`` of that group;
-4. each part that ``fills`` blocks gives their new rows in its ``weigh``, and may add rows.
+4. each part that ``fills`` blocks gives their new rows in its ``weigh``, as weights or finished, and may add rows.
 
 The loop calls :func:`proposed_mix` once a round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -21,8 +21,9 @@ from typing import Any, cast
 import numpy as np
 
 from hanse.base.errors import PartError
-from hanse.core.calling import States, call, check_aggregate, decide, guarded, method_of, name_of
+from hanse.core.calling import States, called, check_aggregate, decide, guarded, method_of, name_of
 from hanse.core.part import (
+    FINISHED,
     Aggregate,
     Aggregated,
     Group,
@@ -60,18 +61,26 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         standing = mechanism.standing(part)
         fills = in_slots(part.fills, standing)
         decision, states = decide(slot, part.weigh, view, states, standing[0], name="weigh", fills=fills)
-        if "weigh" not in standing:
-            _leaves_groups(mechanism, groups, decision, name_of(slot, part.weigh, view))
+        who, trained = name_of(slot, part.weigh, view), {group.row for group in groups}
+        if "weigh" not in standing and (both := sorted(trained & _written(decision))):
+            raise PartError(
+                f"{who}: its weigh replaced row {both[0]}, which {type(mechanism.weigh).__name__} in the weigh slot "
+                "makes: a row has one writer"
+            )
+        if (lone := sorted(trained & set(decision.finished))) and FINISHED not in in_slots(part.gives, standing):
+            raise PartError(f"{who}: finished row {lone[0]}, which a group trains: must say gives = {{'{FINISHED}'}}")
         decisions.append(decision)
 
     # of two parts that fill one block the first is its writer, and has the last word
     replaced = [one for decision in reversed(decisions) for one in decision.replaced]
+    written = {row for decision in decisions for row in _written(decision)}
     if told is None:
-        _all_answered_for(mechanism, groups, [*own, *replaced])
+        _all_answered_for(mechanism, groups, {int(row) for one in own for row in one.rows} | written)
     # in the order of the module's docstring: a later change of a row undoes an earlier one
     mix = Mix.keeping(view.table, len(view.trained), view.home)
     mix = mix.changed(view.table, [*own, *aggregated]).with_made(made)
     mix = mix.changed(view.table, replaced, [one for decision in decisions for one in decision.added])
+    mix = mix.with_made({row: one for decision in reversed(decisions) for row, one in decision.finished.items()})
     homes = [decision.home for decision in decisions if decision.home is not None]
     mix = replace(
         mix,
@@ -80,24 +89,18 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         refused=tuple(one for decision in decisions for one in decision.refused),
     )
     found = [value for decision in decisions for value in decision.found]
-    return mix, found if told is None else [_but(told, replaced), *found], states
+    return mix, found if told is None else [_but(told, written), *found], states
 
 
-def _but(told: Aggregated, replaced: Sequence[Replace]) -> Aggregated:
-    """Return what was said of the groups' rows without those that a later ``weigh`` replaced."""
-    lost = {int(row) for one in replaced for row in one.rows}
+def _written(said: Weighed) -> set[int]:
+    """Return the rows that a decision replaces or finishes."""
+    return {int(row) for one in said.replaced for row in one.rows} | set(said.finished)
+
+
+def _but(told: Aggregated, lost: Set[int]) -> Aggregated:
+    """Return what was said of the groups' rows without those that a later ``weigh`` wrote."""
     said = {row: one for row, one in told.said.items() if row not in lost}
     return Aggregated(said, {row: rule for row, rule in told.again.items() if row not in lost})
-
-
-def _leaves_groups(mechanism: Mechanism, groups: Sequence[Group], said: Weighed, who: str) -> None:
-    """Raise PartError if a part outside the weigh slot replaces a row that a group trains."""
-    rows = {int(row) for one in said.replaced for row in one.rows}
-    if both := [group.row for group in groups if group.row in rows]:
-        raise PartError(
-            f"{who}: its weigh replaced row {both[0]}, which {type(mechanism.weigh).__name__} in the weigh slot makes: "
-            "a row has one writer"
-        )
 
 
 def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
@@ -142,12 +145,13 @@ def _aggregates(
     made: dict[int, Made] = {}
     aggregates: dict[int, Aggregate] = {}
     for group in groups:
-        aggregate_of_group: Aggregate = call("weigh", aggregate, view, group, state)
-        with guarded(f"{name_of('weigh', aggregate, view)}: its aggregate returned"):
+        with called("weigh", aggregate, view, state) as who:
+            aggregate_of_group: Aggregate = aggregate(group, state)
+        with guarded(f"{who}: its aggregate returned"):
             check_aggregate(aggregate_of_group, group)
         if value is not None and (lost := aggregate_of_group.beyond_weights - accepted):
             raise PartError(
-                f"{name_of('weigh', aggregate, view)}: {type(value).__name__} in mechanism.value cannot value "
+                f"{who}: {type(value).__name__} in mechanism.value cannot value "
                 f"what its aggregate returned: must accept {set(lost)}"
             )
         aggregates[group.row] = aggregate_of_group
@@ -189,9 +193,8 @@ def _row(view: View, row: int, at: Ints, weights: Floats, old: float) -> Replace
     return Replace(np.array([row]), updates, models)
 
 
-def _all_answered_for(mechanism: Mechanism, groups: Sequence[Group], replaced: Sequence[Replace]) -> None:
+def _all_answered_for(mechanism: Mechanism, groups: Sequence[Group], said: Set[int]) -> None:
     """Raise PartError if a group trained a row and nobody says what becomes of it."""
-    said = {int(row) for one in replaced for row in one.rows}
     if lost := [group.row for group in groups if group.row not in said]:
         raise PartError(
             f"the weigh part {type(mechanism.weigh).__name__} has no aggregate, and its weigh says nothing of row "

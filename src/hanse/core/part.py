@@ -32,8 +32,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from hanse.base.streams import stream
 from hanse.core.book import Book
@@ -42,10 +43,11 @@ from hanse.core.judge import Judge
 from hanse.core.payload import Payload
 from hanse.core.port import Answer, Answered, Request, Roster
 from hanse.core.recipe import Recipe
-from hanse.core.table import Add, Block, Floats, Ints, Layout, Mix, Replace, Seats, Table, Updates, mix
+from hanse.core.table import Add, Block, Floats, Ints, Layout, Made, Mix, Replace, Seats, Table, Updates, mix
 from hanse.core.telling import BeforeJoining, Check, Fact, Telling, Terms
 from hanse.games.jackknife import jackknife_errors
 
+FINISHED = "finished rows"  # given by a part whose ``weigh`` finishes rows that groups train
 GROUPS = "the rows of groups"  # filled by a part whose ``weigh`` says itself what becomes of them
 State = Mapping[str, Any]  # tensors, numpy arrays, numbers and strings only: it is checkpointed
 Stage = Literal["open", "train", "close", "end"]
@@ -282,6 +284,9 @@ class Weighed:
         metrics: numbers by name that are recorded with the round.
         refused: ``(client, reason)`` of each client excluded from this decision.
         found: values for parts that decide later.
+        finished: rows of the table that are no weighted sum, by number: each with the updates that it is made of. Who
+            finishes rows that groups train must say so (``gives = {"finished rows"}``), as what an update of weight w
+            was worth is not known of them.
     """
 
     replaced: tuple[Replace, ...] = ()
@@ -290,6 +295,7 @@ class Weighed:
     metrics: Mapping[str, float] = field(default_factory=dict)
     refused: tuple[tuple[int, str], ...] = ()
     found: tuple[Any, ...] = ()
+    finished: Mapping[int, Made] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -459,6 +465,11 @@ class Context:
     initial: Callable[[int], Tensor]
     slots: Mapping[str, Part] = field(default_factory=dict)
     sums: Callable[[Ints, int], list[Ints]] | None = None
+
+    @staticmethod
+    def tiny(num_clients: int = 3, rounds: int = 1) -> Context:
+        """Return the context of a model with two parameters, in which parts show before a run what they do."""
+        return Context(num_clients, rounds, 0, Recipe(), Layout.of(nn.Linear(1, 1)), lambda number: torch.zeros(2))
 
     def standing(self, part: Part) -> frozenset[str]:
         """Return the slots that a part fills in this mechanism, so that it can skip questions for its other slots."""
@@ -669,10 +680,14 @@ class Most(NamedTuple):
     Attributes:
         questions: how many questions.
         models: how many models they are about, together.
+        share: on which share of a client's samples the models are tried.
+        samples: on how many samples of it. None: on all.
     """
 
     questions: int = 1
     models: int = 0
+    share: str = "train"
+    samples: int | None = None
 
 
 class Part(Protocol):
@@ -729,8 +744,9 @@ class Part(Protocol):
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return the most that :meth:`asks` asks one client in a round, by kind of question, such as "Score".
 
-        Participants on a network agree to these numbers before they join. What a part in the slot weigh or value asks
-        is counted for each of the client's seats. The default is that nothing is asked.
+        Participants on a network agree to these numbers, and to the samples, before they join. What a part in the slot
+        weigh or value asks is counted for each of the client's seats. A part in the slot deploy that lets clients mix
+        models says so as "Mixture". The default is that nothing is asked.
 
         Args:
             clients: how many clients there may be.
@@ -783,15 +799,19 @@ class TrainPart(Part, Protocol):
     """Declares the blocks of the model table, and turns the choice into seats with start rows, pulls and tilts.
 
     Attributes:
-        adds: what its tasks may add to a client's loss: "pull", "tilt", "payload". On a network the members agree to
-            it, and a node refuses any other term: from some of them its data can be learnt. A class that overrides
-            ``seats`` or ``sends`` and does not say it may add all three.
+        adds: what its tasks may add to a client's loss, "pull", "tilt" or "payload", each with the name of the option
+            that is its greatest strength, or "". On a network the members agree to it, and a node refuses other terms
+            and stronger pulls: from some of them its data can be learnt. A class that overrides ``seats`` or ``sends``
+            and does not say it may add all three.
     """
 
-    adds: ClassVar[frozenset[str]] = frozenset({"pull", "tilt", "payload"})
+    adds: ClassVar[tuple[tuple[str, str], ...]] = (("pull", ""), ("tilt", ""), ("payload", ""))
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the table's blocks of rows, in order."""
+    def blocks(self, context: Context) -> Sequence[Block]:
+        """Return the table's blocks of rows, in order.
+
+        Names and kinds may not depend on the context, since they decide before a run what fits what.
+        """
 
     def home(self, table: Table, context: Context) -> Ints:
         """Return for each client the row of the initial ``table`` that it starts from, ``[N]``.

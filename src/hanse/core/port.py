@@ -108,7 +108,7 @@ class Train:
         private: whether the row is the client's own. If so, neither the row nor the update leaves the client.
         payload: tensors and numbers for an extra loss term (:mod:`hanse.core.payload`). The client's half with the
             payload's name adds the term, and the answer must have the extras that this half declares.
-        before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.history`).
+        before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.recipe`).
         last: the last round in which the client trained. None: it has not.
         clip: the norm to which a client with a privacy account clips its update. None: the account's own.
     """
@@ -117,7 +117,7 @@ class Train:
     row: Count
     start: Tensor
     centre: Tensor | None = None
-    mu: float = 0.0
+    mu: Figure = 0.0
     tilt: Tensor | None = None
     work: Count | None = None
     private: bool = False

@@ -567,6 +567,8 @@ class Mix:
 
     def with_made(self, made: Mapping[int, Made]) -> Mix:
         """Return the mix in which these rows, by number, are given directly instead of as weighted sums."""
+        if not made:
+            return self
         W = self.W.copy()
         W[list(made)] = 0.0
         return replace(self, W=W, made={**self.made, **made})

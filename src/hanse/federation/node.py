@@ -31,7 +31,6 @@ from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD, private_folder, writ
 from hanse.base.import_trust import from_message
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Declared, Int64, Name
-from hanse.core.history import NEVER
 from hanse.core.port import (
     Federation,
     Reply,
@@ -45,7 +44,7 @@ from hanse.core.port import (
     Train,
     Trained,
 )
-from hanse.core.recipe import Recipe
+from hanse.core.recipe import NEVER, Recipe
 from hanse.data.federated import SHARES, FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
 from hanse.data.samples import Samples, unfinite
@@ -76,6 +75,7 @@ WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
 OPERATORS = "operators"  # the folder next to it with the operators' keys that are pinned
 # the agreements that its owner has signed, and what went beyond them
 EVIDENCE = "evidence.jsonl"
+APPS = "flwr"  # the operators' apps, as Flower installs them
 # models by content hash that a node keeps: the last that it was sent
 KEPT = 16
 
@@ -584,7 +584,7 @@ def _safe(name: str) -> str:
     """
     plain = name and all(c.isalnum() or c in "-_." for c in name) and not name.startswith(".")
     # some file systems take capitals for small letters
-    own = (SECRET, ASKED, ASKED_HEAD, OPERATORS, AGREEMENTS, EVIDENCE, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS)
+    own = (SECRET, ASKED, ASKED_HEAD, OPERATORS, AGREEMENTS, EVIDENCE, APPS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS)
     if not plain or name.lower() in own:
         raise WireError(f"run {name!r}: not a name for a folder")
     return name

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.files import whole_file
-from hanse.core.history import NEVER
 from hanse.core.port import Federation, Request
+from hanse.core.recipe import NEVER
 from hanse.core.table import Ints
 from hanse.federation.wrapped import Wrapped
 

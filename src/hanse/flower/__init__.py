@@ -2,9 +2,8 @@
 
 * A project of ``hanse new``, whose participants have the data, uses these names. ``server_app`` makes the server's app
 from an experiment. ``client_app`` makes a participant's app from a function ``load_data`` that returns ``ClientData``.
-``Trusted`` names the members with whose updates a participant's own
-may be summed. * For an existing Flower app: ``strategy`` plays a mechanism with its client app, whose messages ``Keys``
-describes. Some mechanisms ask for more than training. One line with ``speaks`` lets the client app answer.
+``Trusted`` names the members with whose updates a participant's own may be summed.
+* For an existing Flower app: ``strategy`` plays a mechanism with its client app, whose messages ``Keys`` describes.
 
 Needs the extra ``flower`` (``pip install '.[flower]'`` in a clone of hanse).
 """
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
     from hanse.flower.client import client_app
     from hanse.flower.existing_app.federation import Keys
     from hanse.flower.existing_app.strategy import strategy
-    from hanse.flower.existing_app.wrapped_app import speaks
     from hanse.flower.server import server_app
 
-__all__ = ["ClientData", "Keys", "Trusted", "client_app", "server_app", "speaks", "strategy"]
+__all__ = ["ClientData", "Keys", "Trusted", "client_app", "server_app", "strategy"]
 
 _OF_WINGS = Names({}, "flower")
 # the module of each other public name
@@ -31,7 +29,6 @@ _HOMES = {
     "Keys": "hanse.flower.existing_app.federation",
     "client_app": "hanse.flower.client",
     "server_app": "hanse.flower.server",
-    "speaks": "hanse.flower.existing_app.wrapped_app",
     "strategy": "hanse.flower.existing_app.strategy",
 }
 

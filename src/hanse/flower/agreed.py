@@ -11,8 +11,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,8 +29,8 @@ from hanse.federation.node import EVIDENCE
 from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, added, counted
 from hanse.ledger.note import cosign, fingerprint, load_key, public_of
 from hanse.ledger.witness import KEY, Witness
-from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
+from hanse.runs.recomputable import code_hash
 
 MOST_EVIDENCE = 1 << 26  # bytes of evidence; with more, nothing is answered until the owner has moved it away
 
@@ -128,11 +130,9 @@ class Binding:
     def check(self, asked: AskedOf) -> None:
         """Raise WireError and keep a request as evidence if it goes beyond the agreement. Nothing is counted.
 
-        Where the evidence is full, every request is refused: one that fills it could hide the next.
+        Where no more evidence can be kept, every request is refused: one that fills it could hide the next.
         """
-        kept = self.home / EVIDENCE
-        if kept.exists() and kept.stat().st_size >= MOST_EVIDENCE:
-            raise WireError(f"{kept}: has {MOST_EVIDENCE} bytes or more; nothing is answered until it is moved away")
+        evidence(self.home)
         why = self.agreement.allows(asked, self._tally())
         if why is None:
             return
@@ -166,20 +166,32 @@ class Binding:
             raise WireError(f"{path}: is damaged ({wrong}): restore it from a copy") from None
 
 
+def evidence(home: Path) -> Path:
+    """Return the file of evidence in a participant's folder. Raises WireError if no more can be kept there."""
+    path = home / EVIDENCE
+    found = path.lstat() if os.path.lexists(path) else None
+    if found and not (stat.S_ISREG(found.st_mode) and found.st_size < MOST_EVIDENCE and os.access(path, os.W_OK)):
+        what = f"has {found.st_size} bytes ({MOST_EVIDENCE} are the most), or is a link, a folder or read-only"
+        raise WireError(f"{path}: {what}: nothing is answered until it is moved away")
+    return path
+
+
 def keep(home: Path, why: str, agreement: str, signature: str, statement: str) -> None:
     """Keep a request as evidence: why it was refused, the agreement's hash, and what the operator has signed."""
     said = {"why": why, "agreement": agreement, "signature": signature, "statement": statement}
-    with os.fdopen(os.open(home / EVIDENCE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-        if os.fstat(file.fileno()).st_size < MOST_EVIDENCE:
-            file.write(json.dumps(said) + "\n")
+    with os.fdopen(os.open(evidence(home), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+        file.write(json.dumps(said) + "\n")
 
 
 def agreements(home: Path) -> list[Agreement]:
-    """Return the agreements in a participant's folder, the one signed last at the end. Raises ValueError for a damaged
-    one.
+    """Return the agreements in a participant's folder, the one signed last at the end, without those that this release
+    cannot read.
     """
-    files = sorted((home / AGREEMENTS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
-    return [Agreement.read(read_text(path))[0] for path in files]
+    found = list[Agreement]()
+    for path in sorted((home / AGREEMENTS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns):
+        with suppress(ValueError):
+            found.append(Agreement.read(read_text(path))[0])
+    return found
 
 
 def day_of(now: float) -> str:

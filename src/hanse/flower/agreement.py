@@ -16,6 +16,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,16 +30,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError, import_path
-from hanse.core.declared import Count, Declared, Digest, Int64, Name, UnsoundError
-from hanse.core.part import Most, Part, TrainPart
+from hanse.core.declared import Count, Declared, Digest, Figure, Int64, Name, UnsoundError
+from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
 from hanse.flower.members import Word
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
 from hanse.ledger.record import LogHead
 from hanse.ledger.witness import name_of
-from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
+from hanse.runs.recomputable import code_hash
 
 SIGNER = "hanse/agreement"  # the name under which the operator signs
 DAYS = 365  # that an agreement holds, unless the operator says otherwise
@@ -74,10 +75,10 @@ class AskedOf:
         round: the round that the request names.
         day: the day on which it is asked (UTC), as in "2026-11-28".
         job: what it says of the run, as :meth:`hanse.federation.node.Assignment.to_json` writes it.
-        questions: the questions by kind.
+        questions: the questions by kind (:func:`counted`).
         head: the head of the books that it shows. None: it shows none.
         letter: whether it only brings receipts and the head. It then belongs to no round.
-        adds: what its training tasks add to the loss, or change of the recipe (:func:`added`).
+        adds: what its training tasks add to the loss, or change of the recipe, and how strong it is (:func:`added`).
     """
 
     round: int
@@ -86,7 +87,7 @@ class AskedOf:
     questions: Counted = field(default_factory=dict)
     head: LogHead | None = None
     letter: bool = False
-    adds: frozenset[str] = frozenset()
+    adds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,9 @@ class Agreement:
         checkpoint: a server that is restarted begins at a multiple of this many rounds.
         lag: a request of round r shows a head that closes round r - 1 - lag or a later one.
         replays: how often rounds may be played again.
-        questions: what may be asked, by kind of question. All other kinds are refused.
-        adds: what training tasks may add to the loss: "pull", "tilt", "payload".
+        questions: what may be asked, by kind of question and the samples that it is about. All others are refused.
+        adds: what training tasks may add to the loss: "pull", "tilt", "payload", and "private" if a participant keeps
+            rows of its own; with the greatest strength of a pull. None: any.
 
     Examples:
         >>> import hanse
@@ -171,8 +173,9 @@ class Agreement:
         ('2027-11-28', 6)
         >>> job = {**agreed.job, "run": "mine", "client": 0}
         >>> agreed.allows(AskedOf(0, "2026-11-28", job, {"Train": (1, 1)}), QuestionTally())
-        >>> agreed.allows(AskedOf(0, "2026-11-28", job, {"Gradient": (1, 1)}), QuestionTally())
-        'asks for Gradient, which was not agreed'
+        >>> agreed.allows(AskedOf(0, "2026-11-28", job, {"Score on train": (1, 1)}), QuestionTally())
+        >>> agreed.allows(AskedOf(0, "2026-11-28", job, {"Score on 1 of train": (1, 1)}), QuestionTally())
+        'asks for Score on 1 of train, which was not agreed'
     """
 
     experiment: Mapping[str, Any]
@@ -189,7 +192,7 @@ class Agreement:
     lag: Count
     replays: Count
     questions: Mapping[Word, QuestionLimit]
-    adds: tuple[Word, ...]
+    adds: Mapping[Word, Figure | None]
 
     @staticmethod
     def of(experiment: Experiment, *, run: str, network: str, operator: bytes, day: str, app: str = "") -> Agreement:
@@ -225,7 +228,7 @@ class Agreement:
             settings.checkpoint_every + 1,
             replays,
             _limits(experiment, replays),
-            _adds(experiment.mechanism.built.train),
+            _adds(experiment),
         )
 
     @cached_property
@@ -331,8 +334,9 @@ class Agreement:
             return why
         if not 0 <= asked.round <= self.rounds:
             return f"is of round {asked.round}; {self.rounds} rounds were agreed"
-        if beyond := sorted(asked.adds - set(self.adds)):
-            return f"trains with {' and '.join(beyond)}, which was not agreed"
+        most = {name: math.inf if strength is None else strength for name, strength in self.adds.items()}
+        if beyond := sorted(name for name, strength in asked.adds.items() if strength > most.get(name, -1.0)):
+            return f"trains with {' and '.join(beyond)}, which was not agreed, or not so strong"
         after = tally.after(asked, self)
         if asked.round < (least := self.back_to(after.highest)):
             return f"falls to round {asked.round}, behind the checkpoint of round {least}"
@@ -365,38 +369,55 @@ class Agreement:
 _AGREEMENT, _TALLY = Declared[Agreement](Agreement), Declared[QuestionTally](QuestionTally)
 
 
+def _on(kind: str, share: str, samples: int | None = None) -> str:
+    """Return the name of a kind of question for which models are tried on a participant's samples."""
+    return f"{kind} on {share}" if samples is None else f"{kind} on {samples} of {share}"
+
+
 def counted(tasks: Sequence[Task]) -> Counted:
-    """Return the questions in a request by kind: how many, and about how many models together.
+    """Return the questions in a request by kind and samples: how many, and about how many models together.
+
+    From an answer about few samples more can be learnt of each.
 
     Examples:
         >>> import torch
-        >>> counted([Train(0, 0, torch.zeros(3)), Ask("bid", {}, torch.zeros(2, 3))])
-        {'Train': (1, 1), 'Ask': (1, 2)}
+        >>> counted([Train(0, 0, torch.zeros(3)), Ask("bid", {}, torch.zeros(2, 3), limit=100)])
+        {'Train': (1, 1), 'Ask on 100 of train': (1, 2)}
     """
     found: dict[str, tuple[int, int]] = {}
     for task in tasks:
+        kind = type(task).__name__
         models = int(isinstance(task, Train) or (isinstance(task, Mask) and task.train is not None))
         if isinstance(task, OnModels | Ask) and task.models is not None:
-            models = len(task.models)
+            kind, models = _on(kind, task.share, task.limit), len(task.models)
         elif isinstance(task, Test):
-            models = 1 + (task.beside is not None) + (0 if task.mixture is None else len(task.mixture.models))
-        found = _added(found, {type(task).__name__: (1, models)})
+            models = 1 + (task.beside is not None)
+            if task.mixture is not None:
+                found = _added(found, {_on("Mixture", task.mixture.share): (1, len(task.mixture.models))})
+        found = _added(found, {kind: (1, models)})
     return found
 
 
-def added(tasks: Sequence[Task]) -> frozenset[str]:
-    """Return what a request's training tasks add to the loss ("pull", "tilt", "payload"), and "work" if they change
-    how long the recipe trains, which no server does.
+def added(tasks: Sequence[Task]) -> dict[str, float]:
+    """Return what a request's training tasks add to the loss ("pull", "tilt", "payload"), "private" if a row is the
+    participant's own, and "work" if they change how long the recipe trains, which no server does; each with the
+    strength of its pull, or 0.
     """
     trained = [job for task in tasks if isinstance(job := task.train if isinstance(task, Mask) else task, Train)]
-    found = {name for job in trained for name in ("tilt", "payload", "work") if getattr(job, name) is not None}
-    return frozenset(found | {"pull" for job in trained if job.mu != 0})
+    found = {name: 0.0 for job in trained for name in ("tilt", "payload", "work") if getattr(job, name) is not None}
+    pulls = [abs(job.mu) for job in trained if job.mu != 0]
+    own = {"private": 0.0} if any(job.private for job in trained) else {}
+    return found | own | ({"pull": max(pulls)} if pulls else {})
 
 
-def _adds(train: TrainPart) -> tuple[str, ...]:
+def _adds(experiment: Experiment) -> dict[str, float | None]:
     """Return what a train part may add to the loss, as the class says that makes its seats or its payload."""
+    train = experiment.mechanism.built.train
     makes = next(kind for kind in type(train).__mro__ if {"seats", "sends"} & set(vars(kind)))
-    return tuple(sorted(vars(makes).get("adds", TrainPart.adds)))
+    adds: Mapping[str, str] = dict(vars(makes).get("adds", TrainPart.adds))
+    blocks = train.blocks(Context.tiny(experiment.data.clients, experiment.run.rounds))
+    found = {name: float(getattr(train, option)) if option else None for name, option in adds.items()}
+    return found | ({"private": None} if any(block.private for block in blocks) else {})
 
 
 def _added(one: Counted, other: Counted) -> dict[str, tuple[int, int]]:
@@ -449,7 +470,8 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
     """Return how much an experiment asks of one participant, by kind of question."""
     mechanism, clients, settings = experiment.mechanism.built, experiment.data.clients, experiment.run
     train = mechanism.train
-    rows, seats = sum(int(block.count) for block in train.blocks() if not block.per_client), train.seats_each()
+    blocks = train.blocks(Context.tiny(clients, settings.rounds))
+    rows, seats = sum(int(block.count) for block in blocks if not block.per_client), train.seats_each()
     most: dict[str, Most] = {"Train": Most(seats, seats)} if experiment.federation.secure is None else {"Mask": MASKING}
     for key, part in mechanism.parts().items():
         said = part.questions(clients, rows)
@@ -458,8 +480,9 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
                 f"mechanism.{key}: {type(part).__name__} asks participants questions: its method 'questions' must say "
                 "how many, since they agree to that (docs/write-a-part.md)"
             )
-        for kind, one in said.items():
+        for name, one in said.items():
             times = seats if {"weigh", "value"} & set(mechanism.standing(part)) else 1
+            kind = _on(name, one.share, one.samples) if one.models else name
             before = most.get(kind, Most(0, 0))
             most[kind] = Most(before.questions + times * one.questions, before.models + times * one.models)
     if experiment.clients.told:
@@ -469,18 +492,20 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
         most |= {"CommitSize": Most(1, 0), "AuditSize": Most(1, 0)}
     # each replay begins at a checkpoint, and plays once more what the rounds since then had asked
     again = replays * (settings.checkpoint_every + 2)
-    limits = {kind: QuestionLimit(n, models, n * (settings.rounds + 1 + again)) for kind, (n, models) in most.items()}
+    limits = {
+        kind: QuestionLimit(*one[:2], one.questions * (settings.rounds + 1 + again)) for kind, one in most.items()
+    }
     if experiment.eval.clients != 0:
         every = experiment.eval.every
         tests = -(-settings.rounds // every) + replays * (1 + settings.checkpoint_every // every)
-        limits["Test"] = QuestionLimit(1, 2 + rows, tests)
+        limits["Test"] = QuestionLimit(1, 2, tests)
     return limits
 
 
 def introduced(agreement: Agreement) -> str:
     """Return lines that say, to the owner of a node, what an agreement allows."""
     asked = "; ".join(
-        f"{kind} {limit.a_round} a round about {limit.models} models, {limit.in_all} in all"
+        f"{kind}: {limit.a_round} a round about {limit.models} models, {limit.in_all} in all"
         for kind, limit in sorted(agreement.questions.items())
     )
     return (

@@ -12,8 +12,6 @@ the callers record as a refusal.
 from __future__ import annotations
 
 import copy
-import io
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from tokenize import TokenError
@@ -21,16 +19,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
-from hanse.base.files import array_header
+from hanse.base.files import array_in
 from hanse.core.table import Floats, Layout
 from hanse.federation.codec import WireError
-
-_KEY = "hanse.form"  # name of the record that holds a form; its fixed arrays are in a second one, with ".fixed"
 
 
 @dataclass(frozen=True)
@@ -136,34 +132,6 @@ class ArrayLayout:
             parts.append(torch.full((shape.numel(),), max(_epsilon(one[name]) for one in records), dtype=torch.float64))
         return torch.cat(parts)
 
-    # ---- beside a question, for who has to make arrays of its rows
-
-    def into(self, records: RecordDict) -> RecordDict:
-        """Return ``records`` with a description of this form, from which :meth:`beside` restores the form.
-
-        A client that is asked to score models needs this description, because hanse sends models as plain rows and the
-        client's app expects arrays.
-        """
-        said = [[n, list(s), t] for n, s, t in zip(self.names, self.layout.shapes, self.types, strict=True)]
-        records[_KEY] = ConfigRecord({"form": json.dumps({"shapes": said})})
-        records[f"{_KEY}.fixed"] = ArrayRecord({n: Array(np.asarray(a)) for n, a in self.fixed.items()})
-        return records
-
-    @staticmethod
-    def beside(records: RecordDict) -> ArrayLayout:
-        """Return the form that :meth:`into` has added to a question.
-
-        Raises:
-            WireError: there is none.
-        """
-        config, fixed = records.get(_KEY), records.get(f"{_KEY}.fixed")
-        if not isinstance(config, ConfigRecord) or not isinstance(fixed, ArrayRecord):
-            raise WireError("the question does not say what its models' arrays are")
-        said = json.loads(str(config["form"]))["shapes"]
-        shapes = {str(name): tuple(shape) for name, shape, _ in said}
-        others = {name: opened(array) for name, array in fixed.items()}
-        return ArrayLayout(tuple(shapes), tuple(kind for _, _, kind in said), _layout(shapes), others)
-
 
 def _epsilon(array: Array) -> float:
     """Return the machine epsilon of an array's type, or float32's if that is larger."""
@@ -206,10 +174,8 @@ def opened(array: Array, what: str = "an array") -> NDArray[Any]:
     """
     if array.stype != "numpy.ndarray":
         raise WireError(f"{what} is of Flower's type {array.stype[:40]!r}")
-    start = io.BytesIO(array.data)
     try:
-        shape, by_columns, dtype = array_header(start, len(array.data))
-        return np.ndarray(shape, dtype, array.data, start.tell(), order="F" if by_columns else "C")
+        return array_in(array.data)
     except (ValueError, TypeError, SyntaxError, TokenError) as wrong:
         raise WireError(f"{what} cannot be read: {str(wrong)[:100]}") from None
 

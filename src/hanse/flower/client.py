@@ -37,6 +37,7 @@ from hanse.flower.message import from_records, to_records
 from hanse.flower.node_log import NodeLog, left
 from hanse.flower.operator_key import pinned_key
 from hanse.flower.parent_process import end_with_parent
+from hanse.flower.receipts import keep_pages
 from hanse.flower.signing import check
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
@@ -105,7 +106,7 @@ def client_app(
 
     @app.query("hanse")
     def answer(message: FlowerMessage, context: Context) -> FlowerMessage:
-        """Answer one message of the server: who it is, a request, or a letter with receipts alone."""
+        """Answer one message of the server: who it is, a request, or a letter alone (receipts, a statement)."""
         reply, beside, done = Message("null"), dict[str, Any](), dict[str, Any]()
         try:
             request, values = from_records(message.content)
@@ -176,10 +177,8 @@ def client_app(
         # one thread, so that a sum is added up in the same order on every machine
         with intra_op(1):
             node = Node(data_of(context), job, home, policy, behaviours, loop, things, trusted, rule)
-            if values.get("letter"):
-                node.keep_receipts(
-                    str(values["letter"]), pinned, [path.stem for path in (home / AGREEMENTS).glob("*.txt")]
-                )
+            if receipts := keep_pages(str(values.get("letter", "")), node.folder, pinned):
+                node.keep_receipts(receipts, pinned, [path.stem for path in (home / AGREEMENTS).glob("*.txt")])
             if letter:
                 bound.count(asked)
             return Message("null") if letter else node.answer(round, request, permit)

@@ -119,9 +119,9 @@ class FlowerFederation:
     """The members that are online, as the federation of a run.
 
     Attributes:
-        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
         members: the register of participants.
-        job: ``job(member, num_clients)`` returns what the member's node must know of the run.
+        job: ``job(member)`` returns what the member's node must know of the run.
         key: the operator's key, which signs every message to a node (:mod:`hanse.flower.signing`).
         deadline_s: how many seconds an exchange waits if the experiment sets no deadline. A dead node then loses its
             seat in the round, and does not end the run.
@@ -137,23 +137,11 @@ class FlowerFederation:
         asked: ids of the clients asked in the last exchange, ascending.
         newcomers: nodes that are online but not members yet.
         online: the nodes that were online at the last look, by key.
-
-    Examples:
-        One of four nodes in this process, as :func:`hanse.flower.rehearsal.rehearse_network` makes it:
-
-        >>> from hanse.core.port import Ask
-        >>> from hanse.flower.rehearsal import rehearse_network
-        >>> federation = rehearse_network("fedavg", "nodes").federation
-        >>> federation.present(0).ids, federation.here()
-        (array([0, 1, 2, 3]), 4)
-        >>> replies = federation.exchange(0, [Request(2, (Ask("stay", {}),))], None, None)
-        >>> [(reply.client, reply.refused) for reply in replies]
-        [(2, 'beyond the agreement ...: asks for Ask, which was not agreed')]
     """
 
     grid: Grid
     members: Members
-    job: Callable[[Member, int], Assignment]
+    job: Callable[[Member], Assignment]
     key: Ed25519PrivateKey
     _: KW_ONLY
     deadline_s: float = 3600.0
@@ -310,7 +298,7 @@ class FlowerFederation:
 
     def _packed(self, one: Open, members: Mapping[int, Member]) -> Any:
         """Return a message as Flower's records: without the models that the node keeps, with the client's receipts."""
-        job = self.job(members[one.client], self.capacity or len(members))
+        job = self.job(members[one.client])
         letters = self.letters.waiting.get(one.client, [])
         one.letters = len(letters)
         kind = "letter" if one.request is None else "request"

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError
 from hanse.base.files import FEDERATION, MEMBERS, json_lines, write_whole
-from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest, UnsoundError
+from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest
 from hanse.core.port import ClientInfo
 
 LONGEST = 64_000  # the most characters of a hello, as JSON
@@ -117,32 +117,18 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Member:
-    """A registered participant.
-
-    The other fields are those of the member's :class:`Hello`.
+class Member(Hello):
+    """A registered participant: what it last said of itself, under a name and a number.
 
     Attributes:
         id: the member's client id, given in the order of registration, from 0.
         key: the member's identity: the hash of its key, or ``node-ID`` (:func:`hanse.flower.nodes.key_of`).
-        name: the member's name; ``client ID`` if it gave none.
         expelled: why the member may no longer take part. None: it may.
     """
 
-    id: int
-    key: str
-    name: str
-    num_samples: int
-    input_shape: tuple[int, ...]
-    num_classes: int | None
-    tests: int
-    profile: Mapping[str, Any] = field(default_factory=dict)
-    expelled: str | None = None
-    text: bool = False
-    inputs: tuple[SaidInput, ...] = ()
-    loop: str | None = None
-    agreed: str = ""
-    witness: str = ""
+    id: Count = field(kw_only=True)
+    key: str = field(kw_only=True)
+    expelled: str | None = field(default=None, kw_only=True)
 
     @property
     def info(self) -> ClientInfo:
@@ -150,10 +136,10 @@ class Member:
         return ClientInfo(self.id, self.name, self.key, self.num_samples, self.profile)
 
 
-Check = Callable[[Hello | Member], str | None]  # says why such samples do not fit the experiment; None if they do
+Check = Callable[[Hello], str | None]  # says why such samples do not fit the experiment; None if they do
 
 
-def kind(said: Hello | Member) -> str:
+def kind(said: Hello) -> str:
     """Describe a participant's samples in words. Members' samples fit together if these words are equal.
 
     Texts may have any length, so their shape is not part of it.
@@ -167,7 +153,7 @@ def kind(said: Hello | Member) -> str:
     return f"of shape {list(said.input_shape)} with {labels}"
 
 
-def majority(said: Iterable[Hello | Member]) -> str | None:
+def majority(said: Iterable[Hello]) -> str | None:
     """Return the kind of samples that most participants have (the first participant's in a tie); None without any."""
     counted = Counter(kind(one) for one in said).most_common(1)
     return counted[0][0] if counted else None
@@ -218,11 +204,11 @@ class Members:
     def fitting(self, check: Check = lambda said: None) -> list[Member]:
         """Return the members that may take part, by ascending id.
 
-        A member may take part if four things are true: it is not expelled, what it said is within bounds, ``check``
-        finds nothing wrong, and its samples are of the most frequent kind.
+        A member may take part if three things are true: it is not expelled, ``check`` finds nothing wrong, and its
+        samples are of the most frequent kind.
         """
         known = sorted(self.by_key.values(), key=lambda m: m.id)
-        sound = [m for m in known if m.expelled is None and _sound(m) and check(m) is None]
+        sound = [m for m in known if m.expelled is None and check(m) is None]
         like = majority(sound)
         return [m for m in sound if kind(m) == like]
 
@@ -237,8 +223,8 @@ class Members:
             known = self.by_key.get(key)
             number = 1 + max((m.id for m in self.by_key.values()), default=-1) if known is None else known.id
             expelled = None if known is None else known.expelled
-            samples = {name: getattr(said, name) for name in SAMPLES}
-            self.by_key[key] = Member(number, key, said.name or f"client {number}", expelled=expelled, **samples)
+            named = {**vars(said), "name": said.name or f"client {number}"}
+            self.by_key[key] = Member(**named, id=number, key=key, expelled=expelled)
         if new:
             self._write()
 
@@ -264,18 +250,6 @@ class Members:
 
 _HELLO = Declared[Hello](Hello)
 _REGISTER = Declared[list[Member]](list[Member])
-SAMPLES = (  # what is kept of a hello
-    "num_samples", "input_shape", "num_classes", "tests", "profile", "text", "loop", "inputs", "agreed", "witness",
-)  # fmt: skip
-
-
-def _sound(member: Member) -> bool:
-    """Say whether a member's description is within the bounds of a hello: the register is a file that people edit."""
-    try:
-        _HELLO.check(Hello(name=member.name, **{name: getattr(member, name) for name in SAMPLES}))
-    except UnsoundError:
-        return False
-    return True
 
 
 def _damaged(path: Path, why: str) -> str:

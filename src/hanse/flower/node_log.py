@@ -84,30 +84,33 @@ class NodeLog:
         """Write down what became of a request. Errors are those of :meth:`took`."""
         self._append({"event": "answered", "to": nonce, **said})
 
-    def verified(self, root: str | None = None) -> list[dict[str, Any]]:
-        """Return the lines of the log.
-
-        Args:
-            root: a root that the log had at some time, 64 hexadecimal digits. None: none is known.
-
-        Raises:
-            UserError: the log is not what was written, or never had this root.
-        """
+    def verified(self) -> list[dict[str, Any]]:
+        """Return the lines of the log. Raises UserError if it is not what was written."""
         path = self.home / ASKED
         if not path.exists():
             raise UserError(f"{path}: there is no log: this node was never asked anything")
         data, head = read_text(path, LARGEST).encode(), self._head()
         if head is None or len(data) < head.size:
             raise UserError(f"{path}: {'has lost its ' + ASKED_HEAD if head is None else 'was cut'}")
-        lines, tree, met = data[: head.size].splitlines(), Tree(), root is None
+        lines, tree = data[: head.size].splitlines(), Tree()
         for line in lines:
             tree.append(line)
-            met = met or tree.root().hex() == root
         if len(lines) != head.lines or tree.root() != root_of(head.hashes):
             raise UserError(f"{path}: its lines are not those that were written: it was changed")
-        if not met:
-            raise UserError(f"{path}: never had the root {root}: it was written anew, or cut")
         return [json.loads(line) for line in lines]
+
+    def until(self, root: str) -> int:
+        """Return how many lines the log had when it had this root, 64 hexadecimal digits.
+
+        Raises:
+            UserError: the log is not what was written, or never had this root.
+        """
+        tree, path = Tree(), self.home / ASKED
+        for number, line in enumerate(path.read_bytes().splitlines()[: len(self.verified())], 1):
+            tree.append(line)
+            if tree.root().hex() == root:
+                return number
+        raise UserError(f"{path}: never had the root {root}: it was written anew, or cut")
 
     def behind(self) -> int:
         """Return how many bytes stand behind what is proved: a request that is being answered, or was when it died."""

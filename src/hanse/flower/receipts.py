@@ -1,29 +1,97 @@
-"""Keeps receipts for participants on disk until their clients have them.
+"""Keeps receipts and statements for participants on disk until their clients have them.
 
-Where a mechanism pays, each participant gets a receipt of every round (:mod:`hanse.ledger.receipts`). On a network
-:class:`Teller` observes the run and writes the receipts of finished rounds into :class:`Letters`, a file in the run
-directory. :class:`hanse.flower.link.FlowerFederation` sends them along with the next request to each client, and
-drops what a client has acknowledged.
+Where a mechanism pays, each participant gets a receipt of every round (:mod:`hanse.ledger.receipts`). At a run's end
+each gets its statement, a page that the operator's key signs (:func:`signed_page`). On a network :class:`Teller`
+observes the run and writes them into :class:`Letters`, a file in the run directory.
+:class:`hanse.flower.link.FlowerFederation` sends them along with the next request to each client, and drops what a
+client has acknowledged. At the client, :func:`keep_pages` keeps the statements.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
 from hanse.base.errors import MachineError, UserError
-from hanse.base.files import going_on, write_whole
+from hanse.base.files import going_on, private_folder, write_whole
+from hanse.base.wings import Names
 from hanse.core.book import LedgerError
+from hanse.federation.codec import WireError
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
 from hanse.runs.round import Played
+from hanse.runs.run_record import load_run
 
-FILE = "letters.json"
+STATEMENTS: Mapping[str, Callable[[Path, int], str]] = Names({}, "statements")  # make a client's page of a run
+_PAGE = '{"page":'  # a line with a statement begins so; all others are receipts
+_SIGNED = "<!-- signed by the operator: {} -->\n"
+_WHAT = b"hanse statement 1\n"  # so the signature is under nothing else
+
+
+def signed_page(page: str, key: Ed25519PrivateKey) -> str:
+    """Return a page with the operator's signature under all of it, as a comment in its last line.
+
+    Args:
+        page: the page, HTML.
+        key: the operator's private key.
+    """
+    text = page.rstrip("\n") + "\n"
+    return text + _SIGNED.format(key.sign(_WHAT + text.encode()).hex())
+
+
+def is_signed_page(page: str, public: bytes) -> bool:
+    """Return whether a page ends with the signature of a key (32 bytes) under all that is above it."""
+    text, newline, last = page.removesuffix("\n").rpartition("\n")
+    found = re.fullmatch(_SIGNED.format("([0-9a-f]{128})").strip(), last)
+    if found is None:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(bytes.fromhex(found[1]), _WHAT + (text + newline).encode())
+    except InvalidSignature:
+        return False
+    return True
+
+
+def keep_pages(letter: str, folder: Path, public: bytes) -> str:
+    """Keep the statements of a letter in a participant's folder, and return the letter's other lines, its receipts.
+
+    Each is a file ``statements/N.html``. One that is there already is not written again.
+
+    Args:
+        letter: the lines that the server sent.
+        folder: the participant's folder of this run.
+        public: the operator's key, which must have signed the statements.
+
+    Raises:
+        WireError: a line is no statement, or it is not signed.
+    """
+    receipts = []
+    for line in letter.splitlines():
+        if not line.startswith(_PAGE):
+            receipts.append(line)
+            continue
+        try:
+            page = json.loads(line)["page"]
+        except (ValueError, RecursionError) as wrong:
+            raise WireError(f"not a statement: {wrong}") from None
+        if not isinstance(page, str) or not is_signed_page(page, public):
+            raise WireError("its statement is not signed by the operator's key; it was not kept")
+        place = private_folder(folder / "statements")
+        files = (place / f"{number}.html" for number in itertools.count(1))
+        file = next(file for file in files if not file.exists() or file.read_text("utf-8") == page)
+        write_whole(file, page, private=True)
+    return "\n".join(receipts)
 
 
 @dataclass
@@ -109,8 +177,9 @@ class Teller:
 
     Attributes:
         letters: where the receipts wait.
-        deliver: the function that sends the remaining receipts at the run's end.
+        deliver: the function that sends what is left at the run's end.
         run: the run directory.
+        key: the operator's key, which signs statements. None: no statements are sent.
 
     Examples:
         This shows the receipts of a small run in which clients pay. Its run directory is invented:
@@ -127,6 +196,7 @@ class Teller:
     letters: Letters
     deliver: Callable[[], None]
     run: Path
+    key: Ed25519PrivateKey | None = None
     _every: int = 1
     _here: dict[int, set[int]] = field(default_factory=dict)  # by round: who was there
     _issuer: Issuer | None = None  # None: the mechanism does not pay
@@ -150,11 +220,24 @@ class Teller:
             self._tell(played.state.round)
 
     def on_end(self, result: Run) -> None:
-        """Write the last receipts of a finished run, and send those that wait."""
-        if self._issuer is None or result.interrupted:
+        """Write the last receipts of a finished run and its statements, and send all that wait."""
+        if result.interrupted:
             return
         self._tell(len(result.metrics))  # the run's end settles once more
-        self.deliver()
+        if self.key is not None:
+            self.letters.add(self._statements(load_run(self.run).num_clients, self.key), len(result.metrics))
+        if self.letters.waiting:
+            self.deliver()
+
+    def _statements(self, clients: int, key: Ed25519PrivateKey) -> Iterator[tuple[int, str]]:
+        """Yield the statement of each client as a line; one that cannot be made is left out, and the log says why."""
+        for make, client in itertools.product(STATEMENTS.values(), range(clients)):
+            try:
+                page = signed_page(make(self.run, client), key)
+            except UserError as wrong:
+                logging.getLogger(__name__).warning("client %d gets no statement: %s", client, wrong)
+            else:
+                yield client, f"{_PAGE} {json.dumps(page)}}}"
 
     def _tell(self, rounds: int) -> None:
         """Add the new receipts to the letters: of a round that was watched those of whoever was there or was paid."""

@@ -30,6 +30,7 @@ from hanse.core.part import Mechanism
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Input, Inputs, Samples
 from hanse.federation.node import Assignment
+from hanse.flower.agreed import day_of
 from hanse.flower.agreement import Agreement, canonical, sources
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
@@ -45,10 +46,10 @@ from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.mechanisms.fits import clashes
-from hanse.runs.committed import code_hash
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
 from hanse.runs.guards import completed
+from hanse.runs.recomputable import code_hash
 
 OTHERS_S = 5.0  # seconds that nodes beyond the expected number have to introduce themselves before round 0
 
@@ -101,6 +102,7 @@ def server_app(
             played = play(
                 grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s, largest=largest,
                 other_data=other_data, agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
+                statements=True,
             )  # fmt: skip
             if played.nothing is not None:  # so Flower, too, says that the run failed
                 raise RunFailedError(played.nothing)
@@ -123,12 +125,13 @@ def play(
     hold: Hold | None = None,
     key: Ed25519PrivateKey | None = None,
     agreement: Agreement,
+    statements: bool = False,
 ) -> Run:
     """Wait for the members, play the remaining rounds, and return the finished run.
 
     Args:
         grid: Flower's connection to the nodes, as a server app's ``main`` is given it, or a
-            :class:`hanse.flower.rehearsal.InProcessGrid`.
+            :class:`hanse.flower.in_process.InProcessGrid`.
         experiment: the :class:`hanse.Experiment` to play, with at least ``members`` clients in its ``data`` section.
         out: the run directory.
         members: how many participants to wait for.
@@ -142,6 +145,7 @@ def play(
         hold: the lock of ``out``, if the caller has it already.
         key: the operator's key, which signs what is sent. None: the key that ``HANSE_OPERATOR_KEY`` names.
         agreement: what the members' owners have agreed to. Nodes of others are kept out.
+        statements: whether each participant is sent its statement at the end.
 
     Raises:
         UserError: the experiment or hanse is not what was agreed, or it has ended; too few participants come,
@@ -158,9 +162,9 @@ def play(
     out.mkdir(parents=True, exist_ok=True)
     with hold or Hold(out) as hold:
         hold.take(REPLACED_S)
-        run = named(out / FEDERATION, agreement.run)
+        begin(out / FEDERATION, agreement.run)
         room, half = experiment.data.clients, experiment.federation.half_precision
-        job = assignments(experiment, run)
+        job = assignments(experiment, agreement)
         register = Members.read(out / MEMBERS if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
 
@@ -168,7 +172,7 @@ def play(
         own = [samples for samples in (validation, test) if samples is not None]
         fits = _fits(own, experiment.mechanism.built)
 
-        def check(said: Hello | Member) -> str | None:
+        def check(said: Hello) -> str | None:
             """Return why a participant cannot take part, or None."""
             return agreement.lacks(said) or fits(said)
 
@@ -189,16 +193,18 @@ def play(
             one = found[0]
             inputs = Inputs(tuple(Input(part.name, part.shape, part.whole) for part in one.inputs))
             data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text, inputs)
-            watching = [*observers, Teller(letters, federation.deliver, out), narrator]
+            watching = [*observers, Teller(letters, federation.deliver, out, signs if statements else None), narrator]
             return run_remote(
                 experiment, data, federation, hold=hold, observers=watching, other_data=other_data, key=signs,
                 agreement=agreement.hash,
             )  # fmt: skip
 
 
-def assignments(experiment: Experiment, run: str) -> Callable[[Member, int], Assignment]:
-    """Return a function that makes a member's assignment: what its node must know of the run."""
-    seed, model = experiment.run.seed, experiment.model
+def assignments(experiment: Experiment, agreement: Agreement) -> Callable[[Member], Assignment]:
+    """Return a function that makes a member's assignment, what its node must know of the run: that is what was agreed,
+    the member's number, and the fingerprint of parameters that are not sent.
+    """
+    model = experiment.model
 
     @cache
     def frozen_of(shape: tuple[int, ...], classes: int | None) -> str:
@@ -207,16 +213,13 @@ def assignments(experiment: Experiment, run: str) -> Callable[[Member, int], Ass
         Building a model can take long, so that this is kept for each kind of samples.
         """
         objective = build_objective(experiment.train.loss, classes)
+        seed = experiment.run.seed
         return build_problem(model.name, shape, classes, seed, objective=objective, **model.options)[0].unsent
 
-    def job(member: Member, num_clients: int) -> Assignment:
-        """Return the assignment of a member among ``num_clients`` clients."""
-        return Assignment(
-            run, member.id, num_clients, seed, {"name": model.name, **model.options}, experiment.train.model_dump(),
-            half=experiment.federation.half_precision, metrics=experiment.eval.metrics or (),
-            unsent=frozen_of(member.input_shape, member.num_classes) if model.send != "all" else "",
-            private=experiment.federation.private,
-        )  # fmt: skip
+    def job(member: Member) -> Assignment:
+        """Return the assignment of a member."""
+        unsent = frozen_of(member.input_shape, member.num_classes) if model.send != "all" else ""
+        return Assignment(client=member.id, unsent=unsent, **agreement.job)
 
     return job
 
@@ -229,7 +232,7 @@ def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
     """
     labels = [None if s.y.is_floating_point() else int(s.y.max()) for s in own if len(s)]
 
-    def check(said: Hello | Member) -> str | None:
+    def check(said: Hello) -> str | None:
         around = {} if said.loop is None else {"train.loop": LOOP, f"train.loop/{said.loop}": LOOP}
         for clash in clashes(mechanism, around):
             return clash
@@ -326,7 +329,7 @@ def _agreed(agreement: Agreement, experiment: Experiment, key: Ed25519PrivateKey
         lines.append("what the experiment names by import path was changed since it was agreed")
     if agreement.operator != key.public_key().public_bytes_raw().hex():
         lines.append("the agreement is another operator's")
-    if time.strftime("%Y-%m-%d", time.gmtime()) > agreement.expires:
+    if day_of(time.time()) > agreement.expires:
         lines.append(f"the agreement ended on {agreement.expires}")
     if code_hash() not in agreement.releases.values():
         lines.append("this release of hanse is not among those that were agreed")
@@ -334,8 +337,8 @@ def _agreed(agreement: Agreement, experiment: Experiment, key: Ed25519PrivateKey
         raise UserError(*lines, "'hanse network up' writes a new agreement, which each member's owner must be given")
 
 
-def named(path: Path, run: str) -> str:
-    """Return the run's name, which names its folder at the participants, and write it into ``path``.
+def begin(path: Path, run: str) -> None:
+    """Write the run's name, which is also that of its folder at the participants, into ``path`` unless it is there.
 
     Raises:
         UserError: the run there has another name, so it goes by another agreement.
@@ -345,7 +348,6 @@ def named(path: Path, run: str) -> str:
         write_whole(path, json.dumps({"run": run}) + "\n", durable=True)
     if (there := run_name(path)) != run:
         raise UserError(f"{path.parent}: is the run '{there}', and the agreement is about '{run}'")
-    return run
 
 
 def run_name(path: Path) -> str:

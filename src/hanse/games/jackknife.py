@@ -75,6 +75,24 @@ _QUANTILES = (
 )  # fmt: skip
 
 
+def t_quantile(freedom: float) -> float:
+    """Return the .975 quantile of Student's t with so many degrees of freedom, to 1e-6; NaN if there are none.
+
+    Examples:
+        >>> round(t_quantile(1), 2), round(t_quantile(19), 2)
+        (12.71, 2.09)
+    """
+    if freedom in range(1, len(_QUANTILES) + 1):
+        return _QUANTILES[int(freedom) - 1]
+    if freedom > len(_QUANTILES):  # the quantile's series in 1 / freedom
+        z, v = 1.959963984540054, 4 * freedom
+        terms = z**3 + z, (5 * z**5 + 16 * z**3 + 3 * z) / 6, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 6
+        return z + sum(term / v**power for power, term in enumerate(terms, 1))
+    from scipy.special import stdtrit  # late: it takes longer to import than a short run
+
+    return float(stdtrit(freedom, 0.975))
+
+
 def t_factor(freedom: float) -> float:
     """Return what a standard error with so many degrees of freedom is multiplied by, so that 1.96 of the product to
     either side are a 95 % interval by Student's t.
@@ -83,12 +101,4 @@ def t_factor(freedom: float) -> float:
         >>> round(t_factor(1), 1), round(t_factor(19), 2)
         (6.5, 1.07)
     """
-    if freedom in range(1, len(_QUANTILES) + 1):
-        return _QUANTILES[int(freedom) - 1] / SURE
-    if freedom > len(_QUANTILES):  # the quantile's series in 1 / freedom, to 1e-6
-        z, v = 1.959963984540054, 4 * freedom
-        terms = z**3 + z, (5 * z**5 + 16 * z**3 + 3 * z) / 6, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 6
-        return (z + sum(term / v**power for power, term in enumerate(terms, 1))) / SURE
-    from scipy.special import stdtrit  # late: it takes longer to import than a short run
-
-    return float(stdtrit(freedom, 0.975)) / SURE
+    return t_quantile(freedom) / SURE

@@ -48,6 +48,7 @@ class Job:
         label: what distinguishes this run from the others, as in "train.lr=0.1, seed=0".
         sections: the experiment as nested plain values, in the form of an experiment's file and with the seeds.
             Other settings have their defaults.
+        called: the name that reports give its experiment. "": its mechanism's name.
 
     Examples:
         >>> digits = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 1}}
@@ -62,6 +63,7 @@ class Job:
     key: str
     label: str
     sections: Mapping[str, Any]
+    called: str = ""
 
     @property
     def experiment(self) -> Experiment:

@@ -31,7 +31,7 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtr, stdtr, stdtrit
 
 Floats = NDArray[np.float64]
 Word = Literal[
@@ -123,7 +123,7 @@ def t_sides(mean: float, error: float, n: int, null: float = 0.0) -> tuple[float
     if error == 0:
         return (0.0, 1.0) if mean > null else (1.0, 0.0) if mean < null else (1.0, 1.0)
     t = (mean - null) / error
-    return min(1.0, 2 * float(stats.t.sf(t, n - 1))), min(1.0, 2 * float(stats.t.cdf(t, n - 1)))
+    return min(1.0, 2 * float(stdtr(n - 1, -t))), min(1.0, 2 * float(stdtr(n - 1, t)))
 
 
 def flip_sides(sums: NDArray[np.int64]) -> tuple[float, float]:
@@ -290,7 +290,7 @@ def words(
         word: Word = "no such effect" if small <= ALPHA else "open"
         if clear:
             word = "confirmed" if e.up < e.down else "contradicted"
-        half = float(stats.t.isf(level * e.share / 2, e.seeds - 1)) * e.error if e.error else 0.0
+        half = -float(stdtrit(e.seeds - 1, level * e.share / 2)) * e.error if e.error else 0.0
         needed = seeds_needed(e, margin, level) if word == "open" else None
         lesser = word == "confirmed" and small <= ALPHA
         found.append(Decision(word, e, e.mean - half, e.mean + half, needed, level, lesser))
@@ -311,14 +311,14 @@ def seeds_needed(found: Effect, margin: float, level: float) -> int | None:
     away = max(abs(found.mean), margin - found.mean)
     sizes = np.unique(np.geomspace(found.seeds + 1, MOST_NEEDED, 2000).astype(np.int64))
     share = look(LOOKS[-1])[1]  # type: ignore[index]  # the last look's; one after more seeds would have no more
-    enough = sizes[stats.t.isf(level * share / 2, sizes - 1) * spread / np.sqrt(sizes) < away]
+    enough = sizes[-stdtrit(sizes - 1, level * share / 2) * spread / np.sqrt(sizes) < away]
     least = int(enough[0]) if len(enough) else None
     return least if least is None else next((n for n in LOOKS if n >= least), least)
 
 
 def decides(found: Effect, margin: float, level: float) -> bool:
     """Return whether an effect is clear of 0, or lies below the smallest that matters, at its look and Holm's level."""
-    half = float(stats.t.isf(level * found.share / 2, found.seeds - 1)) * found.error
+    half = -float(stdtrit(found.seeds - 1, level * found.share / 2)) * found.error
     return abs(found.mean) > half or found.mean + half < margin
 
 
@@ -335,7 +335,7 @@ def chance_to_decide(found: Effect | None, margin: float, at: int, level: float)
     if found is None or now is None:
         return 0.5
     error = max(found.error * math.sqrt(found.seeds / at), 1e-12)
-    bar = float(stats.t.isf(level * now[1] / 2, at - 1)) * error
+    bar = -float(stdtrit(at - 1, level * now[1] / 2)) * error
     spread = math.hypot(error, found.error)  # the mean at that look lies around today's, and both are uncertain
     ways = (found.mean - bar, -found.mean - bar, margin - found.mean - bar)
-    return min(1.0, sum(float(stats.norm.cdf(way / spread)) for way in ways))
+    return min(1.0, sum(float(ndtr(way / spread)) for way in ways))

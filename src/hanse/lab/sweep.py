@@ -16,7 +16,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from hanse.base.errors import UserError
 from hanse.base.factories import named_choice
 from hanse.base.files import write_whole
 from hanse.data.choices import OBJECT
-from hanse.lab.job import Job, play, play_kept, seeded
+from hanse.lab.job import Job, folder_of, play, play_kept, seeded
 from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.learning.metrics import readings_of
+from hanse.reports.groups import CALLED
 from hanse.runs.config import read_file
 from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
 from hanse.runs.refusals import idle
@@ -53,10 +54,12 @@ class Axis:
     Attributes:
         key: ``section.key`` as in the experiment's file, or ``section`` for a whole table.
         values: the values as written on the command line, such as ``("0.1", "1e-3")``.
+        labels: what to call each value instead; empty if the values stand for themselves.
     """
 
     key: str
     values: tuple[str, ...]
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class GridPoint:
     If several mechanisms are swept, each run omits options of ``[mechanism]`` that only other mechanisms have.
 
     Attributes:
-        at: the place in the grid, the written value of each axis by its key. An axis that this run's mechanism does not
-            have is "-".
+        at: the place in the grid, the written value of each axis by its key, or its label. An axis that this run's
+            mechanism does not have is "-".
         seed: the seed of the split and of everything else. None: the sweep does not vary seeds.
         job: the run itself.
         notes: a line for the user for each omitted option.
@@ -91,20 +94,25 @@ def read_axis(text: str) -> Axis:
 
     Args:
         text: ``section.key=a,b,c``, or ``mechanism=a,b,c`` (``model`` likewise) for whole tables by name, or
-            ``section={...},{...}`` for whole tables. Commas inside brackets and quotes belong to a value.
+            ``section={...},{...}`` for whole tables. ``mechanism={mine=a, theirs={...}}`` (``model`` likewise) labels
+            its values. Commas inside brackets and quotes belong to a value.
 
     Raises:
         UserError: the text has another form, or a value is empty or given twice.
 
     Example:
         >>> read_axis("model.hidden=[50],[50,25]")
-        Axis(key='model.hidden', values=('[50]', '[50,25]'))
+        Axis(key='model.hidden', values=('[50]', '[50,25]'), labels=())
+        >>> read_axis("mechanism={mine=greedyfed, theirs=fedavg}")
+        Axis(key='mechanism', values=('greedyfed', 'fedavg'), labels=('mine', 'theirs'))
     """
     key, equals, rest = text.partition("=")
     key = key.strip()
     if not equals or not all(part.strip() for part in key.split(".")):
         raise UserError(f"--grid {text}: must be section.key=value,value, as in --grid train.lr=0.1,0.01")
-    values = tuple(value.strip() for value in _split(rest))
+    values, labels = tuple(value.strip() for value in _split(rest)), tuple[str, ...]()
+    if key in NAMED and len(values) == 1 and (found := _labelled(values[0])):
+        labels, values = tuple(found), tuple(found.values())
     if "." not in key and key not in NAMED and not all(value.startswith("{") for value in values):
         raise UserError(f"--grid {text}: must be section.key=value,value, as in --grid train.lr=0.1,0.01")
     if not all(values):
@@ -112,7 +120,14 @@ def read_axis(text: str) -> Axis:
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
         raise UserError(f"--grid {text}: {twice} is given twice")
-    return Axis(key, values)
+    return Axis(key, values, labels)
+
+
+def _labelled(text: str) -> dict[str, str]:
+    """Return the written values in a table by their labels; none if it is a table of options, which has a name."""
+    pairs = [pair.partition("=") for pair in _split(text[1:-1])] if text[:1] + text[-1:] == "{}" else []
+    found = {label.strip().strip("\"'"): value.strip() for label, _, value in pairs}
+    return {} if "name" in found or not all(found) or len(found) < len(pairs) else found
 
 
 def _split(text: str) -> list[str]:
@@ -183,12 +198,13 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
         dict(zip((axis.key for axis in axes), v, strict=True)) for v in itertools.product(*(a.values for a in axes))
     ]
     written_for = _mechanisms(base, overrides, grid_points)
+    labels = {axis.key: dict(zip(axis.values, axis.labels, strict=True)) for axis in axes if axis.labels}
     points: list[GridPoint] = []
     lines: list[str] = []
     for seed in range(seeds) if seeds is not None else (None,):
         there: dict[tuple[str, ...], GridPoint] = {}
         for at in grid_points:
-            point = _point(base, overrides, at, seed, written_for, file.stem)
+            point = _point(base, overrides, at, seed, written_for, file.stem, labels)
             if there.setdefault(tuple(point.at.values()), point) is not point:
                 continue  # it differs from one that is there only in an option that this mechanism does not have
             points.append(point)
@@ -259,6 +275,7 @@ def _point(
     seed: int | None,
     written_for: Sequence[str],
     name: str,
+    labels: Mapping[str, Mapping[str, str]],
 ) -> GridPoint:
     """Return the run at one place of the grid, without the options that only other mechanisms have.
 
@@ -269,16 +286,19 @@ def _point(
         seed: the run's seed, or None.
         written_for: the mechanisms whose options may be left out (see :func:`_mechanisms`).
         name: the label if nothing varies.
+        labels: what to call the values of an axis, by its key.
     """
     sections, gone = fitting(changed_by(base, _words(overrides, at)), written_for)
     lost = {key for key in at if key.startswith("mechanism.") and key.split(".")[1].strip() in gone}
-    at = {key: "-" if key in lost else value for key, value in at.items()}
-    words = [f"{key}={value}" for key, value in at.items() if key not in lost]
-    words += [f"seed={seed}"] if seed is not None else []
     of = name_of(sections)
     notes = [f"note: mechanism.{key}: left out of '{of}', which has no such option" for key in gone]
     notes += replaced(base, sections, _words(overrides, at))
-    return GridPoint(at, seed, seeded(sections, seed, ", ".join(words) or name), notes)
+    called = {key: labels[key][value] for key, value in at.items() if key in labels}
+    at = {key: "-" if key in lost else called.get(key, value) for key, value in at.items()}
+    words = [called.get(key) or f"{key}={value}" for key, value in at.items() if key not in lost]
+    words += [f"seed={seed}"] if seed is not None else []
+    job = seeded(sections, seed, ", ".join(words) or name)
+    return GridPoint(at, seed, replace(job, called=", ".join(called.values())), notes)
 
 
 def _same_run(points: Sequence[GridPoint]) -> tuple[GridPoint, GridPoint] | None:
@@ -365,6 +385,9 @@ def run_sweep(
         ended=table,
     )
     table(done)
+    for job in (point.job for point in points if point.job.called):
+        if (run := folder_of(folder / "runs", job)).is_dir():
+            write_whole(run / CALLED, job.called + "\n")
     return done
 
 

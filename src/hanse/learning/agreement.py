@@ -4,153 +4,66 @@
 compares it with the module itself, and falls back to the sequential engine if they differ.
 
 Fast training and scoring rely on layers read from a module. A reading error would train a different network, so each
-engine is compared with the module as PyTorch runs it (:class:`PlainModule`). A comparison takes a few steps on a few
-samples, uses no stream of the run, and leaves the template and all generators unchanged.
+engine is compared with the module as PyTorch runs it and autograd trains it (:func:`the_module`). A comparison takes a
+few steps on a few samples, uses no stream of the run, and leaves the template and all generators unchanged.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hanse.base.errors import RAISED, UserError, first_line, gated
-from hanse.base.streams import stream, torch_seed
+from hanse.base.streams import stream
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.coalitions import UpdateGame
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.forward import read_convolutions
-from hanse.learning.job import Engine, Problem, SeatJob, batch_plan, smallest_batch
-from hanse.learning.local import Precision, gradients_of, in_channels_last, loss_of
+from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
+from hanse.learning.local import Precision, Trainer, gradients_of, loss_of
 from hanse.learning.process import untouched
 from hanse.learning.scoring import outcomes_of
 
 
-@dataclass(frozen=True)
-class PlainModule:
-    """The module itself: a copy on a device, run as PyTorch runs it.
+def the_module(problem: Problem, device: torch.device, precision: Precision = "float32") -> Trainer:
+    """Return what trains and runs the module itself, one seat or row after another: what engines are compared with."""
+    # images have their channels last only for bf16, where summing in another order changes the numbers noticeably
+    return Trainer(replace(problem, plain=precision == "float32"), device, precision=precision)
 
-    Attributes:
-        problem: the model and its loss (:class:`hanse.learning.job.Problem`).
-        module: the copy, in float32.
-        device: where the copy lies.
-        precision: "bf16" runs the copy under autocast to bfloat16.
-        images: whether images have their channels last in memory, as in engines. It is set only for bf16, where summing
-            in another order changes the numbers noticeably.
 
-    Examples:
-        >>> from hanse.core.table import Layout
-        >>> module = nn.Linear(3, 2)
-        >>> plain = PlainModule.of(Problem(module, Layout.of(module)), torch.device("cpu"), "float32")
-        >>> plain.outputs(torch.randn(4, 3)).shape
-        torch.Size([4, 2])
+def _losses(plain: Trainer, row: Tensor, samples: Samples) -> Tensor:
+    """Return a row's loss on each sample, float64 ``[n]``, in evaluation mode."""
+    plain.load(row)
+    with torch.no_grad():
+        return outcomes_of(plain.problem, plain.outputs, samples.x, samples.y.to(plain.device))[0][0].cpu().double()
+
+
+def _loss(plain: Trainer, samples: Samples) -> Tensor:
+    """Return the mean loss of a batch under the module's current weights, a scalar with gradients."""
+    return loss_of(plain.problem, _put_out(plain, samples.x), samples.y.to(plain.device))
+
+
+def _put_out(plain: Trainer, x: Tensor) -> Tensor:
+    """Return the module's outputs on inputs ``x [n, ...]``: real numbers as float32, anything else as it is."""
+    output = plain.run(x)
+    return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
+
+
+def _gentle(plain: Trainer, samples: Samples, row: Tensor) -> float:
+    """Return a learning rate by which no parameter moves far at the first step, whatever the scale of the samples.
+
+    It is at most 0.1, and so small that no parameter moves by more than 0.1 along its gradient.
     """
-
-    problem: Problem
-    module: nn.Module
-    device: torch.device
-    precision: Precision
-    images: bool = False
-
-    @staticmethod
-    def of(problem: Problem, device: torch.device, precision: Precision) -> PlainModule:
-        """Copy a problem's module to a device, in float32.
-
-        Args:
-            problem: the model as a module and its loss.
-            device: where the copy lies.
-            precision: "float32", or "bf16" for a forward pass in bfloat16.
-        """
-        module = copy.deepcopy(problem.module).to(device=device, dtype=torch.float32)
-        images = precision == "bf16" and in_channels_last(problem)
-        if images:
-            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return PlainModule(problem, module, device, precision, images)
-
-    def outputs(self, x: Tensor) -> Tensor:
-        """Return the module's outputs on inputs ``x [n, ...]``.
-
-        If the module returns a tensor of real numbers, it is converted to float32. Anything else is returned unchanged,
-        for the caller to reject.
-        """
-        around: AbstractContextManager[None] = nullcontext()
-        if self.precision == "bf16":
-            around = torch.autocast(self.device.type, dtype=torch.bfloat16)
-        x = x.to(device=self.device, dtype=torch.float32 if x.is_floating_point() else None)
-        if self.images and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        with around:
-            output: Tensor = self.module(x)
-        return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
-
-    def losses(self, row: Tensor, samples: Samples, precision: Precision) -> Tensor:
-        """Return a row's loss on each sample, float64 ``[n]``, in evaluation mode.
-
-        Args:
-            row: ``[P]``.
-            samples: n samples.
-            precision: a precision that overrides this object's own.
-        """
-        self.problem.layout.load(self.module, row.to(self.device))
-        self.module.eval()
-        with torch.no_grad():
-            y = samples.y.to(self.device)
-            outputs = replace(self, precision=precision).outputs
-            return outcomes_of(self.problem, outputs, samples.x, y)[0][0].cpu().double()
-
-    def loss(self, samples: Samples) -> Tensor:
-        """Return the mean loss of a batch under the module's current weights, a scalar with gradients."""
-        return loss_of(self.problem, self.outputs(samples.x), samples.y.to(self.device))
-
-    def _gentle(self, samples: Samples, row: Tensor) -> float:
-        """Return a learning rate by which no parameter moves far at the first step, whatever the scale of the samples.
-
-        Args:
-            samples: a batch.
-            row: where training starts, ``[P]``.
-
-        Returns:
-            At most 0.1, and so small that no parameter moves by more than 0.1 along its gradient.
-        """
-        self.problem.layout.load(self.module, row.to(self.device))
-        trained = [p for p in self.module.train().parameters() if p.requires_grad]
-        gradients = gradients_of(self.loss(samples), trained)
-        steepest = max(float(g.abs().max()) for g in gradients if g.numel())
-        return 0.1 / max(1.0, steepest) if math.isfinite(steepest) else 0.1
-
-    def train(self, samples: Samples, job: SeatJob, recipe: Recipe, lr: float) -> Tensor:
-        """Return the row ``[P]`` after a seat's training by SGD with autograd's gradients; pull and tilt are included.
-
-        ``torch.optim.SGD`` takes the same steps, but importing it takes seconds.
-        """
-        layout = self.problem.layout
-        layout.load(self.module, job.start.to(self.device))
-        self.module.train()
-        zero = torch.zeros_like(job.start)
-        centre, tilt = (zero if part is None else part for part in (job.centre, job.tilt))
-        still, constant = (layout.unflatten(row.to(self.device)) for row in (centre, tilt))
-        trained = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
-        velocity = {name: torch.zeros_like(p) for name, p in trained.items()}
-        seed, round, client, start = job.key
-        # the engines' own stream, so dropout drops the same units
-        torch.manual_seed(torch_seed(seed, "dropout", round=round, client=client, start=start))
-        for batch in batch_plan(len(job.index), recipe, job.key).tolist():
-            positions = torch.tensor([p for p in batch if p >= 0])
-            loss = self.loss(samples.take(job.index[positions]))
-            gradients = gradients_of(loss, list(trained.values()))
-            with torch.no_grad():
-                for (name, p), gradient in zip(trained.items(), gradients, strict=True):
-                    pulled = recipe.weight_decay * p + job.mu * (p - still[name]) + constant[name]
-                    velocity[name] = recipe.momentum * velocity[name] + gradient + pulled
-                    p.sub_(velocity[name], alpha=lr)
-        return layout.flatten(self.module).cpu()
+    trained = [p for p in plain.load(row).train().parameters() if p.requires_grad]
+    gradients = gradients_of(_loss(plain, samples), trained)
+    steepest = max(float(g.abs().max()) for g in gradients if g.numel())
+    return 0.1 / max(1.0, steepest) if math.isfinite(steepest) else 0.1
 
 
 _FITTED = 4  # samples that a module is tried on
@@ -175,13 +88,13 @@ def why_unfit(
     """
     device = torch.device(device)
     few = Samples(samples.x[:_FITTED], samples.y[:_FITTED], samples.inputs)
-    plain = PlainModule.of(problem, device, "float32")
+    plain = the_module(problem, device)
     shape = few.inputs.shapes if few.inputs else list(few.x.shape[1:])
     with untouched(device):
         try:
             with torch.no_grad():
                 plain.module.eval()
-                output = plain.outputs(few.x)
+                output = _put_out(plain, few.x)
         except RAISED as error:  # a user's module may raise anything, and that is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
             return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
@@ -192,13 +105,13 @@ def why_unfit(
         try:
             row, before = problem.layout.flatten(plain.module), _beside(plain.module)
             plain.module.train()
-            gradients_of(plain.loss(few), [p for p in plain.module.parameters() if p.requires_grad])
+            gradients_of(_loss(plain, few), [p for p in plain.module.parameters() if p.requires_grad])
             hidden = _hidden(plain.module)
-            reached = torch.autograd.grad(plain.loss(few), list(hidden.values()), allow_unused=True) if hidden else ()
+            reached = torch.autograd.grad(_loss(plain, few), list(hidden.values()), allow_unused=True) if hidden else ()
             changed = [name for name, kept in _beside(plain.module).items() if before.get(name) != kept]
             problem.layout.load(plain.module.eval(), row)
             with torch.no_grad():
-                after = plain.outputs(few.x)
+                after = _put_out(plain, few.x)
         except RAISED as error:
             return f"takes samples of shape {shape}, but cannot train on them ({first_line(error)})"
     if untrained := [name for name, gradient in zip(hidden, reached, strict=True) if gradient is not None]:
@@ -391,25 +304,25 @@ def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples
         device: where the module itself is run.
     """
     # engines without a precision of their own compute in float32, whatever the experiment says
-    plain = PlainModule.of(problem, device, getattr(engine, "precision", "float32"))
+    plain = the_module(problem, device, getattr(engine, "precision", "float32"))
     difference: str | None = None
     for attempt in range(_TRIES):
         with untouched(device):
             few, jobs = _case(problem, row, samples, attempt)
-            difference = _scores_otherwise(engine, plain, few, [row, *(job.start for job in jobs)])
-            difference = difference or _values_otherwise(plain, few, [row, *(job.start for job in jobs)])
+            difference = _scores_otherwise(engine, problem, plain, few, [row, *(job.start for job in jobs)])
+            difference = difference or _values_otherwise(problem, plain, few, [row, *(job.start for job in jobs)])
             difference = difference or _trains_otherwise(engine, plain, few, jobs)
         if difference is None:
             return None
     return difference
 
 
-def _trains_otherwise(engine: Engine, plain: PlainModule, few: Samples, jobs: Sequence[SeatJob]) -> str | None:
+def _trains_otherwise(engine: Engine, plain: Trainer, few: Samples, jobs: Sequence[SeatJob]) -> str | None:
     """Return what differs after training, or None: parameters, statistics, or frozen parameters that moved."""
     if not jobs:
         return None
-    lr = plain._gentle(few, jobs[0].start)
-    expected = [plain.train(few, job, _STEPS, lr) for job in jobs]
+    lr = _gentle(plain, few, jobs[0].start)
+    expected = [plain.train(few, job, _STEPS, lr)[0].cpu() for job in jobs]
     got = engine.train(few, jobs, _STEPS, lr).rows.float().cpu()
     cut = plain.problem.layout.num_parameters
     for job, mine, theirs in zip(jobs, expected, got, strict=True):
@@ -426,36 +339,40 @@ def _trains_otherwise(engine: Engine, plain: PlainModule, few: Samples, jobs: Se
     return None
 
 
-def _scores_otherwise(engine: Engine, plain: PlainModule, few: Samples, rows: Sequence[Tensor]) -> str | None:
+def _scores_otherwise(
+    engine: Engine, problem: Problem, plain: Trainer, few: Samples, rows: Sequence[Tensor]
+) -> str | None:
     """Return that scores differ, or None: sample by sample, on all samples, and on lists for each model."""
     table, everything = torch.stack(list(rows)).to(plain.device), torch.arange(len(few))
     each = engine.score_each(table, few, torch.split(everything, 1))
     got = torch.from_numpy(np.stack([scores.loss for scores in each], axis=1))
     whole = torch.from_numpy(engine.score(table, few).loss)
     own = torch.from_numpy(engine.score(table, few, [everything] * len(rows)).loss)
-    stacked = plain.problem.stack is not None  # such models are always scored in float32
-    expected = torch.stack([plain.losses(row, few, "float32" if stacked else plain.precision) for row in rows])
+    # models that can be stacked are always scored in float32
+    judge = plain if problem.stack is None else the_module(problem, plain.device)
+    expected = torch.stack([_losses(judge, row, few) for row in rows])
     mean = expected.mean(1)
     return _SCORES if any(_far(a, b, plain) for a, b in ((got, expected), (whole, mean), (own, mean))) else None
 
 
-def _values_otherwise(plain: PlainModule, few: Samples, rows: Sequence[Tensor]) -> str | None:
+def _values_otherwise(problem: Problem, plain: Trainer, few: Samples, rows: Sequence[Tensor]) -> str | None:
     """Return that coalitions' values differ from those of models averaged row by row, or None.
 
     Models that no fast way can score have nothing to compare.
     """
-    if plain.problem.stack is None and read_convolutions(plain.problem) is None:
+    if problem.stack is None and read_convolutions(problem) is None:
         return None
     table = torch.stack(list(rows)).to(plain.device)
-    game = UpdateGame(plain.problem, table[1:], table[0], [1.0] * (len(rows) - 1), few)
+    game = UpdateGame(problem, table[1:], table[0], [1.0] * (len(rows) - 1), few)
     clubs = [frozenset(range(k)) for k in range(len(rows))]
     mixed = [rows[0], *(torch.stack(list(rows[1 : k + 1])).mean(0) for k in range(1, len(rows)))]
-    worth = torch.stack([-plain.losses(row, few, "float32").mean() for row in mixed])
+    judge = the_module(problem, plain.device)
+    worth = torch.stack([-_losses(judge, row, few).mean() for row in mixed])
     far = _far(torch.tensor(game.many(clubs), dtype=torch.float64), worth, plain)
     return "does not value coalitions as the module itself does" if far else None
 
 
-def _far(got: Tensor, expected: Tensor, plain: PlainModule, grain: float = _GRAIN) -> bool:
+def _far(got: Tensor, expected: Tensor, plain: Trainer, grain: float = _GRAIN) -> bool:
     """Say whether finite numbers are further apart, in the Euclidean norm, than rounding explains.
 
     Where the module itself is not finite, nothing is compared. ``grain`` is the absolute difference that is always

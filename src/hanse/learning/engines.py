@@ -26,8 +26,6 @@ from hanse.learning.native.engine import NativeEngine
 from hanse.learning.native.library import CACHED, why_not_native, worth_for_images
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
-from hanse.learning.stacked import StackedEngine
-from hanse.learning.vmapped import VmappedEngine, why_not_vmapped
 
 Kind = Literal["dense", "conv", "layers", "images", "texts", "batched", "other"]
 
@@ -237,6 +235,8 @@ def _kind(
     # trying takes two engines a step each, so it is done only where the answer can change the choice
     tried = train == "auto" and not stacks and (plain == "other" or (plain == "images" and device != "cpu"))
     if tried or train == "vmapped":
+        from hanse.learning.vmapped import why_not_vmapped
+
         reason = why_not_vmapped(problem, initial, few)
         if reason:
             unable["vmapped"] = reason
@@ -277,8 +277,12 @@ def make_engine(
         case "native":
             return NativeEngine(problem, choice.workers)
         case "stacked":
+            from hanse.learning.stacked import StackedEngine  # late: the usual engine is another
+
             return StackedEngine(problem, device, choice.threads, choice.workers, graphs=choice.graphs)
         case "vmapped":
+            from hanse.learning.vmapped import VmappedEngine
+
             return VmappedEngine(problem, device, choice.threads)
         case "sequential":
             return SequentialEngine(problem, device, choice.threads, choice.workers, precision)

@@ -441,6 +441,21 @@ def plan_of(job: SeatJob, recipe: Recipe, smallest: int) -> Drawn:
     return Drawn(batches, last_epoch(n, recipe, job.work, smallest, job.before))
 
 
+def constant_of(job: SeatJob, dtype: torch.dtype) -> Tensor | None:
+    """Return the part of a seat's gradient that is the same at every step, ``tilt - mu centre`` ``[P]``, or None.
+
+    The rest of the pull, ``mu theta``, depends on the parameters and is added at each step.
+    """
+    if job.tilt is None and (job.centre is None or not job.mu):
+        return None
+    constant = torch.zeros_like(job.start, dtype=dtype)
+    if job.tilt is not None:
+        constant.add_(job.tilt)
+    if job.centre is not None and job.mu:
+        constant.add_(job.centre.to(dtype), alpha=-job.mu)
+    return constant
+
+
 def smallest_batch(problem: Problem) -> int:
     """Return the smallest batch on which a model can train: 2 with batch norm (for its variance), else 1."""
     return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.module.modules()) else 1

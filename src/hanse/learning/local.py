@@ -289,12 +289,11 @@ class Trainer:
         # all steps' positions go to the card at once: it would wait for each copy
         every = torch.split(index[torch.from_numpy(plan[valid]).to(index.device)], valid.sum(1).tolist())
         for step, taken in enumerate(every):
-            x, y = self._inputs(pool.x.index_select(0, taken)), self._targets(pool.y.index_select(0, taken))
-            with self._autocast():
-                output = module(x)
-            loss = loss_of(self.problem, output.to(self.dtype), y)
+            y = self._targets(pool.y.index_select(0, taken))
+            output = self.run(pool.x.index_select(0, taken)).to(self.dtype)
+            loss = loss_of(self.problem, output, y)
             # a payload's term is trained on but not reported: losses stay comparable with those of other mechanisms
-            aim = loss if term is None else loss + term(output.to(self.dtype), y)
+            aim = loss if term is None else loss + term(output, y)
             gradients = gradients_of(aim, parameters)
             with torch.no_grad():
                 if decay:
@@ -320,11 +319,17 @@ class Trainer:
         with torch.no_grad():
             return torch.cat([tensors[name].reshape(-1) for name in self.layout.names])
 
+    def run(self, x: Tensor) -> Tensor:
+        """Return what the loaded module puts out on inputs ``x [n, ...]`` from a pool, in whatever type it has."""
+        x = self._inputs(x)
+        with self._autocast():
+            output: Tensor = self.module(x)
+        return output
+
     def outputs(self, x: Tensor) -> Tensor:
         """Return the loaded module's outputs on inputs ``x [n, ...]`` from a pool, without gradients."""
-        with torch.no_grad(), self._autocast():
-            output: Tensor = self.module(self._inputs(x))
-        return output.to(self.dtype)
+        with torch.no_grad():
+            return self.run(x).to(self.dtype)
 
     def _load(self, row: Tensor) -> None:
         """Load a row's tensors, and reset the integer buffers, which a row does not hold, to those of the template."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, first_line, named
 from hanse.base.streams import stream
-from hanse.games.jackknife import jackknife_errors, t_factor
+from hanse.games.jackknife import jackknife_errors, t_factor, t_quantile
 from hanse.learning.blocks import UNITS, sample_blocks
 from hanse.learning.intervals import Interval, auc_interval, wilson
 from hanse.learning.losses import Objective
@@ -341,9 +341,7 @@ class Metric:
             if error < 1e-12 * (most - least):
                 low, high = wilson(min(1.0, max(0.0, (value - least) / (most - least))), rarest)
                 return least + low * (most - least), least + high * (most - least)
-            from scipy.special import stdtrit  # late: it takes longer to import than a short run
-
-            half = error * float(stdtrit(max(1, len(without) - 1), 0.975))
+            half = error * t_quantile(max(1, len(without) - 1))
             return (math.nan, math.nan) if math.isnan(half) else (max(least, value - half), min(most, value + half))
         return self._bootstrapped(judged) if not self.built_in and n <= BOOTSTRAPPED else (math.nan, math.nan)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hanse.core.recipe import Recipe
-from hanse.learning.job import Problem, SeatJob
+from hanse.learning.job import Problem, SeatJob, constant_of
 from hanse.learning.layers import (
     Activation,
     AnyLoss,
@@ -264,18 +264,3 @@ def _loss_layer(problem: Problem, out: Tensor, total: Tensor) -> Loss:
     if problem.objective is not None:
         return AnyLoss(problem.objective, out, total)
     return CrossEntropy(out, total) if problem.loss == "cross_entropy" else SquaredError(out, total)
-
-
-def constant_of(job: SeatJob, dtype: torch.dtype) -> Tensor | None:
-    """Return the part of a seat's gradient that is the same at every step, ``tilt - mu centre`` ``[P]``, or None.
-
-    The rest of the pull, ``mu theta``, depends on the parameters and is added at each step.
-    """
-    if job.tilt is None and (job.centre is None or not job.mu):
-        return None
-    constant = torch.zeros_like(job.start, dtype=dtype)
-    if job.tilt is not None:
-        constant.add_(job.tilt)
-    if job.centre is not None and job.mu:
-        constant.add_(job.centre.to(dtype), alpha=-job.mu)
-    return constant

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hanse.base.merkle import Tree, as_text
-from hanse.core.book import LedgerError, MutableBook
+from hanse.core.book import LedgerError
 from hanse.ledger.closing import Closed, Closes, Records
-from hanse.ledger.log import Walk
 from hanse.ledger.receipts import Receipt
 from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
@@ -39,7 +38,7 @@ class Issuer:
     """
 
     def __init__(self, ledger: Ledger, folder: Path, first: int = 0) -> None:
-        self._walk = Walk(ledger.file, ledger.book, MutableBook(floor=ledger.floor), public=ledger.public)
+        self._walk = ledger.walk()
         self._closes = Closes(Records(folder), first)
 
     def new(self) -> Iterator[Receipt]:

@@ -27,8 +27,9 @@ from hanse.core.declared import Declared
 from hanse.core.entry import CLOSE, LOG, TOKEN, UNMOVING, Transaction
 from hanse.ledger.closing import METRICS, SEATS, Closes, Records
 from hanse.ledger.receipts import Receipt
+from hanse.ledger.record import Record
 from hanse.ledger.store import Ledger
-from hanse.ledger.verify import VerifyResult, verify
+from hanse.ledger.verify import VerifyResult
 
 COSIGNED = "cosigned.jsonl"  # in a run directory: the heads that witnesses have cosigned
 HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
@@ -179,9 +180,9 @@ def latest_claim(folder: Path) -> BooksAtCheckpoint | None:
     return None
 
 
-def movements(ledger: Ledger) -> Iterator[tuple[int, Transaction]]:
-    """Yield the transactions of a ledger that move something, each with its round."""
-    return ((r.round, r.transaction) for r in ledger.history() if r.transaction.kind not in UNMOVING)
+def movements(records: Iterable[Record]) -> Iterator[tuple[int, Transaction]]:
+    """Yield the transactions of a book that move something, each with its round."""
+    return ((r.round, r.transaction) for r in records if r.transaction.kind not in UNMOVING)
 
 
 def wrong_in(folder: Path) -> str | None:
@@ -208,8 +209,8 @@ def verify_run(
         UserError: the metrics are damaged.
     """
     claim, closes = latest_claim(folder) or BooksAtCheckpoint(), Closes(Records(folder))
-    said, public = claim.heads | dict(heads or {}), ledger.public
-    verdict = verify(ledger.file, ledger.book, ledger.floor, receipts, said, claim.lacking, public, closes)
+    said = claim.heads | dict(heads or {})
+    verdict = ledger.verify(receipts, heads=said, lacking=claim.lacking, closes=closes)
     due = claim.count - verdict.transactions
     written = closes.seen | {round for round, _ in claim.pending[-due:] if due > 0}
     played = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
@@ -240,13 +241,17 @@ def is_settled(folder: Path, ledger: Ledger) -> bool:
     return claim is not None and claim.finished and ledger.count() >= claim.count
 
 
-def unbooked(folder: Path, ledger: Ledger) -> range:
+def unbooked(folder: Path, records: Iterable[Record]) -> range:
     """Return the rounds of the records that the book has not closed, from the first such round on.
 
     Rounds after the last checkpoint have lines in the records before they are in the book. A killed run may leave them
     in this state. If there are none, the range is empty and begins after the last round.
+
+    Args:
+        folder: the run directory.
+        records: the whole history of its book.
     """
-    closed = {record.round for record in ledger.history() if record.transaction.kind == CLOSE}
+    closed = {record.round for record in records if record.transaction.kind == CLOSE}
     rounds = [int(line["round"]) for line in json_lines(folder / METRICS, ("round",))]
     end = max(rounds, default=-1) + 1
     return range(next((number for number in rounds if number not in closed), end), end)

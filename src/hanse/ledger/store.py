@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
 from hanse.base.merkle import root_of
@@ -349,7 +349,7 @@ class Ledger:
         """
         walk, self._walk = self._walk, None
         if walk is None or walk.count > after:
-            walk = Walk(self.file, self.book, MutableBook(floor=self.floor), public=self.public)
+            walk = self.walk()
         batch: list[Record] = []
         for record in walk.records():
             batch.append(record)
@@ -362,11 +362,16 @@ class Ledger:
             batch = []
         self._walk = walk
 
-    def verify(self, receipts: Iterable[Receipt] = ()) -> VerifyResult:
+    def walk(self) -> Walk:
+        """Return a walk over the book that stands at its beginning."""
+        return Walk(self.file, self.book, MutableBook(floor=self.floor), public=self.public)
+
+    def verify(self, receipts: Iterable[Receipt] = (), **more: Any) -> VerifyResult:
         """Recompute the whole book and return whether it is sound; see :func:`hanse.ledger.verify.verify`.
 
         Args:
             receipts: receipts that participants kept. The book must agree with each of them.
+            more: what else it is compared with, as that function has it.
 
         Examples:
             >>> from hanse.core.entry import MINT, Transaction
@@ -381,4 +386,4 @@ class Ledger:
             >>> empty.verify(receipts).wrong
             'receipt of client 0, round 0: saw 2 transactions, the book has 0: its tail is cut'
         """
-        return verify(self.file, self.book, self.floor, receipts, public=self.public)
+        return verify(self.walk(), receipts, **more)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from hanse.core.book import DamagedError, LedgerError, MutableBook
 from hanse.core.entry import Transaction
@@ -49,30 +48,24 @@ class _BrokenError(Exception):
 
 
 def verify(
-    file: Path,
-    book: str,
-    floor: int,
+    walk: Walk,
     receipts: Iterable[Receipt] = (),
     heads: Mapping[str, str] | None = None,
     lacking: Callable[[int], Iterable[tuple[int, Transaction]]] = lambda count: (),
-    public: bytes | None = None,
     closes: Closes | None = None,
 ) -> VerifyResult:
-    """Read a book from its beginning and compare it with receipts, heads and records.
+    """Read a book to its end and compare it with receipts, heads and records.
 
     Memory grows with the number of accounts and receipts, not with the length of the history.
 
     Args:
-        file: the log.
-        book: the book's name.
-        floor: the lowest balance of every account but the mint, in units.
+        walk: stands at the beginning of the book. If it knows the operator's key, each head must be signed by it.
         receipts: what participants were told. Each must agree with the book at the place that it names.
         heads: heads that the book must have had after one of its postings. Each comes with who names it, such as a
             checkpoint, for the message.
         lacking: a function of a number of transactions. It returns the transactions, each with its round, that may
             still be missing after so many, because a checkpoint is written before its transactions. Heads that the book
             would have with them count as met.
-        public: the operator's key (32 bytes), which must have signed each head. None: heads need no signature.
         closes: the object that compares the closes of rounds with the run's records. None: there is no run.
 
     Returns:
@@ -82,8 +75,8 @@ def verify(
         UserError: heads are signed and the package ``cryptography`` is not installed; or a record is damaged.
         OSError: a file cannot be read.
     """
-    claims = _Claims(receipts, heads or {}, book, public, closes)
-    walk, wrong = Walk(file, book, MutableBook(floor=floor), public=public, checked=True), None
+    claims, wrong = _Claims(receipts, heads or {}, walk.book, walk.public, closes), None
+    walk.checked = True
     try:
         claims.reached(walk)
         for record in walk.records():

@@ -29,9 +29,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
 from hanse.base.words import is_plain
-from hanse.core.book import MutableBook
 from hanse.core.entry import leaf
-from hanse.ledger.log import Walk
 from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, load_key, public_of
 from hanse.ledger.receipts import newest
 from hanse.ledger.record import LogHead
@@ -332,7 +330,7 @@ class Prover:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._walk = Walk(ledger.file, ledger.book, MutableBook(floor=ledger.floor), public=ledger.public)
+        self._walk = ledger.walk()
         self._tree = Tree()
 
     def head(self) -> LogHead | None:

@@ -14,9 +14,7 @@ from pydantic import Field
 from hanse.base.factories import Positive, Share, Weight
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.greedyfed import greedyfed
 from hanse.mechanisms.select import UCB, Everyone, Oort, PowerOfChoice, SFedAvg, TheOne, Uniform
-from hanse.mechanisms.set_aware import SetAware
 from hanse.mechanisms.train import OwnModels, Proximal, SharedModel
 from hanse.mechanisms.weigh import BySamples
 
@@ -47,6 +45,8 @@ def ucb(clients_per_round: Positive = 10, beta: Weight = 0.01) -> Mechanism:
         clients_per_round: how many clients train in a round.
         beta: weight of the bonus, in units of the values; with 0 the ranking is GreedyFed's.
     """
+    from hanse.mechanisms.greedyfed import greedyfed
+
     return replace(greedyfed(clients_per_round), name="ucb", select=UCB(clients_per_round, beta=beta))
 
 
@@ -62,6 +62,8 @@ def s_fedavg(
         alpha: how much of a client's old average stays when it is valued again.
         beta: weight of the new value.
     """
+    from hanse.mechanisms.greedyfed import greedyfed
+
     return replace(greedyfed(clients_per_round), name="s_fedavg", select=SFedAvg(clients_per_round, alpha, beta))
 
 
@@ -90,6 +92,9 @@ def set_aware(clients_per_round: Positive = 10) -> Mechanism:
     Args:
         clients_per_round: how many clients train in a round.
     """
+    from hanse.mechanisms.greedyfed import greedyfed
+    from hanse.mechanisms.set_aware import SetAware
+
     return replace(greedyfed(clients_per_round), name="set_aware", select=SetAware(clients_per_round))
 
 

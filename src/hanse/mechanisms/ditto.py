@@ -39,13 +39,13 @@ class Ditto(TrainPart):
         8
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", "lam"),)
 
     needs = frozenset({"clients", "penalty"})
     gives = frozenset({"groups"})
     lam: Weight = 1.0
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a private row for each client, and the shared row."""
         return Block("own", PER_CLIENT, private=True, held=True), Block("server")
 

@@ -85,13 +85,13 @@ class TowardsCentres(TrainPart):
             would hold the clients back. iPFL's comparison has ``pull_from = 1``.
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", "mu"),)
 
     needs = frozenset({"clients", "penalty", "new rows centre"})
     mu: Weight = 0.01
     pull_from: Count = 0
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row "model" and a row "centre" for each client."""
         return Block("model", PER_CLIENT), Block("centre", PER_CLIENT)
 

@@ -103,7 +103,7 @@ class FedFomo(TrainPart, WeighPart):
         4
     """
 
-    adds = frozenset[str]()
+    adds = ()
 
     needs = by_slot(train={"clients", "scores"}, weigh={"clients", "client_validation", "scores", "rows model"})
     fills = by_slot(weigh={"model"})
@@ -127,7 +127,7 @@ class FedFomo(TrainPart, WeighPart):
         n = context.num_clients
         return {"affinity": np.zeros((n, n))}
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row "model" for each client."""
         return (Block("model", PER_CLIENT),)
 
@@ -143,7 +143,7 @@ class FedFomo(TrainPart, WeighPart):
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
-        return {"Score": Most(1, clients + 1)}
+        return {"Score": Most(1, clients + 1, self.share, self.score_samples)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask each client that trained for the losses of its old model, its update, and those it is sent.

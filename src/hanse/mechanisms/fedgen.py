@@ -61,7 +61,7 @@ class FedGen(TrainPart):
         'generator'
     """
 
-    adds = frozenset({"payload"})
+    adds = (("payload", ""),)
 
     needs = frozenset({"head", "labels"})
     gives = frozenset({"groups"})
@@ -79,7 +79,7 @@ class FedGen(TrainPart):
     latents: Positive = 32
     labels: Literal["counts", "uniform"] = "counts"
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return the single row "server"."""
         return (Block("server"),)
 

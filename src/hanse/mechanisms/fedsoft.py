@@ -76,7 +76,7 @@ class FedSoft(TrainPart, WeighPart):
         (4, 6)
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", "lam"),)
 
     needs = by_slot(
         train={"clients", "penalty", "samples", "new rows cluster"},
@@ -89,7 +89,7 @@ class FedSoft(TrainPart, WeighPart):
     interval: Positive = 1
     score_samples: Positive | None = None
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row "model" for each client, and the rows of the centres."""
         return Block("model", PER_CLIENT), Block("cluster", self.clusters, initial="different")
 
@@ -99,7 +99,7 @@ class FedSoft(TrainPart, WeighPart):
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
-        return {"Nearest": Most(1, self.clusters)}
+        return {"Nearest": Most(1, self.clusters, samples=self.score_samples)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask every present client, every ``interval`` rounds, on how many of its samples each centre has the lowest

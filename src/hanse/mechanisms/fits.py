@@ -27,10 +27,10 @@ from hanse.base.wings import Names
 from hanse.core.calling import method_of
 from hanse.core.judge import Judge
 from hanse.core.mixing import writers
-from hanse.core.part import GROUPS, Aggregate, Context, Mechanism, Part, SettlePart, Size, View, in_slots
+from hanse.core.part import FINISHED, GROUPS, Aggregate, Context, Mechanism, Part, SettlePart, Size, View, in_slots
 from hanse.core.port import ClientInfo, Roster
-from hanse.core.recipe import REMEMBERING, Recipe
-from hanse.core.table import PER_CLIENT, Layout, Seats, Table, Updates
+from hanse.core.recipe import REMEMBERING
+from hanse.core.table import PER_CLIENT, Seats, Table, Updates
 from hanse.mechanisms.registry import PARTS, is_rule, word_of
 from hanse.mechanisms.select import Probabilities
 
@@ -108,8 +108,6 @@ WORDS: Mapping[str, Word] = {
 }  # fmt: skip
 DOING = frozenset(name for name, word in WORDS.items() if word.by == "doing")  # nobody gives these
 CLIENTS_GIVE = frozenset(name for name, word in WORDS.items() if word.by == "clients") - {"losses"}
-# what an app's own evaluate function answers once it speaks (:func:`hanse.flower.speaks`)
-SPOKEN = ("scores", "answers")
 
 LOCAL = ", or use federation.engine = 'local'"
 EARLIER = [f"train.{name}" for name in REMEMBERING]  # settings that depend on a client's last training
@@ -199,7 +197,7 @@ def words_of(mechanism: Mechanism) -> Iterator[tuple[str, Part, frozenset[str]]]
 
     Of rows, it needs "rows NAME", which the train part must lay out, or "new rows NAME", which some part must fill.
     """
-    laid = mechanism.train.blocks()
+    laid = mechanism.train.blocks(Context.tiny())
     for slot, part in mechanism.slots().items():
         needs, own = said(part, "needs", slot), said(part, "fills", slot) - {GROUPS}
         accepts, fills = (said(part, name, *mechanism.standing(part)) for name in ("accepts", "fills"))
@@ -245,7 +243,7 @@ def tried(rule: Any) -> Aggregate | None:
     seats, judge = Seats.at(np.arange(3), np.zeros(3, np.int64)), cast(Judge, _TinyJudge())
     models, ones = torch.tensor([[1.0, 2.0], [2.0, 1.0], [5.0, 6.0]]), np.ones(3)
     roster = Roster(ClientInfo(client, "", key="", num_samples=1) for client in range(3))
-    context = Context(3, 1, 0, Recipe(), Layout.of(torch.nn.Linear(1, 1)), lambda number: torch.zeros(2))
+    context = Context.tiny()
     view = View(
         context, 0, "close", roster, Table.of(torch.zeros(1, 2)), np.zeros(3, np.int64), judge, seats=seats,
         updates=Updates(seats, models, ones, ones, ones.astype(np.int64)), found={Probabilities: Probabilities(ones)},
@@ -268,11 +266,14 @@ def unmet_needs(
             added, but for each client's training loss.
         withheld: words that are withheld, and why: text to go on with.
     """
-    slots, blocks, withheld = mechanism.slots(), mechanism.train.blocks(), dict(withheld)
+    slots, blocks, withheld = mechanism.slots(), mechanism.train.blocks(Context.tiny()), dict(withheld)
     made = None if mechanism.value is None else tried(mechanism.weigh)
     if made is not None and made.beyond_weights - said(mechanism.value, "accepts", "value"):
         rule = word_of(mechanism.weigh, "weigh")
         withheld["average"] = f", and {rule} in mechanism.weigh is applied again to the updates of each coalition"
+    if FINISHED in said(mechanism.weigh, "gives", "weigh"):
+        finishes = f", and {word_of(mechanism.weigh, 'weigh')} in mechanism.weigh finishes rows itself"
+        withheld |= {"average": finishes, "weights": finishes}
     there = {*given, *CLIENTS_GIVE, "average", *(f"rows {block.name}" for block in blocks)} - withheld.keys()
     there |= {"values"} if "value" in slots else set()
     there = there.union(*(said(part, "gives", slot) for slot, part in slots.items()))
@@ -305,8 +306,8 @@ def _reason(word: str, slots: Mapping[str, Part]) -> str:
 
 def _parts_with(slot: str, name: str) -> str:
     """Return in words which built-in parts have a block: those that lay it out (slot train) or fill it (slot weigh)."""
-    made = {known: make() for known, make in PARTS[slot].items()}
-    has = {k: [b.name for b in p.blocks()] if slot == "train" else said(p, "fills", slot) for k, p in made.items()}
+    made, tiny = {known: make() for known, make in PARTS[slot].items()}, Context.tiny()
+    has = {k: [b.name for b in p.blocks(tiny)] if slot == "train" else said(p, "fills", slot) for k, p in made.items()}
     found = [f"'{known}'" for known, names in has.items() if name in names]
     return f"mechanism.{slot} = {' or '.join(found)}" if found else f"no part of mechanism.{slot} has them"
 
@@ -369,16 +370,10 @@ def forbidden() -> list[tuple[str, str, str]]:
     return [(_shown(setting), _shown(word), why) for setting, word, why in _rows() if word not in WORDS]
 
 
-def questions_of(mechanism: Mechanism) -> list[str]:
-    """Return a line for each part that asks clients something, as an app that speaks to hanse answers it."""
-    lines = []
-    for slot, part, words in words_of(mechanism):
-        asked = [str(WORDS[word]).removeprefix("clients' ") for word in SPOKEN if word in words]
-        # a part that is made of another one asks the questions of that one, and has its needs
-        if not asked and method_of(part, "asks") is not None and not hasattr(part, "of"):
-            asked = ["answers to questions of its own"]
-        lines += [f"mechanism.{slot}: {word_of(part, slot)} asks clients for {one}" for one in asked]
-    return lines
+def asking(mechanism: Mechanism) -> list[str]:
+    """Return the slots of the parts that ask clients questions. A part that is made of another asks that one's."""
+    slots = mechanism.slots().items()
+    return [s for s, part in slots if method_of(part, "asks") is not None and not is_rule(getattr(part, "of", None))]
 
 
 def unfit(mechanism: Mechanism, size: Size) -> list[str]:

@@ -43,14 +43,14 @@ class IFCA(TrainPart, DeployPart):
         (4,)
     """
 
-    adds = frozenset[str]()
+    adds = ()
 
     needs = by_slot(train={"clients", "scores"}, deploy={"clients", "scores", "rows cluster"})
     gives = by_slot(train={"groups"})
     clusters: Clusters = 2
     score_samples: Positive | None = None
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return the rows of the clusters, each with an initial model of its own."""
         return (Block("cluster", self.clusters, initial="different", held=True),)
 
@@ -60,7 +60,7 @@ class IFCA(TrainPart, DeployPart):
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
-        return {"Score": Most(1, self.clusters)}
+        return {"Score": Most(1, self.clusters, samples=self.score_samples)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask every present client for the loss of each model.

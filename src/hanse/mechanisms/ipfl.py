@@ -274,7 +274,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         4
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", "mu"),)
 
     needs = by_slot(
         select={"clients", "trade", "bills"},
@@ -351,7 +351,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
-        return {"Ask": Most(3, 0), "Score": Most(2, clients + 1)}
+        return {"Ask": Most(3, 0), "Score": Most(2, clients + 1, "validation")}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").
@@ -470,7 +470,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
     # TRAIN
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return the rows. All of them start as the initial model (papers.md I14).
 
         Models are uploaded to the market. Only a best model never leaves its client.

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sized
 from typing import Any
 
 from hanse.core.part import Mechanism
-from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
 
 
 def judged(table: Mapping[str, Any], mechanism: Mechanism, validation: Sized | None) -> dict[str, Any] | None:
@@ -21,6 +20,10 @@ def judged(table: Mapping[str, Any], mechanism: Mechanism, validation: Sized | N
         validation: the server's validation samples, or None if it has none.
     """
     value, said = mechanism.value, table.get("value", {})
+    if value is None:
+        return None
+    from hanse.mechanisms.value import FirstOrderAtClients  # late: few mechanisms value by it
+
     if not isinstance(value, FirstOrderAtClients) or value.judges != "auto":
         return None
     said = {"name": said} if isinstance(said, str) else dict(said)
@@ -38,6 +41,10 @@ def who_judges(asked: Mechanism, mechanism: Mechanism) -> list[str]:
         mechanism: the mechanism that is played.
     """
     value = mechanism.value
+    if value is None:
+        return []
+    from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
+
     if getattr(value, "judges", None) == "all":
         told = f"{SELF_JUDGED[0].lower()}{SELF_JUDGED[1:]} With 'others', or value = 'first_order', none can."
         return [f"warning: mechanism.value.judges: 'all': {told}"]

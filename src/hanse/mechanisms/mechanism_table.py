@@ -20,7 +20,7 @@ from hanse.base.errors import UserError, collected
 from hanse.base.factories import defaults
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.registry import MECHANISMS, PARTS, PUBLISHED, SLOTS, build_mechanism, is_rule
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, is_rule
 
 
 def table_of(mechanism: Mechanism) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def table_of(mechanism: Mechanism) -> dict[str, Any]:
         mechanism = replace(mechanism, deploy=ServerModel())
     # The name says where it came from, unless it is a name of the user's own. Then all published ones are tried.
     named = MECHANISMS.get(mechanism.name)
-    near = [(make, _options(make, mechanism)) for make in (PUBLISHED if named is None else (named,))]
+    near = [(make, _options(make, mechanism)) for make in (MECHANISMS.values() if named is None else (named,))]
     make, options = max(near, key=lambda one: _alike(one[0], one[1], mechanism))
     base = make(**options).slots()
     changed = {k: v for k, v in options.items() if v != inspect.signature(make).parameters[k].default}
@@ -135,7 +135,7 @@ def part_table(slot: str, part: Any) -> dict[str, Any]:
         UserError: the part's class is not at the top of a module, or an option is not a plain value.
     """
     kind, where = type(part), f"mechanism.{slot}"
-    name = next((known for known, make in PARTS[slot].items() if make is kind), None)
+    name = PARTS[slot].name_of(kind)
     if name is None:
         if "." in kind.__qualname__:
             raise UserError(

@@ -85,14 +85,14 @@ class FromCentres(TrainPart):
         4
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", ""),)
 
     needs = frozenset({"clients", "penalty", "new rows centre"})
     cosine: Weight = 0.01
     sign: Sign = "attract"
     term_from: Count = 0
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row "own" for the trained model and a row "centre", for each client."""
         return Block("own", PER_CLIENT, held=True), Block("centre", PER_CLIENT)
 

@@ -128,14 +128,14 @@ class TierModels(TrainPart):
         4
     """
 
-    adds = frozenset[str]()
+    adds = ()
 
     needs = frozenset({"clients"})
     gives = frozenset({"groups"})
     tiers: Positive = 2
     initial: Literal["same", "different"] = "same"
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row for each tier."""
         return (Block("tier", self.tiers, initial="different" if self.initial == "different" else "model"),)
 
@@ -458,7 +458,7 @@ class TokenManager(SettlePart):
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
-        return {"Ask": Most(1, rows)}
+        return {"Ask": Most(1, rows, self.score_on, self.score_samples)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask every present client for bids. A client is told the price, its balance, and what tiers have paid it.
@@ -679,7 +679,7 @@ class Tokens(TokenManager):
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
-        return {**super().questions(clients, rows), "Score": Most(1, rows)}
+        return dict.fromkeys(("Ask", "Score"), Most(1, rows, self.score_on, self.score_samples))
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients that trained in the last round for the tiers' accuracies, and every client for bids.
@@ -855,6 +855,10 @@ class OneShot(DeployPart):
     needs = frozenset({"scores", "rows tier"})
     share: Literal["validation", "train", "test"] = "validation"
     normalised: bool = True
+
+    def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
+        """Return on which samples a client mixes how many models."""
+        return {"Mixture": Most(1, rows, self.share)}
 
     def deploy(self, view: View, state: State) -> tuple[Deployment, State]:
         """Return each client's row: that of the tier it bids for first, or its home row if its bid names no tier.

@@ -7,141 +7,157 @@ whether its parts fit together, :mod:`hanse.mechanisms.fits` says. Register a ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 from hanse.base.errors import UserError, collected, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.base.files import table as table_in
 from hanse.core.calling import method_of
-from hanse.core.part import Mechanism, Part, in_slots
-from hanse.mechanisms import baselines, deploy, robust, select, server_steps, train, value, weigh
-from hanse.mechanisms.by_value import ByValue
-from hanse.mechanisms.cfl import CFL, cfl
-from hanse.mechanisms.ditto import Ditto, ditto
-from hanse.mechanisms.fedamp import FedAMP, HeurFedAMP, TowardsCentres, fedamp, heur_fedamp
-from hanse.mechanisms.fedfomo import FedFomo, fedfomo
-from hanse.mechanisms.fedgen import FedGen, fedgen, gtfedgen
-from hanse.mechanisms.fedsoft import FedSoft, fedsoft
-from hanse.mechanisms.greedyfed import greedyfed
-from hanse.mechanisms.gtflat import GTFLAT, GTFLATSelect, ValidationGTFLAT, gtfedavg, gtfedprox
-from hanse.mechanisms.ifca import IFCA, ifca
-from hanse.mechanisms.ipfl import IPFL, Utilities, ipfl, ipfl_posted
-from hanse.mechanisms.pfedgraph import FromCentres, PFedGraph, pfedgraph
-from hanse.mechanisms.pifl import OneShot, PretrainedTiers, ServerTokens, TierModels, Tiers, Tokens, pifl, tiff
-from hanse.mechanisms.scaffold import Scaffold, scaffold
-from hanse.mechanisms.set_aware import SetAware
-from hanse.mechanisms.staleness import ByStaleness
+from hanse.core.part import Context, Mechanism, Part, in_slots
+
+
+class Later(Mapping[str, Callable[..., Any]]):
+    """Mechanisms or parts by name; each is imported when it is first asked for.
+
+    Args:
+        places: by name, ``"module:object"`` of this package.
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """Return what has this name. Raises KeyError."""
+        module, _, thing = self._places[name].partition(":")
+        made: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), thing)
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._places)
+
+    def name_of(self, made: Any) -> str | None:
+        """Return the name of an object, or None; nothing is imported."""
+        own = f"{getattr(made, '__module__', '')}:{getattr(made, '__qualname__', '')}"
+        return next((name for name, place in self._places.items() if f"{__package__}.{place}" == own), None)
+
 
 # every mechanism that has a name; its name in a file is that of the function
-PUBLISHED: Sequence[Callable[..., Mechanism]] = (
-    baselines.fedavg, baselines.fedprox, gtfedavg, gtfedprox, fedgen, gtfedgen, greedyfed, baselines.ucb,
-    baselines.s_fedavg, baselines.power_of_choice, baselines.oort, baselines.set_aware, scaffold, ditto, fedamp,
-    heur_fedamp, pfedgraph, fedfomo, cfl, ifca, fedsoft, ipfl, ipfl_posted, pifl, tiff, baselines.local,
-    baselines.centralised,
+PUBLISHED = (
+    "baselines:fedavg", "baselines:fedprox", "gtflat:gtfedavg", "gtflat:gtfedprox", "fedgen:fedgen",
+    "fedgen:gtfedgen", "greedyfed:greedyfed", "baselines:ucb", "baselines:s_fedavg", "baselines:power_of_choice",
+    "baselines:oort", "baselines:set_aware", "scaffold:scaffold", "ditto:ditto", "fedamp:fedamp",
+    "fedamp:heur_fedamp", "pfedgraph:pfedgraph", "fedfomo:fedfomo", "cfl:cfl", "ifca:ifca", "fedsoft:fedsoft",
+    "ipfl:ipfl", "ipfl:ipfl_posted", "pifl:pifl", "pifl:tiff", "baselines:local", "baselines:centralised",
 )  # fmt: skip
-MECHANISMS: dict[str, Callable[..., Mechanism]] = {make.__name__: make for make in PUBLISHED}
+MECHANISMS = Later({place.partition(":")[2]: place for place in PUBLISHED})
 # every part that has a name, by the slots that it can fill
-PARTS: dict[str, dict[str, Callable[..., Any]]] = {
-    "select": {
-        "everyone": select.Everyone,
-        "the_one": select.TheOne,
-        "uniform": select.Uniform,
-        "round_robin": select.RoundRobin,
-        "greedy": select.Greedy,
-        "ucb": select.UCB,
-        "s_fedavg": select.SFedAvg,
-        "power_of_choice": select.PowerOfChoice,
-        "oort": select.Oort,
-        "set_aware": SetAware,
-        "gtflat": GTFLATSelect,
-        "ipfl": IPFL,
-        "tiers": Tiers,
-        "pretrained_tiers": PretrainedTiers,
-    },
-    "train": {
-        "shared": train.SharedModel,
-        "proximal": train.Proximal,
-        "own": train.OwnModels,
-        "fedgen": FedGen,
-        "tiers": TierModels,
-        "scaffold": Scaffold,
-        "ditto": Ditto,
-        "towards_centres": TowardsCentres,
-        "from_centres": FromCentres,
-        "fedfomo": FedFomo,
-        "ifca": IFCA,
-        "fedsoft": FedSoft,
-        "ipfl": IPFL,
-    },
-    "weigh": {
-        "samples": weigh.BySamples,
-        "uniform": weigh.UniformWeights,
-        "samples_over_probability": weigh.SamplesOverProbability,
-        "gtflat": GTFLAT,
-        "gtflat_validation": ValidationGTFLAT,
-        "inverse_distance": weigh.InverseDistance,
-        "inverse_variance": weigh.InverseVariance,
-        "median": robust.Median,
-        "trimmed_mean": robust.TrimmedMean,
-        "geometric_median": robust.GeometricMedian,
-        "clipped": robust.Clipped,
-        "krum": robust.Krum,
-        "multi_krum": robust.MultiKrum,
-        "fltrust": robust.FLTrust,
-        "fedavgm": server_steps.FedAvgM,
-        "fedadam": server_steps.FedAdam,
-        "fedyogi": server_steps.FedYogi,
-        "fedadagrad": server_steps.FedAdagrad,
-        "fednova": server_steps.FedNova,
-        "q_fedavg": server_steps.QFedAvg,
-        "by_staleness": ByStaleness,
-        "scaffold": Scaffold,
-        "fedamp": FedAMP,
-        "heur_fedamp": HeurFedAMP,
-        "pfedgraph": PFedGraph,
-        "fedfomo": FedFomo,
-        "cfl": CFL,
-        "fedsoft": FedSoft,
-        "ipfl": IPFL,
-    },
-    "value": {
-        "gtg": value.GTG,
-        "mixture": value.Mixture,
-        "exact": value.Exact,
-        "monte_carlo": value.MonteCarlo,
-        "leave_one_out": value.LeaveOneOut,
-        "banzhaf": value.Banzhaf,
-        "path": value.Path,
-        "group_path": value.GroupPath,
-        "first_order": value.FirstOrder,
-        "first_order_clients": value.FirstOrderAtClients,
-    },
-    "settle": {
-        "tokens": Tokens,
-        "server_tokens": ServerTokens,
-        "ipfl": IPFL,
-        "utilities": Utilities,
-        "by_value": ByValue,
-    },
-    "deploy": {
-        "one_shot": OneShot,
-        "server": deploy.ServerModel,
-        "own": deploy.OwnModel,
-        "ifca": IFCA,
-    },
+PARTS = {
+    slot: Later(places)
+    for slot, places in {
+        "select": {
+            "everyone": "select:Everyone",
+            "the_one": "select:TheOne",
+            "uniform": "select:Uniform",
+            "round_robin": "select:RoundRobin",
+            "greedy": "select:Greedy",
+            "ucb": "select:UCB",
+            "s_fedavg": "select:SFedAvg",
+            "power_of_choice": "select:PowerOfChoice",
+            "oort": "select:Oort",
+            "set_aware": "set_aware:SetAware",
+            "gtflat": "gtflat:GTFLATSelect",
+            "ipfl": "ipfl:IPFL",
+            "tiers": "pifl:Tiers",
+            "pretrained_tiers": "pifl:PretrainedTiers",
+        },
+        "train": {
+            "shared": "train:SharedModel",
+            "proximal": "train:Proximal",
+            "own": "train:OwnModels",
+            "fedgen": "fedgen:FedGen",
+            "tiers": "pifl:TierModels",
+            "scaffold": "scaffold:Scaffold",
+            "ditto": "ditto:Ditto",
+            "towards_centres": "fedamp:TowardsCentres",
+            "from_centres": "pfedgraph:FromCentres",
+            "fedfomo": "fedfomo:FedFomo",
+            "ifca": "ifca:IFCA",
+            "fedsoft": "fedsoft:FedSoft",
+            "ipfl": "ipfl:IPFL",
+        },
+        "weigh": {
+            "samples": "weigh:BySamples",
+            "uniform": "weigh:UniformWeights",
+            "samples_over_probability": "weigh:SamplesOverProbability",
+            "gtflat": "gtflat:GTFLAT",
+            "gtflat_validation": "gtflat:ValidationGTFLAT",
+            "inverse_distance": "weigh:InverseDistance",
+            "inverse_variance": "weigh:InverseVariance",
+            "median": "robust:Median",
+            "trimmed_mean": "robust:TrimmedMean",
+            "geometric_median": "robust:GeometricMedian",
+            "clipped": "robust:Clipped",
+            "krum": "robust:Krum",
+            "multi_krum": "robust:MultiKrum",
+            "fltrust": "robust:FLTrust",
+            "fedavgm": "server_steps:FedAvgM",
+            "fedadam": "server_steps:FedAdam",
+            "fedyogi": "server_steps:FedYogi",
+            "fedadagrad": "server_steps:FedAdagrad",
+            "fednova": "server_steps:FedNova",
+            "q_fedavg": "server_steps:QFedAvg",
+            "by_staleness": "staleness:ByStaleness",
+            "scaffold": "scaffold:Scaffold",
+            "fedamp": "fedamp:FedAMP",
+            "heur_fedamp": "fedamp:HeurFedAMP",
+            "pfedgraph": "pfedgraph:PFedGraph",
+            "fedfomo": "fedfomo:FedFomo",
+            "cfl": "cfl:CFL",
+            "fedsoft": "fedsoft:FedSoft",
+            "ipfl": "ipfl:IPFL",
+        },
+        "value": {
+            "gtg": "value:GTG",
+            "mixture": "value:Mixture",
+            "exact": "value:Exact",
+            "monte_carlo": "value:MonteCarlo",
+            "leave_one_out": "value:LeaveOneOut",
+            "banzhaf": "value:Banzhaf",
+            "path": "value:Path",
+            "group_path": "value:GroupPath",
+            "first_order": "value:FirstOrder",
+            "first_order_clients": "value:FirstOrderAtClients",
+        },
+        "settle": {
+            "tokens": "pifl:Tokens",
+            "server_tokens": "pifl:ServerTokens",
+            "ipfl": "ipfl:IPFL",
+            "utilities": "ipfl:Utilities",
+            "by_value": "by_value:ByValue",
+        },
+        "deploy": {
+            "one_shot": "pifl:OneShot",
+            "server": "deploy:ServerModel",
+            "own": "deploy:OwnModel",
+            "ifca": "ifca:IFCA",
+        },
+    }.items()
 }
 SLOTS = tuple(PARTS)
 
 
 def word_of(part: object, slot: str) -> str:
     """Return what an experiment's file calls a part, in quotes; one that has no name there is called by its class."""
-    for parts in (PARTS[slot], *PARTS.values()):
-        for name, make in parts.items():
-            if make is type(part):
-                return f"'{name}'"
-    return type(part).__name__
+    names = (parts.name_of(type(part)) for parts in (PARTS[slot], *PARTS.values()))
+    return next((f"'{name}'" for name in names if name is not None), type(part).__name__)
 
 
 @dataclass
@@ -267,7 +283,7 @@ def _want(
         known = {key: n for key, n in defaults(make).items() if key == "clients_per_round" and n is not None} | dict(
             options
         )
-        start = {key: known[key] for key in defaults(factory) if key in known and factory in PARTS[slot].values()}
+        start = {key: known[key] for key in defaults(factory) if key in known and PARTS[slot].name_of(factory)}
     one = wanted.setdefault(factory, _NamedPart(factory, start))
     assert one is not None
     for key, option in changes.items():
@@ -355,6 +371,6 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
         yield "kind, reads: are no more: Aggregate(..., reapply=True), and needs = {'rows NAME'}, say the same"
     if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
-            tuple(blocks())
-        except ValueError as refused:
+            tuple(blocks(Context.tiny()))
+        except (ValueError, TypeError) as refused:
             yield str(refused)

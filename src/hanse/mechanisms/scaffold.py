@@ -56,14 +56,14 @@ class Scaffold(TrainPart, AggregatePart, WeighPart):
         (4, 6)
     """
 
-    adds = frozenset({"tilt"})
+    adds = (("tilt", ""),)
 
     needs = by_slot(train={"clients", "penalty", "sgd"}, weigh={"clients", "groups"})
     gives = by_slot(train={"groups"})
     fills = by_slot(train=VARIATES)
     global_lr: Rate = 1.0
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return the rows for x, for c, and for the private c_i. All variates start at zero."""
         return (
             Block("server"),

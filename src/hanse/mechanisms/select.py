@@ -515,7 +515,7 @@ class PowerOfChoice(SelectPart):
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
-        return {"Score": Most(1, 1)}
+        return {"Score": Most(1, 1, samples=self.score_samples)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask this round's candidates for the loss of the model that they would start from.

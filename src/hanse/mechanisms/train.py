@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from hanse.base.factories import Weight
-from hanse.core.part import State, TrainPart, View
+from hanse.core.part import Context, State, TrainPart, View
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats
 
 
@@ -50,12 +51,12 @@ def units(rows: Ints, size: int) -> Floats:
 class SharedModel(TrainPart):
     """FedAvg: there is one row "server". Every client starts from it and minimises its own loss."""
 
-    adds = frozenset[str]()
+    adds: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     gives = frozenset({"groups"})
     accepts = frozenset({"sums"})
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return the single row "server"."""
         return (Block("server"),)
 
@@ -72,7 +73,7 @@ class Proximal(SharedModel):
         mu: strength of the pull.
     """
 
-    adds = frozenset({"pull"})
+    adds = (("pull", "mu"),)
 
     needs = frozenset({"penalty"})
     mu: Weight = 0.1
@@ -88,11 +89,11 @@ class Proximal(SharedModel):
 class OwnModels(TrainPart):
     """Local training: each client has a private row "own"; all of them start from the same initial model."""
 
-    adds = frozenset[str]()
+    adds = ()
 
     needs = frozenset({"clients"})
 
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self, context: Context) -> Sequence[Block]:
         """Return a private row for each client."""
         return (Block("own", PER_CLIENT, private=True),)
 

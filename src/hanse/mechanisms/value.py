@@ -752,7 +752,7 @@ class FirstOrderAtClients(ValuePart):
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
-        return {"Gradient": Most(1, 1)}
+        return {"Gradient": Most(1, 1, self.share, self.samples)}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask the clients of each group for the gradient of the group's mean update.

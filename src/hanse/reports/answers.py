@@ -16,22 +16,20 @@ from pathlib import Path
 
 import numpy as np
 from markupsafe import escape
-from scipy import stats
 
 from hanse.core.telling import Measure
-from hanse.games.jackknife import SURE
+from hanse.games.jackknife import SURE, t_quantile
 from hanse.learning.metrics import MetricStyle
 from hanse.reports.accuracy import utilities
+from hanse.reports.alone import by_python
 from hanse.reports.chart import Bars, Chart, Floats, Series
 from hanse.reports.compare import run_row
 from hanse.reports.contributions import DOUBTFUL, HELPFUL, TOO_FEW, Contribution, contribution, ends, not_ranked
 from hanse.reports.digits import between, points, rounded
 from hanse.reports.groups import SeedGroup, group_runs, honest_of
 from hanse.reports.money import Books, books_of, granted
-from hanse.reports.statement_alone import by_python
 from hanse.reports.statement_fit import ModelQuality, fits_at_end
 from hanse.reports.statement_verdict import Answer, answer_of, sign_of
-from hanse.reports.vega import to_svg, to_vegalite
 from hanse.runs.chance import nothing_left
 from hanse.runs.run_record import RunRecord, load_runs
 
@@ -73,6 +71,8 @@ class Answers:
 
     def _repr_html_(self) -> str:
         """Return the answers and the picture for a notebook."""
+        from hanse.reports.vega import to_svg, to_vegalite  # late: the terminal draws nothing
+
         told = "".join(f"<p><b>Mind:</b> {escape(line)}</p>" for line in self.doubts)
         told += "".join(f"<p><b>{escape(question)}</b> {escape(told)}</p>" for question, told in self.lines.items())
         return told + ("" if self.picture is None else to_svg(to_vegalite(self.picture)))
@@ -281,7 +281,7 @@ def _by_how_much(differences: Sequence[Floats], reading: MetricStyle) -> str:
     half = math.nan
     if len(sample) > 1:
         error = float(sample.std(ddof=1)) / math.sqrt(len(sample)) * reading.factor
-        half = float(stats.t.ppf(0.975, len(sample) - 1)) * error
+        half = t_quantile(len(sample) - 1) * error
         half = half if half > 1e-9 * abs(mean) else math.nan  # alike for all: what is left is rounding
     told = rounded(mean, half, sign=True)
     unit = points(told) if reading.percent else " (less is better)" if reading.less_is_better else ""

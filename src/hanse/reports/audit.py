@@ -29,7 +29,7 @@ from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
-from hanse.runs.edited import edited_settings
+from hanse.runs.checkpoint import edited_settings
 from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.reading import last_state
 from hanse.runs.replay import Posted, against_rules, checked, recorded_markets, rule_of, unlike_rows
@@ -259,7 +259,7 @@ def _books(folder: Path) -> list[Check]:
         verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:
             return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
-        odd = against_rules(folder, movements(ledger))
+        odd = against_rules(folder, movements(ledger.history()))
     grants = "one grant per client, of the size that was set, and only kinds of payments that the rule posts"
     said = f"{verdict.transactions} transactions, whose sum is 0 in every account and in all"
     return [Check("conservation", True, said), Check("grants and kinds", not odd, odd or grants)]

@@ -1,37 +1,38 @@
-"""Runs side by side: as plain rows, as tables on a terminal, and as the tables of a report.
+"""Runs side by side: as plain rows, and as tables for a terminal, a report, LaTeX and Markdown.
 
 :func:`compare_runs` returns the rows that ``hanse compare --json`` prints, :func:`difference_rows` the paired tests of
-each experiment against the first. :func:`compare_tables` lays both out for a terminal. For the report,
-:func:`experiments_table`, :func:`runs_table` and :func:`differences_tables` do so. :func:`effective_round` and
-:func:`improvement` are GTFLAT's measure of speed, :func:`paired` is the test; the papers' tables use them as well.
-
-A *figure* is a column of numbers. The tables ``_LEARNED``, ``_COST`` and ``_COLUMNS`` below hold its key, its two
-headings (terminal and report), its display factor and its number of digits.
+each experiment against the first. :func:`compare_tables` lays both out for a terminal, :func:`as_text` writes them for
+other programs. For the report, :func:`experiments_table`, :func:`runs_table` and :func:`differences_tables` lay them
+out. :func:`effective_round` and :func:`improvement` are GTFLAT's measure of speed, :func:`paired` is the test; the
+papers' tables use them as well.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import math
+import re
 import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from scipy import stats
 
-from hanse.base.errors import UserError
-from hanse.base.files import table
+from hanse.base.errors import UserError, nearest
+from hanse.base.files import table, write_csv
+from hanse.games.jackknife import t_quantile
 from hanse.learning.losses import loss_told
 from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.accuracy import own_accuracy, own_main
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import ONE_SEED, SeedGroup, different_settings, group_runs
-from hanse.runs.edited import edited_settings
+from hanse.runs.checkpoint import edited_settings
 from hanse.runs.run_record import RunRecord, load_runs
 
 # ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
@@ -94,7 +95,6 @@ def improvement(ours: float | None, theirs: float | None) -> float | None:
 # ---- paired tests and intervals, for experiments that share their seeds
 
 
-LEVEL = 0.95
 _ROUNDING = 1e-9  # sums of equal numbers in another order differ in their last bits: that is no spread
 MOST_FLIPPED = 16  # pairs for which all patterns of signs are tried: 2^16 = 65,536
 
@@ -146,11 +146,13 @@ def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> 
     differences = np.array([ours[key] - theirs[key] for key in keys])
     n, mean, sd = len(keys), float(differences.mean()), float(differences.std(ddof=1))
     error = sd / math.sqrt(n)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
+    half = t_quantile(n - 1) * error
     if error == 0:  # all differences are equal: without spread any mean but 0 is certain
         p = 1.0 if mean == 0 else 0.0
     else:
-        p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
+        from scipy.special import stdtr  # late: it takes longer to import than a run to read
+
+        p = 2 * float(stdtr(n - 1, -abs(mean) / error))
     return Paired(
         pairs=n, mean=mean, sd=sd, low=mean - half, high=mean + half, p=p, p_sign_flip=_sign_flip(differences)
     )
@@ -170,23 +172,19 @@ def _sign_flip(differences: np.ndarray) -> float | None:
 # ---- rows
 
 
-TESTED = (
-    "test_accuracy",
-    "best_accuracy",
-    "test_loss",
-    "test_mse",
-    "client_accuracy",
-)  # of which differences are tested
-NUMBERS = (*TESTED, "seconds_per_round", "virtual_seconds", "mb", "refused")
+TESTED = ("test_accuracy", "best_accuracy", "test_loss", "test_mse", "client_accuracy")  # whose differences are tested
 EFFECTIVE = ("effective_round", "effective_round_improvement")
 
 
-def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[dict[str, Any]]:
+def compare_runs(
+    dirs: Sequence[str | Path], epsilon: float = EPSILON, baseline: str | None = None
+) -> list[dict[str, Any]]:
     """Return one row for each run, and two more for each experiment that was given with several seeds.
 
     Args:
         dirs: the run directories. Runs that differ only in their seeds are one experiment.
         epsilon: how close an accuracy must come to the target of ``effective_round``. It is at least 0 and below 1.
+        baseline: the experiment that the others are compared with (:func:`with_baseline`). None: the first.
 
     Returns:
         Rows with the same keys, where None means "not recorded" or "never reached":
@@ -203,24 +201,46 @@ def compare_runs(dirs: Sequence[str | Path], epsilon: float = EPSILON) -> list[d
         * ``seconds_per_round`` (median, wall clock); ``virtual_seconds``, on the clock of a simulation in which clients
           take time; ``mb`` (10^6 bytes in both directions over the whole run); and ``refused``, the number of refused
           updates without late ones.
-        * ``effective_round``: how many rounds the run took to come within ``epsilon`` of the best accuracy of the first
-          experiment. If the first experiment has a run with the same seeds, it is that run's best accuracy.
+        * ``effective_round``: how many rounds the run took to come within ``epsilon`` of the best accuracy of the
+          baseline. If the baseline has a run with the same seeds, it is that run's best accuracy.
           ``effective_round_improvement``: how many percent fewer rounds than that experiment needed itself (GTFLAT eq.
           13).
 
     Raises:
-        UserError: a directory holds no run or a damaged one, or ``epsilon`` is out of range.
+        UserError: a directory holds no run or a damaged one, ``epsilon`` is out of range, or no experiment is the
+            baseline.
     """
     if not 0 <= epsilon < 1:
         raise UserError(f"--epsilon {epsilon}: must be at least 0 and below 1")
     runs = load_runs(dirs)
-    groups = group_runs(runs)
+    groups = with_baseline(group_runs(runs), baseline)
     first = {run.seeds: run for run in groups[0].runs}
-    rows = {id(run): run_row(run) | _effective(run, first.get(run.seeds, runs[0]), epsilon) for run in runs}
+    rows = {id(run): run_row(run) | _effective(run, first.get(run.seeds, groups[0].runs[0]), epsilon) for run in runs}
     every = dict.fromkeys(key for row in rows.values() for key in row)
     rows = {run: {key: row.get(key) for key in every} for run, row in rows.items()}
     means = [row for group in groups for row in _group_rows(group.label, [rows[id(run)] for run in group.runs])]
     return [*rows.values(), *means]
+
+
+def with_baseline(groups: Sequence[SeedGroup], name: str | None) -> list[SeedGroup]:
+    """Return the experiments with the baseline first.
+
+    Args:
+        groups: the experiments.
+        name: the baseline's label, its mechanism if no other has it, or the name of one of its runs. None: the first.
+
+    Raises:
+        UserError: none of the experiments, or several, are called so.
+    """
+    if name is None:
+        return list(groups)
+    called = [group for group in groups if name == group.label]
+    called = called or [g for g in groups if any(name in (run.name, str(run.path), run.mechanism) for run in g.runs)]
+    if len(called) != 1:
+        labels = [group.label for group in groups]
+        what = f"{len(called)} experiments are called so; allowed: {', '.join(labels)}" if called else ""
+        raise UserError(f"--baseline: '{name}': {what or f'no such experiment{nearest(name, labels)}'}")
+    return [*called, *(group for group in groups if group is not called[0])]
 
 
 def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
@@ -253,14 +273,6 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
         unknown = dict.fromkeys(("low", "high", "p", "p_holm"))
         found += [row if "p_holm" in row else row | unknown for row in rows]
     return found
-
-
-def _mean_and_interval(row: Mapping[str, Any], factor: float, digits: int) -> tuple[str, str]:
-    """Return a difference's mean and interval as they are shown."""
-    mean, low, high = (
-        "" if row[key] is None else f"{factor * row[key]:+,.{digits}f}" for key in ("mean", "low", "high")
-    )
-    return mean, f"{low} to {high}" if low else f"the same in all {row['pairs']}"
 
 
 def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
@@ -345,26 +357,6 @@ def _own_figures(run: RunRecord) -> dict[str, float | None]:
     return found
 
 
-def _own_column(key: str) -> tuple[str, str, str, float, int]:
-    """Return key, headings (terminal and report), factor and digits of a column of :func:`_own_figures`."""
-    who, _, name = key.partition("_")
-    reading = reading_of(name) or ACCURACY
-    short = {"test": "test", "best": "best", "client": "own"}[who]
-    unit = " %" if reading.percent else ""
-    long = {"test": f"test {reading.title}", "best": f"best round {reading.title}"}.get(
-        who, f"{reading.title} at the clients"
-    )
-    if name.startswith("loss: "):
-        return key, name, f"test {name}", 1.0, 4
-    return key, f"{short} {reading.title}{unit}", f"{long}{unit}", reading.factor, 2 if reading.percent else 4
-
-
-def _own_columns(rows: Sequence[Mapping[str, Any]], known: Sequence[Any]) -> list[tuple[str, str, str, float, int]]:
-    """Return the columns of rows that are not among the ``known`` ones."""
-    usual = {*(column[0] for column in known), *NUMBERS, *EFFECTIVE, *_LABELS}
-    return [_own_column(key) for key in dict.fromkeys(key for row in rows for key in row) if key not in usual]
-
-
 _LABELS = ("run", "kind", "mechanism", "rounds", "seed", "base", "figure")  # keys of rows that are no figures
 
 
@@ -395,51 +387,6 @@ def _last(values: np.ndarray) -> float | None:
     return float(values[-1]) if len(values) else None
 
 
-# ---- on a terminal: tables that fit into 80 columns
-
-
-_MOST_NAMED = 4  # settings in a line
-# key of a row, heading, factor, digits
-_LEARNED = (
-    ("test_accuracy", "test %", 100.0, 2),
-    ("best_accuracy", "best %", 100.0, 2),
-    ("client_accuracy", "own %", 100.0, 2),
-    ("test_loss", "loss", 1.0, 4),
-    ("test_mse", "MSE", 1.0, 4),
-    ("effective_round", "as good after", 1.0, 0),
-    ("effective_round_improvement", "fewer %", 1.0, 1),
-)
-_COST = (
-    ("rounds", "rounds", 1.0, 0),
-    ("seconds_per_round", "seconds a round", 1.0, 3),
-    ("virtual_seconds", "virtual s", 1.0, 1),
-    ("mb", "MB in all", 1.0, 1),
-    ("refused", "refused", 1.0, 0),
-)
-
-
-def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Return the comparison as tables for a terminal of 80 columns: what was learned, what it cost, the differences.
-
-    Args:
-        rows: what :func:`compare_runs` returned.
-        differences: what :func:`difference_rows` returned; if empty, the last table is left out.
-    """
-    learned, explained = _table("What was learned", _LEARNED, rows), []
-    if any(row["client_accuracy"] is not None for row in rows):
-        explained.append("own %: mean accuracy of the honest clients on their own test data.")
-    if any(row["effective_round"] is not None for row in rows):
-        explained.append(
-            "as good after: rounds until within --epsilon of the first experiment's best accuracy; fewer %: how many "
-            "fewer than it took itself."
-        )
-    learned.caption = "\n".join(explained) or None
-    own = [(key, textwrap.fill(short, 16), f, digits) for key, short, _, f, digits in _own_columns(rows, ())]
-    named = [_table("By the metrics and losses that the runs' files name", own, rows)] if own else []
-    tables = [*named, learned, _table("What it cost", _COST, rows)]
-    return [*tables, _differences(differences)] if differences else tables
-
-
 def edited_runs(groups: Sequence[SeedGroup]) -> list[str]:
     """Return a line for each run whose settings are not those that were played."""
     return [f"{run.name}: {line}" for group in groups for run in group.runs if (line := edited_settings(run.path))]
@@ -465,90 +412,169 @@ def cautions(groups: Sequence[SeedGroup]) -> list[str]:
     return told + [ONE_SEED] * all(len(group.runs) == 1 for group in groups)
 
 
-def _table(title: str, columns: Sequence[tuple[str, str, float, int]], rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the columns that any row has a number in."""
-    shown = [column for column in columns if any(row[column[0]] is not None for row in rows)]
-    table = _empty(title, "run", *(heading for _, heading, _, _ in shown))
-    for before, row in zip([None, *rows], rows, strict=False):
-        if row["kind"] == "mean" and before is not None and before["kind"] == "run":
-            table.add_section()
-        single, deviation = row["kind"] == "run", row["kind"] == "sd"
-        numbers = [None if deviation and key == "rounds" else row[key] for key, _, _, _ in shown]
-        # a mean of counts is not a count
-        cells = (_cell(n, f, d if single else max(d, 1)) for n, (_, _, f, d) in zip(numbers, shown, strict=True))
-        table.add_row("  ± deviation" if deviation else row["run"], *cells)
-    return table
+# ---- tables: of a report, of a terminal, in LaTeX and Markdown
 
 
-def _differences(differences: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the table of paired differences, with a line between two figures."""
-    title = f"Differences from {differences[0]['base']} over the same seeds"
-    table = _empty(title, "run", "seeds", "mean", "95 % interval", "p", "Holm", "flips")
-    figure = None
-    for row in differences:
-        key, heading, factor, digits = _column(row["figure"], _LEARNED, 1)
-        if figure is not None and key != figure:
-            table.add_section()
-        figure = key
-        mean, interval = _mean_and_interval(row, factor, digits)
-        p = ("-" if row[k] is None else f"{row[k]:.2g}" for k in ("p", "p_holm", "p_sign_flip"))
-        table.add_row(f"{row['run']}: {heading}", str(row["pairs"]), mean, interval, *p)
-    table.caption = "p: paired t test; Holm: corrected for all experiments; flips: exact sign-flip test."
-    return table
-
-
-def _column(key: str, known: Sequence[tuple[str, str, float, int]], heading: int) -> tuple[str, str, float, int]:
-    """Return the key, heading, factor and digits of a figure: one of the ``known``, or one that a run names itself.
-
-    ``heading`` picks the heading of the latter: 1 that for a terminal, 2 that for a report.
-    """
-    own = _own_column(key) if all(key != column[0] for column in known) else None
-    return next(c for c in known if c[0] == key) if own is None else (key, str(own[heading]), own[3], own[4])
-
-
-def _empty(title: str, name: str, *numbers: str) -> Table:
-    """Return a table without rows, whose names fold where the terminal is narrow and whose numbers never do."""
-    table = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(name, overflow="fold", min_width=14)
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def _cell(value: float | None, factor: float, digits: int) -> str:
-    return "-" if value is None else f"{value * factor:,.{digits}f}"
-
-
-# ---- in a report: numbers with the digits that they deserve
-
-
-# key of a row, heading, factor, digits
-_COLUMNS = (
-    ("rounds", "rounds", 1.0, 0),
-    ("test_accuracy", "test accuracy %", 100.0, 2),
-    ("best_accuracy", "best round %", 100.0, 2),
-    ("test_loss", "test loss", 1.0, 3),
-    ("test_mse", "test MSE", 1.0, 4),
-    ("client_accuracy", "at the clients %", 100.0, 2),
-    ("seconds_per_round", "seconds a round", 1.0, 3),
-    ("virtual_seconds", "virtual seconds in all", 1.0, 1),
-    ("mb", "MB in all", 1.0, 1),
-    ("refused", "refused", 1.0, 0),
-)
+_MOST_NAMED = 4  # settings in a line
 _SURE = ("rounds", "mb", "seconds_per_round")  # their deviation over seeds says nothing of the mechanism
+
+
+class Column(NamedTuple):
+    """How a figure is shown: ``key`` in rows, heading (``short`` on a terminal), ``factor``, and ``digits``."""
+
+    key: str
+    short: str
+    title: str
+    factor: float = 1.0
+    digits: int = 0
+
+    def cell(self, row: Mapping[str, Any], deviation: Mapping[str, Any] | None = None, *, of: str = "run") -> str:
+        """Return a row's number, with its ``deviation`` over the seeds if there is one; a dash for none.
+
+        A mean or deviation (the kind that the row is ``of``) of counts is not a count, and has a digit more.
+        """
+        value, sd = row.get(self.key), None if self.key in _SURE else (deviation or {}).get(self.key)
+        if value is None:
+            return "–"
+        digits = self.digits if of == "run" and sd is None else max(self.digits, 1)
+        told = f"{value * self.factor:,.{digits}f}"
+        return told if sd is None else f"{told} ± {sd * self.factor:,.{digits}f}"
+
+
+_LEARNED = (
+    Column("test_accuracy", "test %", "test accuracy %", 100.0, 2),
+    Column("best_accuracy", "best %", "best round %", 100.0, 2),
+    Column("test_loss", "loss", "test loss", 1.0, 3),
+    Column("test_mse", "MSE", "test MSE", 1.0, 4),
+    Column("client_accuracy", "own %", "at the clients %", 100.0, 2),
+)
+_SPEED = (Column("effective_round", "as good after", ""), Column("effective_round_improvement", "fewer %", "", 1.0, 1))
+_ROUNDS = Column("rounds", "rounds", "rounds")
+_COST = (
+    Column("seconds_per_round", "seconds a round", "seconds a round", 1.0, 3),
+    Column("virtual_seconds", "virtual s", "virtual seconds in all", 1.0, 1),
+    Column("mb", "MB in all", "MB in all", 1.0, 1),
+    Column("refused", "refused", "refused"),
+)
+
+
+def _column(key: str) -> Column:
+    """Return the column of a figure: a usual one, or one that an experiment names itself (:func:`_own_figures`)."""
+    if (usual := next((column for column in _LEARNED if column.key == key), None)) is not None:
+        return usual
+    who, _, name = key.partition("_")
+    if name.startswith("loss: "):
+        return Column(key, name, f"test {name}", 1.0, 4)
+    reading = reading_of(name) or ACCURACY
+    unit = " %" if reading.percent else ""
+    long = {"test": f"test {reading.title}", "best": f"best round {reading.title}"}
+    title = f"{long.get(who, f'{reading.title} at the clients')}{unit}"
+    short = f"{'own' if who == 'client' else who} {reading.title}{unit}"
+    return Column(key, short, title, reading.factor, 2 if reading.percent else 4)
+
+
+def _own_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the columns of the figures that experiments name themselves."""
+    usual = {*(column.key for column in (*_LEARNED, *_COST)), *EFFECTIVE, *_LABELS}
+    return [_column(key) for key in dict.fromkeys(key for row in rows for key in row) if key not in usual]
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of a report.
+    """A table of texts.
 
     Attributes:
         headings: ``[n]``.
         rows: ``[n]`` texts each: a name, and then numbers.
+        title: what stands above it, if anything.
+        caption: what stands below it, if anything.
     """
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    caption: str = ""
+
+    def printed(self) -> Table:
+        """Return it for a terminal: names fold where that is narrow, numbers never do."""
+        table = Table(
+            title=self.title, caption=self.caption or None, title_justify="left", caption_justify="left",
+            box=SIMPLE_HEAD, pad_edge=False,
+        )  # fmt: skip
+        table.add_column(self.headings[0], overflow="fold", min_width=14)
+        for heading in self.headings[1:]:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def markdown(self) -> str:
+        """Return it as Markdown."""
+        lines = [self.headings, ("---", *["---:"] * (len(self.headings) - 1)), *self.rows]
+        return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+    def latex(self) -> str:
+        """Return it as LaTeX's ``tabular``, for the package ``booktabs``."""
+        head, *body = (f"{' & '.join(map(_for_latex, line))} \\\\" for line in (self.headings, *self.rows))
+        columns = "l" + "r" * (len(self.headings) - 1)
+        inside = ["\\toprule", head, "\\midrule", *body, "\\bottomrule"]
+        return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *inside, "\\end{tabular}"])
+
+
+def _for_latex(text: str) -> str:
+    """Return a text as LaTeX reads it."""
+    said = re.sub(r"[&%$#_{}]", r"\\\g<0>", text.replace("\\", "/"))
+    return said.replace("~", "\\textasciitilde{}").replace("^", "\\textasciicircum{}").replace("±", "$\\pm$")
+
+
+def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]) -> list[TextTable]:
+    """Return the comparison for a terminal of 80 columns: what was learned, what it cost, the differences.
+
+    Args:
+        rows: what :func:`compare_runs` returned.
+        differences: what :func:`difference_rows` returned; if empty, the last table is left out.
+    """
+    explained = []
+    if any(row["client_accuracy"] is not None for row in rows):
+        explained.append("own %: mean accuracy of the honest clients on their own test data.")
+    if any(row["effective_round"] is not None for row in rows):
+        explained.append(
+            "as good after: rounds until within --epsilon of the baseline's best accuracy; fewer %: how many fewer "
+            "than it took itself."
+        )
+    own = [column._replace(short=textwrap.fill(column.short, 16)) for column in _own_columns(rows)]
+    named = [_shown("By the metrics and losses that the runs' files name", own, rows)] if own else []
+    learned = _shown("What was learned", (*_LEARNED, *_SPEED), rows, "\n".join(explained))
+    tables = [*named, learned, _shown("What it cost", (_ROUNDS, *_COST), rows)]
+    if not differences:
+        return tables
+    caption = "p: paired t test; Holm: corrected for all experiments; flips: exact sign-flip test."
+    title = f"Differences from {differences[0]['base']} over the same seeds"
+    lines = [(f"{row['run']}: {_column(row['figure']).short}", *_difference(row)) for row in differences]
+    headings = ("run", "seeds", "mean", "95 % interval", "p", "Holm", "flips")
+    return [*tables, TextTable(headings, tuple(lines), title, caption)]
+
+
+def _shown(title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], caption: str = "") -> TextTable:
+    """Return a table of the columns that any row has a number in, with a row for each mean and each deviation."""
+    shown = [column for column in columns if any(row[column.key] is not None for row in rows)]
+    body = []
+    for row in rows:
+        known = {**row, "rounds": None} if row["kind"] == "sd" else row
+        name = "  ± deviation" if row["kind"] == "sd" else row["run"]
+        body.append((name, *(column.cell(known, of=row["kind"]) for column in shown)))
+    return TextTable(("run", *(column.short for column in shown)), tuple(body), title, caption)
+
+
+def _difference(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a paired difference: pairs, mean, 95 % interval and the three p-values."""
+    column = _column(row["figure"])
+    mean, low, high = (
+        "" if row[key] is None else f"{column.factor * row[key]:+,.{column.digits}f}" for key in ("mean", "low", "high")
+    )
+    tests = (("p", 2), ("p_holm", 2), ("p_sign_flip", 3))
+    p = ("–" if row[key] is None else f"{row[key]:.{digits}g}" for key, digits in tests)
+    return str(row["pairs"]), mean, f"{low} to {high}" if low else f"the same in all {row['pairs']}", *p
 
 
 def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
@@ -559,13 +585,12 @@ def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
     """
     found = [(group.label, [run_row(run) for run in group.runs]) for group in groups]
     rows = [_group_rows(label, each) or each for label, each in found]
-    shown = _shown([row for pair in rows for row in pair])
-    body = []
-    for group, pair in zip(groups, rows, strict=True):
-        deviation = pair[1] if len(pair) > 1 else {}
-        cells = [_text_cell(pair[0].get(k), None if k in _SURE else deviation.get(k), f, d) for k, _, f, d in shown]
-        body.append((group.label, str(len(group.runs)), *cells))
-    return TextTable(("experiment", "seeds", *(heading for _, heading, _, _ in shown)), tuple(body))
+    shown = _report_columns([row for pair in rows for row in pair])
+    body = [
+        (group.label, str(len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
+        for group, (first, *sd) in zip(groups, rows, strict=True)
+    ]
+    return TextTable(("experiment", "seeds", *(column.title for column in shown)), tuple(body))
 
 
 def runs_table(runs: Sequence[RunRecord]) -> TextTable:
@@ -575,12 +600,9 @@ def runs_table(runs: Sequence[RunRecord]) -> TextTable:
         runs: the runs. Columns in which none of them has a number are left out.
     """
     rows = [run_row(run) for run in runs]
-    shown = _shown(rows)
-    body = [
-        (row["run"], row["mechanism"], str(row["seed"]), *(_text_cell(row.get(k), None, f, d) for k, _, f, d in shown))
-        for row in rows
-    ]
-    return TextTable(("run", "mechanism", "seed", *(heading for _, heading, _, _ in shown)), tuple(body))
+    shown = _report_columns(rows)
+    body = [(row["run"], row["mechanism"], str(row["seed"]), *(column.cell(row) for column in shown)) for row in rows]
+    return TextTable(("run", "mechanism", "seed", *(column.title for column in shown)), tuple(body))
 
 
 def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
@@ -594,29 +616,47 @@ def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
     """
     rows: dict[str, list[tuple[str, ...]]] = {}
     for row in difference_rows(groups):
-        _, heading, factor, digits = _column(row["figure"], _COLUMNS, 2)
-        mean, interval = _mean_and_interval(row, factor, digits)
-        flip = "–" if row["p_sign_flip"] is None else f"{row['p_sign_flip']:.3g}"
-        name = f"{row['run']} – {row['base']}: {heading}"
-        p = ("–" if row[k] is None else f"{row[k]:.2g}" for k in ("p", "p_holm"))
-        cells = (name, str(row["pairs"]), mean, interval, *p, flip)
-        rows.setdefault(row["figure"], []).append(cells)
+        name = f"{row['run']} – {row['base']}: {_column(row['figure']).title}"
+        rows.setdefault(row["figure"], []).append((name, *_difference(row)))
     headings = ("difference", "seeds", "mean", "95 % interval", "p (t test)", "p (Holm)", "p (sign flips)")
     return [TextTable(headings, tuple(found)) for found in rows.values()]
 
 
-def _shown(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, float, int]]:
+def _report_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Return the columns of a report's table: those in which any row has a number, "refused" only if it is not 0."""
-    named = [(key, long, factor, digits) for key, _, long, factor, digits in _own_columns(rows, _COLUMNS)]
-    found = [column for column in (*named, *_COLUMNS) if any(row.get(column[0]) is not None for row in rows)]
-    return [column for column in found if column[0] != "refused" or any(row["refused"] for row in rows)]
+    every = (*_own_columns(rows), _ROUNDS, *_LEARNED, *_COST)
+    return [
+        column
+        for column in every
+        if any(row.get(column.key) is not None and (column.key != "refused" or row["refused"]) for row in rows)
+    ]
 
 
-def _text_cell(value: float | None, deviation: float | None, factor: float, digits: int) -> str:
-    """Return a number as a cell of a report's table, with its deviation if there is one."""
-    if value is None:
-        return "–"
-    if deviation is None:
-        return f"{value * factor:,.{digits}f}"
-    digits = max(digits, 1)  # a mean of counts is not a count
-    return f"{value * factor:,.{digits}f} ± {deviation * factor:,.{digits}f}"
+# ---- the comparison in other forms
+
+
+def as_text(form: str, groups: Sequence[SeedGroup], rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a comparison as one text.
+
+    Args:
+        form: "json" and "csv" have all rows with all digits, "latex" and "markdown" the means with their deviations.
+        groups: the experiments, the baseline first.
+        rows: what :func:`compare_runs` returned for them.
+
+    Raises:
+        UserError: there is no such form.
+    """
+    if form not in FORMS:
+        raise UserError(f"--format: '{form}': no such format{nearest(form, FORMS)}")
+    if form in ("latex", "markdown"):
+        tables = [experiments_table(groups), *differences_tables(groups)]
+        return "\n\n".join(table.latex() if form == "latex" else table.markdown() for table in tables) + "\n"
+    every = [*rows, *difference_rows(groups)]
+    if form == "json":
+        return json.dumps(every, indent=1) + "\n"
+    out, keys = io.StringIO(), list(dict.fromkeys(key for row in every for key in row))
+    write_csv(out, [keys, *(["" if row.get(key) is None else row[key] for key in keys] for row in every)])
+    return out.getvalue()
+
+
+FORMS = ("json", "csv", "latex", "markdown")

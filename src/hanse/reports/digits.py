@@ -1,8 +1,13 @@
-"""Numbers with no more digits than their errors bear, and 95 % intervals in the same words wherever one is printed."""
+"""Numbers with no more digits than their errors bear, 95 % intervals, and names, in the same words everywhere."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hanse.core.entry import TOKEN, tokens
 
 
 def rounded(value: float, error: float | None = None, *, sign: bool = False, most: int = 3) -> str:
@@ -80,3 +85,79 @@ def ends(low: float, high: float, half: float, *, sign: bool = False) -> tuple[s
     if low > 0 or high < 0:
         told = [rounded(e, sign=sign, most=1) if float(t) == 0 else t for e, t in zip((low, high), told, strict=True)]
     return told[0], told[1]
+
+
+def about(units: int) -> str:
+    """Return tokens with two digits after the point, or with two significant digits if below a tenth.
+
+    (The books have all digits.)
+    """
+    return tokens(round(units, -4) if abs(units) >= TOKEN // 10 else int(float(f"{units:.2g}")))
+
+
+def percent(share: float | None) -> str:
+    """Return a share in percent; a dash if it is not known."""
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Format a number with this many significant digits; a dash for None and NaN.
+
+    Examples:
+        >>> number(0.123456), number(-0.0), number(12345.6), number(0.00001234), number(float("nan"))
+        ('0.123', '0', '12346', '0.0000123', '–')
+    """
+    if value is None or value != value:
+        return "–"
+    if not value:
+        return "0"
+    told = f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{digits}g}"
+    # most readers do not know what 9.4e-06 is
+    small = "e-0" in told and abs(value) >= 1e-7
+    return np.format_float_positional(float(told), trim="-") if small else told
+
+
+def called(label: str, *, many: bool = False) -> str:
+    """Return clients as the start of a sentence: numbers need the word before them, names do not.
+
+    Examples:
+        >>> called("3"), called("Hope"), called("3 and 4", many=True)
+        ('Client 3', 'Hope', 'Clients 3 and 4')
+    """
+    return f"{'Clients' if many else 'Client'} {label}" if label[:1].isdecimal() else label
+
+
+def listed(names: Sequence[str], most: int = 5, last: str = "and") -> str:
+    """Join names in words. If there are many, give the first few and the number of others.
+
+    Examples:
+        >>> listed(["Hope", "Kiel", "Riga"]), listed(["Hope", "Kiel", "Riga"], most=1), listed(["1", "2"], last="or")
+        ('Hope, Kiel and Riga', 'Hope and 2 more', '1 or 2')
+    """
+    kept = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
+    return kept[0] if len(kept) == 1 else f"{', '.join(kept[:-1])} {last} {kept[-1]}"
+
+
+def in_stretches(numbers: Sequence[int], most: int = 6) -> str:
+    """Return ascending numbers in words, as stretches.
+
+    Examples:
+        >>> in_stretches([0]), in_stretches([2, 3, 4]), in_stretches([0, 3, 5, 6, 7])
+        ('0', '2 to 4', '0, 3 and 5 to 7')
+    """
+    found = stretches(numbers)
+    told = [str(s[0]) if len(s) == 1 else f"{s[0]} to {s[-1]}" for s in found]
+    if len(told) > most:
+        told = [*told[: most - 1], f"{sum(map(len, found[most - 1 :]))} more"]
+    return listed(told, most)
+
+
+def stretches(numbers: Sequence[int]) -> list[list[int]]:
+    """Return ascending numbers cut where one does not follow the other: [0, 2, 3] becomes [[0], [2, 3]]."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, gated
 from hanse.core.table import Floats, Ints
 from hanse.games.coalitions import Coalition
 from hanse.learning.blocks import sample_blocks
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
 Answer = float | Floats
 """What the user's function returns: a worth, or one number for each test sample ``[m]``, whose mean is the worth."""
-Asked = tuple[Callable[[], str], Callable[[], Answer] | float]
-"""A question to the user's function: its cache key, and a call that returns the answer."""
+Asked = tuple[Callable[[], str], Callable[[], Callable[[], Answer]] | float]
+"""A question to the user's function: its cache key, and what prepares the call that returns the answer (a call can be
+sent to another process); or the answer itself."""
 Cache = MutableMapping[str, Any]
+_AT_ONCE = 32  # questions that are prepared for several processes at once
 
 
 class Evaluations:
@@ -37,6 +40,7 @@ class Evaluations:
         told: a function that is called after each evaluation, with the number done, the number expected, and a text.
         function: the name of the user's function in messages.
         units: ``[m]``, what each test sample is of. None: each is a unit of its own.
+        n_jobs: how many processes call the user's function, as joblib counts them (-1: one for each processor).
 
     Attributes:
         evaluated: number of calls of the user's function.
@@ -54,9 +58,10 @@ class Evaluations:
         told: ProgressCallback,
         function: str = "evaluate",
         units: NDArray[Any] | None = None,
+        n_jobs: int = 1,
     ) -> None:
         self._units = None if units is None else torch.from_numpy(np.unique(units, return_inverse=True)[1])
-        self._ask, self._cache, self._told, self._function = ask, cache, told, function
+        self._ask, self._cache, self._told, self._function, self._n_jobs = ask, cache, told, function, n_jobs
         self.evaluated, self.seconds = 0, 0.0
         self.expected: float | None = None
         self.samples: int | None = None
@@ -70,10 +75,9 @@ class Evaluations:
 
     def many(self, coalitions: Sequence[Coalition]) -> list[float]:
         """Return the worth of each coalition, from the cache if possible."""
-        found = []
-        for called, worth in self._ask(coalitions):
-            answer = self._same(self._answer(called, worth)) if callable(worth) else worth
-            found.append((float(np.mean(answer)), self._without_block(answer)))
+        found, questions = list[tuple[float, Floats]](), iter(self._ask(coalitions))
+        while some := list(islice(questions, 1 if self._n_jobs == 1 else _AT_ONCE)):
+            found += [(float(np.mean(answer)), self._without_block(answer)) for answer in self._answers(some)]
         self._worths += found
         if self.evaluated and self.expected is not None and self.evaluated >= self.expected:
             self._told(self.evaluated, self.expected, "solving")
@@ -110,8 +114,10 @@ class Evaluations:
         The cache keeps it beside the first one. It is not counted in ``evaluated``.
         """
         [(called, worth)] = self._ask([coalition])
+        if not callable(worth):
+            return None
         counts = self.evaluated, self.seconds
-        answer = self._same(self._answer(lambda: f"{called()} again", worth)) if callable(worth) else None
+        [answer] = self._answers([(lambda: f"{called()} again", worth)])
         self.evaluated, self.seconds = counts
         return answer
 
@@ -125,23 +131,41 @@ class Evaluations:
         sums = np.array([[scores[block].sum(), len(block)] for block in self._blocks])
         return np.asarray((scores.sum() - sums[:, 0]) / (len(scores) - sums[:, 1]))
 
-    def _answer(self, called: Callable[[], str], worth: Callable[[], Answer]) -> Answer:
-        key = called() if self._cache is not None else ""
-        if self._cache is not None and key in self._cache:
-            known = self._cache[key]
-            return np.asarray(known, np.float64) if isinstance(known, list) else float(known)
+    def _answers(self, questions: Sequence[Asked]) -> list[Answer]:
+        """Return the answers to some questions; what the cache does not have is asked for at the same time."""
+        answers, wanted = dict[int, Answer](), dict[int, str]()
+        for place, (called, worth) in enumerate(questions):
+            key = called() if self._cache is not None and callable(worth) else ""
+            if not callable(worth):
+                answers[place] = worth
+            elif self._cache is not None and key in self._cache:
+                known = self._cache[key]
+                answers[place] = self._same(np.asarray(known, np.float64) if isinstance(known, list) else float(known))
+            else:
+                wanted[place] = key
+        calls = [worth() for place, (_, worth) in enumerate(questions) if place in wanted and callable(worth)]
         began = time.perf_counter()
         try:
-            answer = worth()
+            said = [call() for call in calls] if self._n_jobs == 1 or len(calls) < 2 else self._in_processes(calls)
         except Exception as wrong:
             self.raised = wrong
             raise
         self.seconds += time.perf_counter() - began
-        self.evaluated += 1
-        if self._cache is not None:
-            self._cache[key] = answer if isinstance(answer, float) else answer.tolist()
-        self._told(self.evaluated, self.expected)
-        return answer
+        for (place, key), answer in zip(wanted.items(), said, strict=True):
+            self.evaluated += 1
+            answers[place] = self._same(answer)
+            if self._cache is not None:
+                self._cache[key] = answer if isinstance(answer, float) else answer.tolist()
+            self._told(self.evaluated, self.expected)
+        return [answers[place] for place in range(len(questions))]
+
+    def _in_processes(self, calls: Sequence[Callable[[], Answer]]) -> Iterable[Answer]:
+        """Return what calls return, each made in one of several processes."""
+        from joblib import Parallel, delayed  # late: scikit-learn's, which few runs need
+
+        with gated(f"n_jobs: {self._n_jobs}: {self._function} cannot be called in another process", "leave n_jobs out"):
+            answers: Iterable[Answer] = Parallel(self._n_jobs)(delayed(call)() for call in calls)
+        return answers
 
 
 @dataclass(frozen=True)
@@ -188,6 +212,12 @@ def check_cache(cache: Cache | None) -> None:
     """Raise UserError unless a cache is None or a mapping that can be changed."""
     if cache is not None and not isinstance(cache, MutableMapping):
         raise UserError(f"cache: {cache!r:.80}: must be a dictionary that is yours to keep, such as {{}}, or None")
+
+
+def check_n_jobs(n_jobs: int) -> None:
+    """Raise UserError unless this is a number of processes as joblib takes it."""
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
+        raise UserError(f"n_jobs: {n_jobs!r:.80}: must be a whole number, 1 or more, or -1 for one for each processor")
 
 
 @contextmanager

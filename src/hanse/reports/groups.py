@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from hanse.base.errors import UserError
+from hanse.base.files import read_text
 from hanse.base.toml import flat
 from hanse.core.telling import HONEST
 from hanse.reports.chart import Curve, Floats, Ints, even
 from hanse.runs.run_record import SEEDS, RunRecord
 
+CALLED = "called.txt"  # in a run directory: what a sweep calls the run's experiment
 ONE_SEED = "A single seed each: a small difference may be chance."
 # what may differ between two runs of one experiment: the seeds, and how (not what) it computes
 _APART = (*SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"), ("clients", "named"))
@@ -60,7 +63,8 @@ class SeedGroup:
     """The runs of one experiment, one for each seed.
 
     Attributes:
-        label: the experiment's name: its mechanism, and what distinguishes it from the report's other experiments.
+        label: the experiment's name: what a sweep calls it, or its mechanism, and what distinguishes it from the
+            report's other experiments.
         runs: the experiment's runs, at least one.
 
     Examples:
@@ -154,19 +158,26 @@ def different_settings(groups: Sequence[SeedGroup]) -> dict[str, list[str]]:
 
 
 def _labels(firsts: Sequence[RunRecord]) -> list[str]:
-    """Return a label for each group's first run: its mechanism, and up to three settings in which it differs.
+    """Return a label for each group's first run: what a sweep calls it, or its mechanism; and up to three settings.
 
-    They are the settings in which it differs from other groups of the same mechanism. Labels that are still the same
-    get the run's name.
+    They are the settings in which it differs from other groups of the same name. Labels that are still the same get the
+    run's name.
     """
-    settings = [dict(flat(_without_seeds(run.config))) for run in firsts]
+    settings, names = [dict(flat(_without_seeds(run.config))) for run in firsts], [_called(run) for run in firsts]
     labels = []
-    for run, mine in zip(firsts, settings, strict=True):
-        rivals = [s for r, s in zip(firsts, settings, strict=True) if r.mechanism == run.mechanism]
+    for name, mine in zip(names, settings, strict=True):
+        rivals = [other for called, other in zip(names, settings, strict=True) if called == name]
         told = [f"{_short(key)}={mine.get(key, 'default')}" for key in _telling(mine, rivals)[:3]]
-        labels.append(" ".join([run.mechanism, *told]))
+        labels.append(" ".join([name, *told]))
     twice = {label for label in labels if labels.count(label) > 1}
     return [f"{x} ({run.name})" if x in twice else x for x, run in zip(labels, firsts, strict=True)]
+
+
+def _called(run: RunRecord) -> str:
+    try:
+        return " ".join(read_text(run.path / CALLED, 1000).split())[:80] or run.mechanism
+    except UserError:
+        return run.mechanism
 
 
 def _telling(mine: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -210,7 +210,7 @@ def _by_the_books(folder: Path, run: RunRecord, by: str, currency: str, total: i
         balances = ledger.balances()
         mine = {account_of(c): c for c in range(run.num_clients)}
         held = np.array([balances.get(account_of(c), 0) + balances.get(escrow(c), 0) for c in range(run.num_clients)])
-        for _, transaction in movements(ledger):
+        for _, transaction in movements(ledger.history()):
             for account, given in transaction.postings if transaction.kind == "grant" else ():
                 if account in mine:
                     granted[mine[account]] += given

@@ -7,7 +7,8 @@ client held over the rounds. :func:`token_charts` draws both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -20,6 +21,20 @@ from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
 from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.part_charts import plotted
 from hanse.runs.run_record import RunRecord
+
+
+@dataclass
+class Account:
+    """What a client was granted, received and paid, and what it holds at the end, in units.
+
+    What moves between its own account and its escrow, such as a bid that wins no seat, is neither received nor paid.
+    """
+
+    granted: int = 0
+    received: int = 0
+    paid: int = 0
+    balance: int = 0
+    escrow: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,7 @@ class Books:
         flow: ``[m, m]``, what went from one node to another over the run, without grants. The nodes are ``clients`` and
             then ``pools``.
         kinds: the kinds of transactions, without grants, each with the tokens that they moved between accounts.
+        accounts: the books of each client that has an account, by its number.
 
     Examples:
         >>> import hanse
@@ -53,6 +69,7 @@ class Books:
     pools: tuple[str, ...]
     flow: Floats
     kinds: tuple[tuple[str, float], ...] = ()
+    accounts: Mapping[int, Account] = field(default_factory=dict)
 
 
 def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
@@ -77,6 +94,7 @@ def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
     return found, notes
 
 
+@lru_cache(maxsize=16)
 def read_books(run: RunRecord) -> Books | None:
     """Return a run's books, or None if nobody pays in it or nothing was posted.
 
@@ -95,10 +113,14 @@ def read_books(run: RunRecord) -> Books | None:
         raise UserError(f"they do not hold: {run.wrong_in_books} ('hanse ledger verify' checks them)")
     last, totals, rounds, rows = int(run.metrics[-1]["round"]), Totals(), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
+    accounts: dict[int, Account] = {}
     with reading(run.path) as ledger:
         for round, records in groupby(ledger.history(), key=lambda record: min(record.round, last)):
             for record in records:
                 totals.add(record)
+                for name, units in record.transaction.postings if record.transaction.kind == "grant" else ():
+                    if (owner := _client_of(name)) is not None:
+                        accounts.setdefault(owner, Account()).granted += units
             for account in totals.moved:
                 owner = _client_of(account)
                 if owner is not None and owner < len(row):
@@ -109,6 +131,11 @@ def read_books(run: RunRecord) -> Books | None:
         opened = list(ledger.balances())
     if not rounds:
         return None
+    for name, units in totals.balances.items():
+        if (owner := _client_of(name)) is not None:
+            account = accounts.setdefault(owner, Account())
+            account.paid, account.received = totals.traded.get(f"client/{owner}", (0, 0))
+            setattr(account, "balance" if name.startswith("client/") else "escrow", units)
     used = {name for pair in totals.flows for name in pair}
     clients = sorted(owner for name in used if (owner := _client_of(name)) is not None)
     others = used - {f"client/{c}" for c in clients}
@@ -124,6 +151,7 @@ def read_books(run: RunRecord) -> Books | None:
         tuple(name.removeprefix("pool/") for name in pools),
         flow / TOKEN,
         tuple((kind, units / TOKEN) for kind, units in totals.kinds.items()),
+        accounts,
     )
 
 

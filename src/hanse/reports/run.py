@@ -114,7 +114,7 @@ class Run(PlainRun, Displayed):
             UserError: the data or the model were given as Python objects and must be given again, or the clients' data
                 are with the participants.
         """
-        from hanse.reports.statement_alone import HERE, alone_experiment
+        from hanse.reports.alone import HERE, alone_experiment
 
         if self._remote:
             raise UserError("alone: the clients' data are with the participants, who can train alone themselves")
@@ -140,8 +140,8 @@ class Run(PlainRun, Displayed):
         Raises:
             UserError: a run has no directory, or there is no run alone.
         """
+        from hanse.reports.alone import HERE
         from hanse.reports.joining import ALONE, Joining, gains_of, settings_of
-        from hanse.reports.statement_alone import HERE
         from hanse.reports.statement_fit import find_alone
 
         if self.path is None and alone is not None:

@@ -3,7 +3,7 @@
 :func:`statement` makes one from a run directory. It combines what is also available separately. :class:`ModelQuality`
 compares the client's own tests with those of a model that it trains alone. :func:`contributed` says what its updates
 were worth, :func:`models_of` where its models went, and :func:`money_of` what its books are. :func:`verdict_of` answers
-whether joining paid. :mod:`hanse.reports.statement_alone` plays the run of single clients that the comparison needs.
+whether joining paid. :mod:`hanse.reports.alone` plays the run of single clients that the comparison needs.
 
 The sentences are read by participants who are not engineers. None of these claims more than the numbers allow: each
 says how sure it is, or that this is not known. Rounds are numbered from 0, as in the records. The page is made by
@@ -18,8 +18,8 @@ from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, table
+from hanse.reports.alone import by_python
 from hanse.reports.contributions import lost_files
-from hanse.reports.statement_alone import APART, by_python
 from hanse.reports.statement_contributed import Contributed, contributed
 from hanse.reports.statement_fit import ModelQuality, fit_of
 from hanse.reports.statement_models import Models, models_of
@@ -28,6 +28,8 @@ from hanse.reports.statement_privacy import privacy_of
 from hanse.reports.statement_short import in_short
 from hanse.reports.statement_verdict import JoiningVerdict, verdict_of
 from hanse.runs.run_record import load_run
+
+APART = "only the participant can, on its own data"  # who trains alone in a run whose data are elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
     Example:
         >>> import tempfile
         >>> import hanse
-        >>> from hanse.reports.statement_alone import train_alone
+        >>> from hanse.reports.alone import train_alone
         >>> experiment = hanse.Experiment(
         ...     data={"clients": 3, "client_test": 0.2},
         ...     model={"name": "logistic"},

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml, table
-from hanse.games.jackknife import jackknife_errors
+from hanse.games.jackknife import jackknife_errors, t_quantile
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.intervals import difference, wilson
 from hanse.learning.metrics import MetricStyle
+from hanse.reports.alone import HERE, by_python
 from hanse.reports.chart import Floats
-from hanse.reports.statement_alone import HERE, by_python
 from hanse.runs.recorded_seats import OwnTests
 from hanse.runs.run_record import RunRecord, load_run
 
@@ -101,7 +100,7 @@ class MainFit:
         """Return the 95 % interval around a value, by Student's t with one degree of freedom less than blocks."""
         if value is None or error is None or self.blocks < 2:
             return None
-        half = float(stats.t.ppf(0.975, self.blocks - 1)) * error
+        half = t_quantile(self.blocks - 1) * error
         return value - half, value + half
 
 

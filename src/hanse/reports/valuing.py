@@ -39,6 +39,7 @@ from hanse.reports.evaluations import (
     Evaluations,
     TimeLimit,
     check_cache,
+    check_n_jobs,
     progress,
     seconds_of,
 )
@@ -157,6 +158,7 @@ def value(
     cache: Cache | None = None,
     names: Sequence[Any] | None = None,
     units: Sequence[Any] | None = None,
+    n_jobs: int = 1,
 ) -> Valuation:
     """Return the value of each of n updates (clients' trained models) to their average.
 
@@ -203,6 +205,9 @@ def value(
         names: ``[n]``, all different, what the updates of a list or an array are called. None: 0, 1, ...
         units: ``[m]``, what each test sample is of, such as its patient, if ``evaluate`` returns an array. Intervals
             are then for the draw of these. None: each sample is one of its own.
+        n_jobs: how many processes call ``evaluate`` at the same time, as in scikit-learn: -1 is one for each processor.
+            The values are the same. A process sees its own copy of what ``evaluate`` changes, and starting it takes
+            about a second. For "path", which asks step by step, it has no effect.
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -226,6 +231,7 @@ def value(
     method = ("mixture" if gradient is None else "path") if method is None else method
     _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
     whole_number("seed", seed, 0)
+    check_n_jobs(n_jobs)
     check_cache(cache)
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
         needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
@@ -247,7 +253,7 @@ def value(
     named = game or "average"
     drawn = None if units is None else units_of(units, "units")
     plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, named, drawn)
-    found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache)), given.names, counted)
+    found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache, n_jobs)), given.names, counted)
     return found if start is not None else replace(found, hints=(_without_start(found), *found.hints))
 
 
@@ -309,6 +315,7 @@ def shapley(
     progress: bool | None = None,
     cache: Cache | None = None,
     units: Sequence[Any] | None = None,
+    n_jobs: int = 1,
 ) -> Valuation:
     """Return the value of each name in any game, for models that cannot be averaged, such as trees and pipelines.
 
@@ -328,6 +335,7 @@ def shapley(
         progress: as in :func:`value`.
         cache: as in :func:`value`, with names as keys. Use one cache only for one ``worth``.
         units: as in :func:`value`.
+        n_jobs: as in :func:`value`.
 
     Returns:
         The values with their standard errors, and how they were found.
@@ -347,13 +355,14 @@ def shapley(
     method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
     _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
     whole_number("seed", seed, 0)
+    check_n_jobs(n_jobs)
     check_cache(cache)
     if nothing is not None and not _finite(nothing):
         raise UserError(f"nothing: {nothing!r}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)
     drawn = None if units is None else units_of(units, "units")
     plan = _Plan(method, len(names), None, permutations, seed, units=drawn)
-    return _valued(plan, shown, game, (seconds, progress, cache))
+    return _valued(plan, shown, game, (seconds, progress, cache, n_jobs))
 
 
 def _check(method: Any, allowed: Sequence[str], function: Any, called: str, takes: str, **options: int | None) -> None:
@@ -500,13 +509,14 @@ def _valued(
     plan: _Plan,
     names: tuple[str, ...],
     ask: Callable[[Sequence[games.Coalition]], Iterator[Asked]],
-    how: tuple[float | None, bool | None, Cache | None],
+    how: tuple[float | None, bool | None, Cache | None, int],
 ) -> Valuation:
-    """Return the values of a game, given the time, whether progress is shown, and the cache."""
-    seconds, shown, cache = seconds_of(how[0]), how[1], how[2]
+    """Return the values of a game, given the time, whether progress is shown, the cache, and how many processes ask."""
+    seconds, shown, cache, n_jobs = seconds_of(how[0]), *how[1:]
     began = time.perf_counter()
     with progress(shown, "evaluated") as told:
-        asked = Evaluations(ask, cache, told, "worth" if plan.weights is None else "evaluate", plan.units)
+        function = "worth" if plan.weights is None else "evaluate"
+        asked = Evaluations(ask, cache, told, function, plan.units, n_jobs)
         memo = games.Memo(asked)
         try:
             nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
@@ -658,16 +668,19 @@ def _asked_of_sets(
 ) -> Iterator[Asked]:
     """Yield a question for each coalition: what the set of its names is worth."""
 
-    def answer(members: Sequence[Hashable]) -> Answer:
-        helps = "" if members else "say what nothing is worth, such as nothing=0.5"
-        with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
-            found = worth(_Ordered(members))
-        return _number(found, "worth", f"{list(members)}" if members else "no name")
-
     for coalition in coalitions:
         members = [names[i] for i in sorted(coalition)]
         known = nothing is not None and not members
-        yield partial(repr, members), float(nothing) if nothing is not None and known else partial(answer, members)
+        call = partial(partial, _worth_of_set, worth, members)
+        yield partial(repr, members), float(nothing) if nothing is not None and known else call
+
+
+def _worth_of_set(worth: Callable[[frozenset[Any]], Any], members: Sequence[Hashable]) -> Answer:
+    """Return what the user's function says of a set of names."""
+    helps = "" if members else "say what nothing is worth, such as nothing=0.5"
+    with gated(f"worth: fails for {list(members) if members else 'no name'}", helps):
+        found = worth(_Ordered(members))
+    return _number(found, "worth", f"{list(members)}" if members else "no name")
 
 
 class _Ordered(frozenset[Any]):
@@ -775,18 +788,24 @@ class _Coalitions:
         parts += [self._content[-1]] if not members or self._kind == "increment" else []
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
-    def _worth(self, row: Tensor, members: Sequence[int]) -> Answer:
+    def _worth(self, row: Tensor, members: Sequence[int]) -> Callable[[], Answer]:
+        """Return the call of the user's function for a row, with no more than the model that it needs."""
         given = self._given
         model = given.put(given.form.made(row, given.updates[members[0] if members else 0]))
         if given.keys is None:
             of = f"the average of updates {list(members)}" if members else "start"
         else:
             of = f"the average of {', '.join(given.names[i] for i in members)}" if members else "start"
-        with gated(f"evaluate: fails for {of}"):
-            said = self._evaluate(model)
-        return _number(said, "evaluate", of)
+        return partial(_worth_of_model, self._evaluate, model, of)
 
     def grams(self) -> list[Floats]:
         """Return which updates are alike: inner products ``[n, n]`` of their moves from the start, or from the mean."""
         base = self.start if isinstance(self.start, Tensor) else self.rows.mean(dim=0)
         return [inner_products(self.rows - base)]
+
+
+def _worth_of_model(evaluate: Callable[[Any], Any], model: Any, of: str) -> Answer:
+    """Return what the user's function says of a model; ``of`` is what the model is, for messages."""
+    with gated(f"evaluate: fails for {of}"):
+        said = evaluate(model)
+    return _number(said, "evaluate", of)

@@ -15,16 +15,14 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import vl_convert
 from numpy.typing import NDArray
-from PIL import Image
 
 from hanse.base.errors import MachineError, first_line
 from hanse.base.files import write_whole
@@ -133,8 +131,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _draw(convert: Callable[..., Any], *given: Any, **options: Any) -> Any:
+def _draw(convert: str, *given: Any, **options: Any) -> Any:
     """Return the result of a function of the drawing library. Raises DrawingError for any exception."""
+    import vl_convert  # late: most commands draw nothing
+
     global _drawn
     if _cut_off:
         raise DrawingError(
@@ -143,7 +143,7 @@ def _draw(convert: Callable[..., Any], *given: Any, **options: Any) -> Any:
         )
     _drawn = True
     try:
-        return convert(*given, **options)
+        return getattr(vl_convert, convert)(*given, **options)
     except Exception as wrong:
         raise DrawingError(f"the chart could not be drawn: {first_line(wrong)}") from wrong
 
@@ -174,7 +174,7 @@ def to_svg(spec: Spec) -> str:
     forked from one that has drawn.
     """
     _check_room()
-    svg = str(_draw(vl_convert.vegalite_to_svg, spec, vl_version=VEGA_LITE))
+    svg = str(_draw("vegalite_to_svg", spec, vl_version=VEGA_LITE))
     # the library counts its clips and gradients on from drawing to drawing: here they begin at 0
     numbers: dict[str, str] = {}
 
@@ -210,7 +210,7 @@ def save(chart: Chart, folder: Path) -> None:
     Raises OSError, and DrawingError as :func:`to_svg` does. Neither file is written then.
     """
     svg = to_svg(to_vegalite(chart))
-    write_whole(folder / f"{chart.key}.png", _draw(vl_convert.svg_to_png, svg, scale=SCALE))
+    write_whole(folder / f"{chart.key}.png", _draw("svg_to_png", svg, scale=SCALE))
     write_whole(folder / f"{chart.key}.svg", svg.encode())
 
 
@@ -220,7 +220,7 @@ def script() -> str:
 
     Assembling it takes a second or two of processor time, once per process.
     """
-    bundle = _draw(vl_convert.javascript_bundle, "window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    bundle = _draw("javascript_bundle", "window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     return f"(() => {{{bundle}}})();"
 
 
@@ -532,6 +532,8 @@ def _hexes(around_zero: bool) -> list[str]:
 
 def _image(marks: Heat, low: float, high: float) -> str:
     """Return the shades as the address of a PNG, one pixel per cell; unknown cells are grey."""
+    from PIL import Image
+
     stops = np.array([[int(h[i : i + 2], 16) for i in (1, 3, 5)] for h in _hexes(marks.around_zero)], dtype=np.float64)
     place = np.linspace(0, 1, len(stops))
     colours = np.stack([np.interp(np.linspace(0, 1, 255), place, stops[:, k]) for k in range(3)], axis=-1)

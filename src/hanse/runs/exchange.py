@@ -3,7 +3,7 @@
 The round (:mod:`hanse.runs.round`) works with seats and questions, the federation port with one request and one reply
 per client. This module translates. :func:`training` makes tasks of seats; :meth:`Exchange.train` sends them and returns
 the valid updates, :meth:`Exchange.ask` sends questions and returns the valid answers. What a stage trains and asks
-travels together.
+travels together. An exchange also remembers what the record of a failed round and an auditor need.
 """
 
 from __future__ import annotations
@@ -17,28 +17,33 @@ import numpy as np
 from torch import Tensor
 
 from hanse.base.errors import PartError
-from hanse.core.calling import call, name_of
-from hanse.core.history import NEVER, History
+from hanse.core.calling import called
 from hanse.core.part import State, TrainPart, View
 from hanse.core.payload import Payload
-from hanse.core.port import Closing, Federation, Reply, Request, Task, Train, Trained
+from hanse.core.port import Closing, Federation, Reply, Request, Roster, Task, Train, Trained
+from hanse.core.recipe import NEVER, History
 from hanse.core.table import Seats, Table, copies, mix
 from hanse.federation.check import heard
 from hanse.learning.client_payloads import unsound
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
+from hanse.runs.recomputable import Keeping
 
 
 @dataclass
-class Exchange:
-    """Sends a round's requests and checks the replies, counting bytes and seconds on the way.
+class Exchange(Federation):
+    """One round's way to the clients: sends requests, checks the replies, and remembers what the record needs of them.
 
     Attributes:
         federation: the port to the clients.
         round: the round's number.
         deadline_s: how many seconds each exchange may take. None: no limit.
+        kept: all answers, for an auditor. None: they are not kept.
         seconds: wall-clock seconds so far, by stage.
         down: bytes sent to the clients so far.
         up: bytes received so far.
+        roster: who was present when the round began.
+        sat: ``(client, start row)`` of each seat that was asked to train.
+        lost: whether the federation itself raised an exception. Then the network is lost, and no part is to blame.
 
     Examples:
         >>> from hanse.core.port import Ask
@@ -53,9 +58,22 @@ class Exchange:
     federation: Federation
     round: int
     deadline_s: float | None
+    kept: Keeping | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     down: int = 0
     up: int = 0
+    roster: Roster = field(default_factory=Roster)
+    sat: list[tuple[int, int]] = field(default_factory=list)
+    lost: bool = False
+
+    def present(self, round: int) -> Roster:
+        """Return the clients that are here."""
+        self.lost = True  # unless it answers
+        self.roster = self.federation.present(round)
+        self.lost = False
+        if self.kept is not None:
+            self.kept.present(self.roster)
+        return self.roster
 
     @contextmanager
     def clock(self, name: str) -> Iterator[None]:
@@ -71,7 +89,7 @@ class Exchange:
         """
         if not questions:
             return view
-        replies = self._replies(questions, None)
+        replies = self.exchange(self.round, questions, self.deadline_s, None)
         sound, refused = heard(self.round, questions, replies, view.context.layout.size, view.roster)
         return _knowing(view, sound, refused)
 
@@ -93,20 +111,31 @@ class Exchange:
         seats, landed = view.seats, Landed({}, (), (), before)
         assert seats is not None
         if requests or before.flights:
-            came = self._replies(requests, waiting.closing(self.round))
-            training = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
-            landed = training.land(came)
+            came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
+            if waiting.active or before.flights or before.clock or any(reply.arrival is not None for reply in came):
+                asked = (self.round, requests, seats, view.table, view.roster)
+                landed = Training(*asked, before, waiting, self.deadline_s).land(came)
+            else:  # everybody was waited for, and no clock runs: nothing can be late
+                sound, refused = heard(self.round, requests, came, view.table.rows.shape[1], view.roster)
+                landed = replace(landed, replies=sound, refusals=tuple(refused))
         view = _knowing(view, landed.replies, landed.refusals)
         found = {one.seat: one for reply in landed.replies.values() for one in updates_in(reply)}
         at = sorted(found)
         fresh = updates_of(seats.take(np.array(at, np.int64)), [found[s] for s in at], view.table.rows)
         return replace(view, updates=joined(fresh, landed.late, view.round, view.table)), landed.underway
 
-    def _replies(self, requests: Sequence[Request], closing: Closing | None) -> Sequence[Reply]:
-        """Return the replies, with their bytes counted."""
-        replies = self.federation.exchange(self.round, requests, self.deadline_s, closing)
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    ) -> Sequence[Reply]:
+        """Return the replies, and note what was asked and answered."""
+        self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
+        self.lost = True  # unless it answers
+        replies = self.federation.exchange(round, requests, deadline_s, closing)
+        self.lost = False
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
+        if self.kept is not None:
+            self.kept.exchanged(requests, replies)
         return replies
 
 
@@ -202,9 +231,10 @@ def sent(part: TrainPart, view: View, state: State) -> Payload | None:
     Raises:
         PartError: no client's half has this name, or it is not what the half declares.
     """
-    payload = call("train", part.sends, view, view, state)
+    with called("train", part.sends, view, state) as who:
+        payload = part.sends(view, state)
     if payload is None:
         return None
     if (wrong := unsound(payload, view.context.layout)) is not None:
-        raise PartError(f"{name_of('train', part.sends, view)}, cannot send its {wrong}")
+        raise PartError(f"{who}, cannot send its {wrong}")
     return payload

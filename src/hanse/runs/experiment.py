@@ -24,14 +24,12 @@ from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.core.port import Federation
 from hanse.data.choices import OBJECT
-from hanse.data.committed import CommittedSet
 from hanse.data.federated import FederatedData
-from hanse.data.fingerprint import fingerprint
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
-from hanse.runs.committed import Commitment, audit_folder
 from hanse.runs.config import Experiment, RunSection
 from hanse.runs.loop import play_rounds
+from hanse.runs.recomputable import Commitment, audit_folder
 from hanse.runs.round import LoopState, first_state
 from hanse.runs.round_record import METRICS
 from hanse.runs.run import Observer, Run
@@ -39,7 +37,7 @@ from hanse.runs.run_record import played_lines
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.session import Session
 from hanse.runs.setup import Own, build
-from hanse.runs.shape import model_made_for, same_frozen
+from hanse.runs.shape import same_frozen
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -369,16 +367,11 @@ def play(
             if session.kept:
                 raise UserError("run.recomputable: true: needs a run directory: give out (--out)")
             return play_rounds(session, state, None, observers)
-        committed = _committed(session) if session.kept else None
-        folder = RunDir.create(
-            hold.folder, session.experiment, hold,
-            data=fingerprint(session.data), about=session.about, shape=model_made_for(session.data, session.problem),
-            overwrite=overwrite, books=session.books, key=key, committed=committed,
-        )  # fmt: skip
+        folder = RunDir.create(session, hold, overwrite=overwrite, key=key)
         with closing(folder):
             try:
-                if committed is not None:
-                    state = _begun(committed[0], state, folder)
+                if session.kept:
+                    state = _begun(state, folder)
                     note = f"note: {audit_folder(hold.folder)} is for an auditor alone"
                     session = replace(session, said=[*session.said, note])
                 return play_rounds(session, state, folder, observers)
@@ -392,16 +385,9 @@ def play(
                 raise
 
 
-def _committed(session: Session) -> tuple[Commitment, CommittedSet | None]:
-    """Return what a run commits to before its first round, and its validation set under new salts."""
-    data = session.data
-    held = None if data.server_validation is None else CommittedSet.of(data.server_validation)
-    return Commitment.of(session.experiment, held, data.num_clients), held
-
-
-def _begun(commitment: Commitment, state: LoopState, folder: RunDir) -> LoopState:
+def _begun(state: LoopState, folder: RunDir) -> LoopState:
     """Return the state before the first round with the commitment as the first line of its books."""
-    line = commitment.transaction()
+    line = Commitment.read(folder.path).transaction()
     folder.owe(0, [line])
     return replace(state, book=state.book.post(0, [line]))
 
@@ -414,10 +400,7 @@ def _from_a_checkpoint(
     hold.take()
     same_frozen(hold.folder, session.problem)
     with closing(session.engine):
-        folder, snapshot, lines = RunDir.reopen(
-            hold.folder, experiment, session.device,
-            data=fingerprint(session.data), names=session.data.names, other_data=other_data, key=key,
-        )  # fmt: skip
+        folder, snapshot, lines = RunDir.reopen(session, hold, other_data=other_data, key=key)
         with closing(folder):
             # the file changes only once the directory has proved sound
             said = [*said, *_written_longer(hold.folder, experiment)]
@@ -433,7 +416,7 @@ def _from_a_checkpoint(
                 spent = [line for guard in guards for line in guard.resumed(state.accounts, state.round, sizes)]
                 said = [*dict.fromkeys([*said, *spent])]
             elif session.kept:
-                state = _begun(Commitment.read(hold.folder), state, folder)
+                state = _begun(state, folder)
             told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")
             said += [line if line.startswith(told) else f"warning: {line}" for line in lines]
             return play_rounds(replace(session, said=said), state, folder, observers)

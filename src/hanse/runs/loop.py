@@ -13,29 +13,28 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import RunFailedError, UserError
+from hanse.base.errors import InPlaceError, RunFailedError, UserError
 from hanse.base.stopping import interruptible
 from hanse.core.entry import Transaction
-from hanse.core.history import NEVER
 from hanse.core.part import Deployment
-from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train
+from hanse.core.port import Request
+from hanse.core.recipe import NEVER
 from hanse.core.table import Floats, Seats
-from hanse.federation.private import TellsOwners
 from hanse.learning.loop import LOOP, NO_STEP
 from hanse.learning.threads import intra_op
 from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
-from hanse.runs.kept_answers import Keeping, RoundAnswers
-from hanse.runs.round import LoopState, Played, failed_round, finish, play_round
+from hanse.runs.exchange import Exchange
+from hanse.runs.recomputable import RoundAnswers
+from hanse.runs.round import LoopState, Played, failed_round, finish, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run import Observer, Run
 from hanse.runs.run_record import played_lines
@@ -163,51 +162,47 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
     """Play a round, test the clients' models, close the round's books, and return the round's record.
 
     On a network, a round in which a part raises an exception is undone and recorded as failed; the traceback is logged.
-    Errors of the network and UserErrors propagate.
+    Errors of the network, of a part that wrote into what it was shown, and UserErrors propagate; one of the user's
+    module names the round.
 
     Args:
         session: what stays the same over the run.
         state: the state before the round.
     """
-    begun, watched = time.perf_counter(), WatchedFederation(session.federation)
+    begun, port, answers = time.perf_counter(), port_of(session, state), None
+    ports = [port]
+    tested, seconds, failed = Figures(), dict[str, float](), {}
     try:
-        record = _recorded(replace(session, federation=watched) if session.remote else session, state)
-    except Exception as wrong:
-        if not session.remote or watched.down or isinstance(wrong, UserError):
-            raise
-        log.exception("round %d failed and is undone", state.round)
-        said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]
-        client, start = (np.array([pair[i] for pair in watched.sat], np.int64) for i in (0, 1))
-        played = failed_round(session, state, watched.roster, Seats.at(client, start), f"the round failed: {said}")
-        played = Played(played.state, played.view, {}, watched.bytes_down, watched.bytes_up)
-        record = RoundRecord.of(played, Figures(), {"round": time.perf_counter() - begun})
-        record.metrics["failed"] = said
-    if session.agreement:
-        record.metrics[AGREEMENT] = session.agreement
-    return record.closed() if session.books else record
-
-
-def _recorded(session: Session, state: LoopState) -> RoundRecord:
-    """Play a round, test what clients hold then, and record both. An error of the user's module names the round."""
-    begun, now = time.perf_counter(), telling(session, state)
-    keeping = Keeping(now.federation) if session.kept else None
-    try:
-        played = play_round(now if keeping is None else replace(now, federation=keeping), state)
-        answers = None if keeping is None else keeping.answers()
+        played = play_round(session, state, port)
+        answers = None if port.kept is None else port.kept.answers()
         if state.round == 0 and not session.remote:
             _check_first(session, played)
-        seconds = {"play": time.perf_counter() - begun}
+        seconds["play"] = time.perf_counter() - begun
         known = still_known(state.on_server, state.table, played.state.table)
-        tested = _test(session, played, known)
+        ports.append(replace(port_of(session, played.state), kept=None))
+        tested = _test(session, played, known, ports[1])
+        seconds["test"] = time.perf_counter() - begun - seconds["play"]
+        after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
+        played = replace(
+            played, state=replace(after, on_server=known if tested.on_server is None else tested.on_server)
+        )
     except UserError as wrong:
         if wrong.__cause__ is None or "round" in str(wrong):
             raise
         raise UserError(*(f"round {state.round}: {line}" for line in wrong.lines)) from wrong.__cause__
-    after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
-    after = replace(after, on_server=known if tested.on_server is None else tested.on_server)
-    seconds["test"] = time.perf_counter() - begun - seconds["play"]
+    except Exception as wrong:
+        if not session.remote or isinstance(wrong, InPlaceError) or any(one.lost for one in ports):
+            raise
+        log.exception("round %d failed and is undone", state.round)
+        failed["failed"] = said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]
+        client, start = (np.array([pair[i] for pair in port.sat], np.int64) for i in (0, 1))
+        played = failed_round(session, state, port.roster, Seats.at(client, start), f"the round failed: {said}")
+        played = replace(played, bytes_down=sum(p.down for p in ports), bytes_up=sum(p.up for p in ports))
+        tested, seconds, answers = Figures(), {}, None
     seconds["round"] = time.perf_counter() - begun
-    return RoundRecord.of(replace(played, state=after), tested, seconds, answers)
+    record = RoundRecord.of(played, tested, seconds, answers)
+    record.metrics.update(failed, **({AGREEMENT: session.agreement} if session.agreement else {}))
+    return record.closed() if session.books else record
 
 
 def _check_first(session: Session, played: Played) -> None:
@@ -227,7 +222,7 @@ def _check_first(session: Session, played: Played) -> None:
         raise UserError(f"round {played.view.round}: no client was trained, so no later round can differ: each {why}")
 
 
-def _test(session: Session, played: Played, known: Floats | None) -> Figures:
+def _test(session: Session, played: Played, known: Floats | None, port: Exchange) -> Figures:
     """Return what the round's test found; nothing if no test is due."""
     number, state, experiment = played.state.round, played.state, session.experiment
     if number % experiment.eval.every and number != experiment.run.rounds:
@@ -237,27 +232,16 @@ def _test(session: Session, played: Played, known: Floats | None) -> Figures:
     if experiment.eval.model == "trained" and played.view.updates is not None:
         trained = trained_models(played.view.updates, held)
     return ask_tests(
-        session.engine, session.data, telling(session, state).federation, number, state.table, held,
+        session.engine, session.data, port, number, state.table, held,
         clients=session.tested_clients, remote=session.remote, history=state.history, trained=trained,
         problem=session.problem, known=known,
     )  # fmt: skip
 
 
-def telling(session: Session, state: LoopState) -> Session:
-    """Return the session for playing a round: on a network, its requests say which updates were accepted.
-
-    Owners of private rows need to know this. These are derived from the loop's state, so they are also right after a
-    failed round and in a resumed run.
-    """
-    if not session.remote:
-        return session
-    return replace(session, federation=TellsOwners.of(session.federation, state.table.owner, state.moved))
-
-
 def _ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopState:
     """Settle what the last round left open and tell the owners of private rows; return the state after it."""
     if session.pays and not state.finished:
-        state, posted, answers = settled(telling(session, state), state)
+        state, posted, answers = settled(session, state)
         if folder is not None:
             if answers is not None:
                 folder.keep(state.round, answers.packed())
@@ -267,7 +251,7 @@ def _ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopSta
         folder.receipts()
     owners = np.unique(state.table.owner[np.flatnonzero(state.moved != NEVER)])
     if session.remote and len(owners):  # whether their last updates were accepted
-        federation = telling(session, state).federation
+        federation = port_of(session, state).federation
         here = np.intersect1d(federation.present(state.round).ids, owners).tolist()
         federation.exchange(state.round, [Request(c, ()) for c in here], None, None)
     return state
@@ -278,57 +262,9 @@ def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transa
 
     Return the new state, the transactions that were posted, and the clients' answers, if answers are kept.
     """
-    keeping = Keeping(session.federation) if session.kept else None
-    last = finish(session if keeping is None else replace(session, federation=keeping), state)
+    port = port_of(session, state)
+    last = finish(session, state, port)
     view, posted = last.view, last.view.posted
     closing = close(view.round, view.book.balances, len(view.book.peaks), moved_in(posted), NOTHING)
-    answers = None if keeping is None else keeping.answers()
+    answers = None if port.kept is None else port.kept.answers()
     return replace(last.state, book=view.book.post(view.round, [closing])), (*posted, closing), answers
-
-
-@dataclass
-class WatchedFederation(Federation):
-    """Wraps a federation during one round and remembers what the record of a failed round needs.
-
-    Attributes:
-        federation: the federation that is wrapped.
-        roster: who was present at the first exchange.
-        sat: ``(client, start row)`` of each seat that was asked to train.
-        bytes_down: bytes sent to the clients.
-        bytes_up: bytes received from the clients.
-        down: whether the federation itself raised an exception. Then the network is lost, and no part is to blame.
-    """
-
-    federation: Federation
-    roster: Roster = field(default_factory=Roster)
-    sat: list[tuple[int, int]] = field(default_factory=list)
-    bytes_down: int = 0
-    bytes_up: int = 0
-    down: bool = False
-
-    def present(self, round: int) -> Roster:
-        """Return the clients that are here."""
-        with self._lost():
-            roster = self.federation.present(round)
-        self.roster = self.roster or roster
-        return roster
-
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
-        """Send the requests and return the replies."""
-        self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
-        with self._lost():
-            replies = self.federation.exchange(round, requests, deadline_s, closing)
-        self.bytes_down += sum(reply.bytes_down for reply in replies)
-        self.bytes_up += sum(reply.bytes_up for reply in replies)
-        return replies
-
-    @contextmanager
-    def _lost(self) -> Iterator[None]:
-        """Remember that the federation raised, and let the exception go on."""
-        try:
-            yield
-        except Exception:
-            self.down = True
-            raise

@@ -1,7 +1,7 @@
 """Replays a recorded run from its clients' answers, and names the first difference.
 
 Only the operator evaluates updates, so it could report any value. A run with ``[run] recomputable`` commits to its
-validation set and keeps the clients' answers (:mod:`hanse.runs.kept_answers`). With both, anyone can replay every round
+validation set and keeps the clients' answers (:mod:`hanse.runs.recomputable`). With both, anyone can replay every round
 with the mechanism's own code. The selection, weights, values, payments and models must equal the records whose hashes
 are in the book.
 
@@ -33,10 +33,21 @@ from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
 from hanse.ledger.closing import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
-from hanse.runs.committed import Commitment, audit_folder, code_hash, config_hash, validation_file
 from hanse.runs.config import Experiment
-from hanse.runs.kept_answers import ReplayedAnswers, RoundAnswers, UnlikeError, answers_file, kinds_of
+from hanse.runs.exchange import Exchange
 from hanse.runs.reading import last_state
+from hanse.runs.recomputable import (
+    Commitment,
+    ReplayedAnswers,
+    RoundAnswers,
+    UnlikeError,
+    answers_file,
+    audit_folder,
+    code_hash,
+    config_hash,
+    kinds_of,
+    validation_file,
+)
 from hanse.runs.replay import unlike
 from hanse.runs.round import LoopState, Played, finish, first_state, play_round
 from hanse.runs.round_record import (
@@ -104,9 +115,9 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
     try:
         _before(folder, commitment, found.notes)
         held = _held(folder, commitment, validation, found.notes)
-        session, experiment = _session(folder, experiment, commitment, held)
+        session = _session(folder, experiment, commitment, held)
         with closing(session.engine), intra_op(1):
-            _Replay(folder, session, experiment, found).play()
+            _Replay(folder, session, found).play()
     except UnlikeError as wrong:
         found.unlike = str(wrong)
     return found
@@ -191,9 +202,7 @@ def _held(folder: Path, commitment: Commitment, validation: Path | None, notes: 
     return held
 
 
-def _session(
-    folder: Path, experiment: Experiment, commitment: Commitment, held: CommittedSet | None
-) -> tuple[Session, Experiment]:
+def _session(folder: Path, experiment: Experiment, commitment: Commitment, held: CommittedSet | None) -> Session:
     """Return what rounds are played with: the server of a network, with this validation set and no clients."""
     shape, classes = read_shape(folder / "shape.json")
     inputs = shape if isinstance(shape, Inputs) else Inputs()
@@ -207,7 +216,7 @@ def _session(
     assert isinstance(width, tuple)
     data = RemoteData.of(sizes, width, classes, samples, None, samples is not None and is_text(samples), inputs)
     own = experiment.model_copy(update={"behaviour": {}})
-    return build(own, data), experiment
+    return build(own, data)
 
 
 def _answers(folder: Path, number: int) -> RoundAnswers:
@@ -223,9 +232,9 @@ def _answers(folder: Path, number: int) -> RoundAnswers:
 class _Replay:
     """The rounds of a run, played again one after the other."""
 
-    def __init__(self, folder: Path, session: Session, experiment: Experiment, found: Recomputed) -> None:
-        self.folder, self.session, self.experiment, self.found = folder, session, experiment, found
-        self.exact = found.floor == 0
+    def __init__(self, folder: Path, session: Session, found: Recomputed) -> None:
+        self.folder, self.session, self.found = folder, session, found
+        self.exact, self.deadline_s = found.floor == 0, session.experiment.federation.deadline_s
 
     def play(self) -> None:
         """Play all rounds of the run, and its last settlement. Raises UnlikeError at the first difference."""
@@ -267,9 +276,10 @@ class _Replay:
         """Return the ledger's transactions by round."""
         found: dict[int, list[Transaction]] = {}
         with reading(self.folder) as ledger:
-            self._through = unbooked(self.folder, ledger).start
-            for record in ledger.history():
-                found.setdefault(record.round, []).append(record.transaction)
+            records = list(ledger.history())
+        self._through = unbooked(self.folder, records).start
+        for record in records:
+            found.setdefault(record.round, []).append(record.transaction)
         return found
 
     def _round(
@@ -281,7 +291,7 @@ class _Replay:
         record = read_arrays(round_file(self.folder, number))
         federation = ReplayedAnswers(answers)
         with _said(number):
-            played = play_round(replace(self.session, federation=federation), state)
+            played = play_round(self.session, state, Exchange(federation, number, self.deadline_s))
             federation.used_up()
             made = RoundRecord.of(played, Figures(), {}, answers)
             self._same_seats(made.seats, seats)
@@ -297,7 +307,7 @@ class _Replay:
         number = state.round
         federation = ReplayedAnswers(_answers(self.folder, number))
         with _said(number):
-            last = finish(replace(self.session, federation=federation), state)
+            last = finish(self.session, state, Exchange(federation, number, self.deadline_s))
             federation.used_up()
             self._same_transactions(number, last.view.posted, posted)
 

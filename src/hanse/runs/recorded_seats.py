@@ -33,6 +33,7 @@ class Seat:
         weight: the update's weight in the model that it trained.
         refused: why there is no update. None: there is one.
         name: the client's name. Empty: it has none.
+        samples: how many training samples the update was made from, as the client says.
         epsilon: how much of its privacy budget the client claims to have spent. None: it claims nothing.
         budget: the epsilon that it may spend, as the client claims.
         delta: the delta for which ``epsilon`` and the budget are meant, as the client claims.
@@ -49,6 +50,7 @@ class Seat:
     weight: float | None
     refused: str | None
     name: str
+    samples: float | None = None
     epsilon: float | None = None
     budget: float | None = None
     delta: float | None = None
@@ -74,6 +76,7 @@ class Seat:
             weight=number("weight"),
             refused=None if refused is None else str(refused),
             name=str(line.get("name") or ""),
+            samples=number("samples"),
             epsilon=number("fit/epsilon"),
             budget=number("fit/budget"),
             delta=number("fit/delta"),

@@ -14,12 +14,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import nn
 
 from hanse.base.errors import RAISED, UserError
-from hanse.core.part import Mechanism, Size, in_slots
+from hanse.base.streams import stream
+from hanse.core.part import Context, Mechanism, Size, in_slots
+from hanse.core.table import Ints
 from hanse.data import FederatedData, Samples
 from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
@@ -32,6 +36,7 @@ from hanse.learning.generator import why_no_head
 from hanse.learning.job import Problem, smallest_batch
 from hanse.learning.loop import Loop
 from hanse.learning.losses import OF_CLASSES
+from hanse.learning.metrics import OF_TEXTS, WHERE, Metric, Predictions
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.fits import IDLE, clashes, said, unfit, without, words_of
@@ -41,6 +46,8 @@ from hanse.runs.config import Experiment
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 _ONE = 1e-4  # how far the sum of probabilities may be from 1
+_TRIED = 256  # samples on which a metric of the user's own is tried
+_NAMED = 5  # clients in one line
 
 
 def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
@@ -166,7 +173,7 @@ def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
 
 def one_model(mechanism: Mechanism) -> bool:
     """Say whether clients train one shared model."""
-    shared = [block for block in mechanism.train.blocks() if block.initial != "zero"]
+    shared = [block for block in mechanism.train.blocks(Context.tiny()) if block.initial != "zero"]
     return len(shared) == 1 and shared[0].count == 1
 
 
@@ -348,7 +355,7 @@ def few_samples(data: FederatedData) -> Samples:
 
 def not_held(mechanism: Mechanism) -> list[str]:
     """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows."""
-    made = {block.name for block in mechanism.train.blocks() if block.held}
+    made = {block.name for block in mechanism.train.blocks(Context.tiny()) if block.held}
     read = {word.removeprefix("rows ") for word in said(mechanism.deploy, "needs", "deploy")}
     if not made or mechanism.deploy is None or made & read:
         return []
@@ -396,3 +403,89 @@ def of_absent_rounds(experiment: Experiment, behaviours: Sequence[Behaviour]) ->
         for name, start in starts.items()
         if start >= rounds
     ]
+
+
+def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
+    """Return a line for each metric that is undefined in every test of this experiment.
+
+    There are three cases: the server's whole test set lacks what the metric needs, every testing client's share lacks
+    it, or the user's own function fails.
+
+    Args:
+        problem: the model with its metrics.
+        data: the data with their test sets.
+        tested: the ids ``[n]`` of the clients that test.
+    """
+    lines = []
+    for metric in problem.metrics:
+        if data.test_weights is not None and metric.key not in OF_TEXTS:
+            lines.append(
+                f"{WHERE}: '{metric.key}': with data.client_test_from = 'classes' test samples count by weights; "
+                f"allowed: {', '.join(OF_TEXTS)}"
+            )
+            continue
+        own = _targets_of(data, tested)
+        server = None if data.server_test is None or not len(data.server_test) else data.server_test.y.cpu().numpy()
+        gaps = _gaps(metric, own)
+        if server is not None and (gap := metric.gap(server)):
+            lines.append(f"{WHERE}: '{metric.key}': on the server's test set {gap}")
+        elif own and len(gaps) == len(own):
+            lines.append(
+                f"{WHERE}: '{metric.key}': no client's own test share can have it: {next(iter(gaps.values()))}"
+            )
+        elif not metric.built_in and (wrong := _fails(metric, problem, [*own.values(), server], data.num_classes)):
+            given = "numbers [n, d]" if problem.regression else "probabilities [n, k] of k classes"
+            lines.append(
+                f"{WHERE}: '{metric.key}': fails on the test samples, called with the true targets and the "
+                f"predictions, {given}: {wrong}"
+            )
+    return lines
+
+
+def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
+    """Return a warning for each metric that is undefined on some clients' own test shares. Arguments as
+    :func:`refused_metrics`.
+    """
+    own, lines = _targets_of(data, tested) if problem.metrics else {}, []
+    for metric in problem.metrics:
+        if gaps := _gaps(metric, own):
+            names = [data.called(c) for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
+            count = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
+            first = next(iter(gaps))
+            lines.append(
+                f"warning: {WHERE}: '{metric.key}': {count} ({', '.join(names)}): of client {first} {gaps[first]}"
+            )
+    return lines
+
+
+def _targets_of(data: FederatedData, tested: Ints) -> Mapping[int, NDArray[np.generic]]:
+    """Return the targets of the test share of each client that tests, by client, of those that have one in this
+    process.
+    """
+    if not len(tested):
+        return {}
+    pool, index = data.pool(tested.tolist(), "test")
+    found = zip(tested.tolist(), index, strict=True)
+    return {c: pool.y[own.to(pool.y.device)].cpu().numpy() for c, own in found if len(own)}
+
+
+def _gaps(metric: Metric, own: Mapping[int, NDArray[np.generic]]) -> dict[int, str]:
+    """Return why clients cannot have a metric, by client, of those that cannot."""
+    return {client: gap for client, y in own.items() if (gap := metric.gap(y))}
+
+
+def _fails(
+    metric: Metric, problem: Problem, targets: Sequence[NDArray[np.generic] | None], num_classes: int | None
+) -> str:
+    """Return why a function of the user's own fails, or "".
+
+    It is tried on the largest of these targets, at most 256 samples, with made-up predictions.
+    """
+    largest = max((y for y in targets if y is not None), key=len, default=None)
+    if largest is None:
+        return ""
+    y = torch.from_numpy(largest[:_TRIED].copy())
+    width = y.reshape(len(y), -1).shape[1] if num_classes is None else 1 if problem.one_output else num_classes
+    outputs = torch.from_numpy(stream(0, "metrics").standard_normal((width, len(y))))
+    judged = Predictions.of(y, outputs, torch.zeros(len(y)), problem.objective, regression=problem.regression)
+    return metric.of(judged)[1]

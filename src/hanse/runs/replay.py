@@ -145,7 +145,7 @@ class Posted:
     Attributes:
         folder: the run directory.
         history: the ledger's transactions, each with its round.
-        through: rounds from this one on are not in the ledger yet.
+        beyond: the rounds that are not in the ledger yet, up to the last one.
         floor: the lowest balance of an account in units.
         settled: whether the ledger has the last settlement.
         reached: the round that was read last.
@@ -154,7 +154,7 @@ class Posted:
 
     folder: Path
     history: Sequence[tuple[int, Transaction]]
-    through: int
+    beyond: range
     floor: int
     settled: bool
     reached: int = -1
@@ -163,8 +163,9 @@ class Posted:
     @staticmethod
     def of(folder: Path, ledger: Ledger) -> Posted:
         """Return the rounds of a run whose ledger is open and verified."""
+        records = list(ledger.history())
         settled = is_settled(folder, ledger)
-        return Posted(folder, list(movements(ledger)), unbooked(folder, ledger).start, ledger.floor, settled)
+        return Posted(folder, list(movements(records)), unbooked(folder, records), ledger.floor, settled)
 
     def __iter__(self) -> Iterator[PostedRound]:
         """Yield the rounds in their order, and what was posted after them."""
@@ -185,7 +186,7 @@ class Posted:
         for line in json_lines(self.folder / METRICS, ("round",)):
             last = self.reached = int(line["round"])
             file, there = round_file(self.folder, last), (tuple(ours[last]), tuple(beside[last]))
-            if last >= self.through:
+            if last >= self.beyond.start:
                 continue
             book = book.post(last, beside[last])
             if file.exists():
@@ -378,10 +379,10 @@ def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
     """
     for number, why in lost_rounds(folder).items():
         return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost", lost=True)
-    if wrong := against_rules(folder, movements(ledger)):
+    rounds = Posted.of(folder, ledger)
+    if wrong := against_rules(folder, rounds.history):
         return Replayed(wrong=wrong)
-    rounds, (parts, why_not) = Posted.of(folder, ledger), rule_of(folder, trust)
+    parts, why_not = rule_of(folder, trust)
     checks, again = checked(rounds, parts, why_not)
     error = next((check.said for check in checks if not check.holds), "") or again.wrong
-    beyond = beyond_the_book(unbooked(folder, ledger))
-    return Replayed(again.rounds, again.why_not, checks, error or None, beyond=beyond)
+    return Replayed(again.rounds, again.why_not, checks, error or None, beyond=beyond_the_book(rounds.beyond))

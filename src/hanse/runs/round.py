@@ -19,19 +19,21 @@ import torch
 
 from hanse.base.errors import PartError
 from hanse.core.book import Book
-from hanse.core.calling import States, call, check_figures, check_rows, checked_state, decide, guarded, name_of
+from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account_of
-from hanse.core.history import NEVER, History
 from hanse.core.mixing import proposed_mix
 from hanse.core.part import Questions, Settlement, Stage, State, View
 from hanse.core.port import Request, Roster
+from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
+from hanse.federation.private import TellsOwners
 from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.value_noise import unknown_without
 from hanse.runs.arrivals import Underway
 from hanse.runs.exchange import Exchange, continued, merge, sent, training
 from hanse.runs.grants import grant
+from hanse.runs.recomputable import Keeping
 from hanse.runs.session import Session
 from hanse.runs.settle_inputs import WatchedCall
 
@@ -114,29 +116,6 @@ class Played:
     waited: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Now:
-    """A round in progress: what is known of it, the parts' states so far, and its exchange with the clients.
-
-    Every stage takes one and returns the next, so nothing is changed in place.
-    """
-
-    view: View
-    states: States
-    port: Exchange
-    history: History | None = None
-    underway: Underway = field(default_factory=Underway)
-
-    def knowing(self, **known: Any) -> _Now:
-        """Return the round with these fields of its view set."""
-        return replace(self, view=replace(self.view, **known))
-
-    def handing_on(self, found: Iterable[Any]) -> _Now:
-        """Return the round in which later parts find these values by their types (``view.get(Type)``)."""
-        new = {type(value): value for value in found}
-        return self.knowing(found={**self.view.found, **new}) if new else self
-
-
 def first_state(session: Session) -> LoopState:
     """Return the state before round 0: each part's initial state, the train part's table, empty books.
 
@@ -149,7 +128,7 @@ def first_state(session: Session) -> LoopState:
     for key, part in session.parts().items():
         with guarded(f"the {key} part {type(part).__name__}: its init returned"):
             states[key] = checked_state(part.init(context))
-    table = Table.laid_out(tuple(train.blocks()), context.num_clients, context.initial)
+    table = Table.laid_out(tuple(train.blocks(context)), context.num_clients, context.initial)
     home = train.home(table, context)
     with guarded(f"the train part {type(train).__name__}: its home returned"):
         check_rows("rows", home, (context.num_clients,), table.size)
@@ -161,7 +140,7 @@ def first_state(session: Session) -> LoopState:
     return LoopState(0, table, home, states, book, history=history, accounts=accounts)
 
 
-def play_round(session: Session, state: LoopState) -> Played:
+def play_round(session: Session, state: LoopState, port: Exchange | None = None) -> Played:
     """Play one round and return the next state with all decisions.
 
     The result depends only on the arguments and the clients' answers. Nothing is written, and ``state`` is not changed.
@@ -169,6 +148,7 @@ def play_round(session: Session, state: LoopState) -> Played:
     Args:
         session: what stays the same over the run.
         state: the state before the round, which comes from :func:`first_state`, the previous round, or a checkpoint.
+        port: the round's way to the clients. None: a new one, :func:`port_of`.
 
     Raises:
         PartError: a part returns something invalid, or writes into its arguments.
@@ -177,34 +157,35 @@ def play_round(session: Session, state: LoopState) -> Played:
     accounts = session.of_guards("accounts")
     if accounts is not None:
         accounts.accounts = state.accounts or {}
-    now = _begin(session, state, "open")
-    # grants come first: a bid that is asked for below may already be paid from one
-    now = _proved(session, _without_leavers(session, _granted(session, now)))
-    now = _without_leavers(session, _ask(session, now, "open"))  # and those who say now that they leave
-    now = _settled(session, now)
+    now = _Round(session, state, "open", port)
+    now.grant()  # first: a bid that is asked for below may already be paid from one
+    now.let_leave()
+    now.prove_sizes()
+    now.ask("open")
+    now.let_leave()  # and those who say now that they leave
+    now.settle()
 
-    now = _select(session, now)
-    now = _train(session, now)
+    now.select()
+    now.train()
 
-    now = _ask(session, now, "close")
-    now = _weigh(session, now)
-    now = _value(session, now)
+    now.ask("close")
+    now.weigh()
+    now.value()
 
-    now, table = _settle_and_mix(session, now)
-    now = _deploy(session, now)
+    table = now.settle_and_mix()
+    now.deploy()
+    now.learn()
 
-    view = now.view
-    learned, view = _learned(session, now)
+    view, port = now.view, now.port
     personal = None if view.deployment is None else view.deployment.weights
-    moved = _moved(state, view, table)
-    history = None if state.history is None else state.history.after(state.round, view.trained)
     after = LoopState(
-        state.round + 1, table, view.mixed.home, learned, view.book, personal,
-        moved=moved, history=history, held=_held(view), underway=now.underway,
+        state.round + 1, table, view.mixed.home, now.states, view.book, personal,
+        moved=_moved(state, view, table), held=_held(view), underway=now.underway,
+        history=None if state.history is None else state.history.after(state.round, view.trained),
         accounts=None if accounts is None else accounts.accounts,
     )  # fmt: skip
     waited = _waited(session, now.underway, view.trained)
-    return Played(after, view, now.port.seconds, now.port.down, now.port.up, _figures(session, learned), waited)
+    return Played(after, view, port.seconds, port.down, port.up, _figures(session, now.states), waited)
 
 
 def _waited(session: Session, underway: Underway, updates: Updates) -> dict[str, float]:
@@ -226,21 +207,6 @@ def _held(view: View) -> Ints | None:
     if view.deployment is None or np.array_equal(view.deployment.rows, view.mixed.home):
         return None
     return view.deployment.rows
-
-
-def _learned(session: Session, now: _Now) -> tuple[dict[str, State], View]:
-    """Return the parts' states after the round, once each part has seen it as a whole, and the round with what the
-    settle part read of it.
-    """
-    learned = {}
-    for key, part in session.parts().items():
-        watched = WatchedCall(part.learn, alone=True)
-        state = call(key, watched if key == "settle" else part.learn, now.view, now.view, now.states[key])
-        with guarded(f"{name_of(key, part.learn, now.view)}: its learn returned"):
-            learned[key] = checked_state(state)
-        if key == "settle":  # a part that stands in no other slot
-            now = now.handing_on([watched.inputs(now.view, "learn")])
-    return learned, now.view
 
 
 def _moved(state: LoopState, view: View, table: Table) -> Ints:
@@ -277,7 +243,7 @@ def failed_round(session: Session, state: LoopState, roster: Roster, seats: Seat
     return Played(replace(state, round=state.round + 1), view, {}, 0, 0, _figures(session, state.states), waited)
 
 
-def finish(session: Session, state: LoopState) -> Played:
+def finish(session: Session, state: LoopState, port: Exchange | None = None) -> Played:
     """Settle what the last round left open. If the settle part asks questions, this takes one more exchange.
 
     Bonds of audits that the run left no time for go back. PI-FL, for example, settles a round with the accuracies that
@@ -287,20 +253,36 @@ def finish(session: Session, state: LoopState) -> Played:
     Args:
         session: what the run is played with.
         state: the state after the last round, in :class:`Played`.
+        port: the way to the clients. None: a new one, :func:`port_of`.
     """
-    now = _begin(session, state, "end")
+    now = _Round(session, state, "end", port)
     settle = session.mechanism.settle
     if settle is not None:
-        now = _without_leavers(session, now)
-        questions = merge(call("settle", settle.asks, now.view, now.view, now.states[session.key("settle")]))
-        now = replace(now, view=now.port.ask(questions, now.view))
-        now = _settled(session, now)
+        now.let_leave()
+        own = now.states[session.key("settle")]
+        with called("settle", settle.asks, now.view, own):
+            asked = settle.asks(now.view, own)
+        now.view = now.port.ask(merge(asked), now.view)
+        now.settle()
     if session.sizes is not None:
         heard = session.sizes.released(now.states["sizes"])
-        now = replace(now, view=_post(now.view, heard.transactions), states={**now.states, "sizes": heard.state})
-    port = now.port
+        now.post(heard.transactions)
+        now.keep("sizes", heard.state)
     after = replace(state, states=now.states, book=now.view.book, finished=True)
-    return Played(after, now.view, port.seconds, port.down, port.up)
+    return Played(after, now.view, now.port.seconds, now.port.down, now.port.up)
+
+
+def port_of(session: Session, state: LoopState) -> Exchange:
+    """Return the way to the clients in the round that follows a state.
+
+    On a network, owners of private rows are told which of their updates were accepted. This follows from the state, so
+    it is also right after a failed round and in a resumed run. If the run is recomputable, answers are kept.
+    """
+    federation = session.federation
+    if session.remote:
+        federation = TellsOwners.of(federation, state.table.owner, state.moved)
+    kept = Keeping() if session.kept else None
+    return Exchange(federation, state.round, session.experiment.federation.deadline_s, kept)
 
 
 def _figures(session: Session, states: States) -> dict[str, Floats]:
@@ -314,219 +296,235 @@ def _figures(session: Session, states: States) -> dict[str, Floats]:
     return by_name
 
 
-def _begin(session: Session, state: LoopState, stage: Stage) -> _Now:
-    """Return the round before anything is decided: who is present, and what was lost while the server was down."""
-    port = Exchange(session.federation, state.round, session.experiment.federation.deadline_s)
-    underway, lost = state.underway.without_lost()
-    present = underway.here(session.federation.present(state.round), state.round, session.waiting)
-    view = View(
-        session.context,
-        state.round,
-        stage,
-        present,
-        state.table,
-        state.home,
-        session.judge,
-        book=state.book,
-        refusals=lost,
-    )
-    return _Now(view, state.states, port, state.history, underway)
+class _Round:
+    """A round in progress: what is known of it, the parts' states so far, and its exchange with the clients.
 
-
-def _proved(session: Session, now: _Now) -> _Now:
-    """Let members prove their sizes, and return the round in which nobody has more samples than it has proved."""
-    sizes = session.sizes
-    if sizes is None:
-        return now
-    view, state = now.view, now.states["sizes"]
-    steps = ((sizes.ask_commitments, sizes.hear_commitments), (sizes.ask_audits, sizes.hear_audits))
-    with now.port.clock("ask"):
-        for ask, hear in steps:
-            asked, state = ask(view, state)
-            view = now.port.ask(asked, view)
-            heard = hear(view, state)
-            view = _post(replace(view, refusals=(*view.refusals, *heard.refused)), heard.transactions)
-            state = heard.state
-    return replace(
-        now, view=replace(view, roster=sizes.roster(view.roster, state)), states={**now.states, "sizes": state}
-    )
-
-
-def _ask(session: Session, now: _Now, stage: Stage) -> _Now:
-    """Send the parts' questions of a stage and add the answers to the view."""
-    with now.port.clock("ask"):
-        questions, found = _questions(session, now, stage)
-        return replace(now, view=now.port.ask(questions, now.view)).handing_on(found)
-
-
-def _select(session: Session, now: _Now) -> _Now:
-    """Choose who trains (SELECT), and let the train part turn the choice into seats."""
-    mechanism = session.mechanism
-    with now.port.clock("select"):
-        choice, states = decide("select", mechanism.select.select, now.view, now.states, session.key("select"))
-        now = replace(now, states=states).knowing(choice=choice).handing_on(choice.found)
-        seats, states = decide("train", mechanism.train.seats, now.view, now.states, session.key("train"))
-        return replace(now, states=states).knowing(seats=seats, stage="train")
-
-
-def _train(session: Session, now: _Now) -> _Now:
-    """Train the seats and collect the parts' questions that travel with the tasks.
-
-    If fewer than ``min_replies`` seats answer soundly, the round has no updates at all.
+    Each stage sets ``view`` and ``states`` anew. What they held before is never written into.
     """
-    train, seats = session.mechanism.train, now.view.seats
-    assert seats is not None
-    with now.port.clock("train"):
-        questions, found = _questions(session, now, "train")
-        now = now.handing_on(found)
-        payload = sent(train, now.view, now.states[session.key("train")])
-        asked = training(seats, now.view.table, payload)
-        asked = asked if now.history is None else continued(asked, now.history)
-        clipping = session.of_guards("clipping")
-        asked = asked if clipping is None else clipping.sent(asked, now.states["clipping"])
-        view, underway = now.port.train(merge([*asked, *questions]), now.view, now.underway, session.waiting)
-        updates = view.trained
-        if session.sizes is not None:
-            proved = session.sizes.proved(now.states["sizes"])[updates.seats.client]
-            updates = replace(updates, num_samples=np.minimum(updates.num_samples, proved))
-        view = _enough(replace(view, updates=updates, stage="close"), session.experiment.federation.min_replies)
-    return replace(now, view=view, underway=underway)
 
+    def __init__(self, session: Session, state: LoopState, stage: Stage, port: Exchange | None) -> None:
+        """See who is present, and what was lost while the server was down."""
+        self.session, self.states, self.history = session, state.states, state.history
+        self.port = port_of(session, state) if port is None else port
+        self.underway, lost = state.underway.without_lost()
+        present = self.underway.here(self.port.present(state.round), state.round, session.waiting)
+        known = (session.context, state.round, stage, present, state.table, state.home, session.judge)
+        self.view = View(*known, book=state.book, refusals=lost)
 
-def _weigh(session: Session, now: _Now) -> _Now:
-    """Propose the next table; if nobody answered, every row stays as it was."""
-    with now.port.clock("weigh"):
-        if len(now.view.trained) == 0:
-            return now.knowing(mix=Mix.keeping(now.view.table, 0, now.view.home))
-        mixed, found, states = proposed_mix(session.mechanism, now.view, now.states)
-        now = replace(now, states=states).knowing(mix=mixed, refusals=(*now.view.refusals, *mixed.refused))
-        return now.handing_on(found)
+    def know(self, **known: Any) -> None:
+        """Set these fields of the view."""
+        self.view = replace(self.view, **known)
 
+    def hand_on(self, found: Iterable[Any]) -> None:
+        """Let later parts find these values by their types (``view.get(Type)``)."""
+        if new := {type(value): value for value in found}:
+            self.know(found={**self.view.found, **new})
 
-def _value(session: Session, now: _Now) -> _Now:
-    """Value the updates, if the mechanism has a value part and there is anything to value.
+    def keep(self, key: str, state: State) -> None:
+        """Set a part's state."""
+        self.states = {**self.states, key: state}
 
-    Whatever part values them, an update of weight 0 is worth 0: the new table has nothing of it.
-    """
-    value = session.mechanism.value
-    if value is None or not len(now.view.trained):
-        return now
-    with now.port.clock("value"):
-        values, states = decide("value", value.value, now.view, now.states, session.key("value"))
-        values = unknown_without(values, now.view.trained)
-        if (idle := now.view.weights == 0).any():
-            values = values.without(idle)
-    return replace(now, states=states).knowing(values=values).handing_on(values.found)
+    def post(self, transactions: Iterable[Transaction]) -> None:
+        """Post transactions to the round's books. Raises LedgerError, with nothing posted."""
+        if new := tuple(transactions):
+            self.know(book=self.view.book.post(self.view.round, new), posted=self.view.posted + new)
 
+    def grant(self) -> None:
+        """Give grants to clients that are here for the first time, or the parts of grants that are due.
 
-def _settle_and_mix(session: Session, now: _Now) -> tuple[_Now, Table]:
-    """Settle the round and apply the mix.
+        The account belongs to the client's number, which on a network belongs to its key. A member that comes back
+        under another name gets no second grant.
+        """
+        session, view = self.session, self.view
+        if not session.pays or session.grant == 0:
+            return
+        if (vesting := session.vesting) is None:
+            new = [c.id for c in view.roster if account_of(c.id) not in view.book.balances]
+            self.post(grant(c, session.grant) for c in new)
+        else:
+            posted, state = vesting.due(view, self.states["vesting"])
+            self.post(posted)
+            self.keep("vesting", state)
 
-    A row that would become infinite or NaN stays as it was, and nobody may pay for it. So the round is settled again
-    from before, without that row and without what updates to it were worth, which is nothing. The same holds for
-    updates to rows that a payment withholds.
-    """
-    settled = _settled(session, now)
-    with now.port.clock("mix"):
-        table, broken = _mixed(settled.view)
-    if broken:
-        # if a row that is new in this round is broken, all rows stay
-        all_stay = max(broken) >= now.view.table.size
-        stay = set(now.view.trained.seats.target.tolist()) if all_stay else set(broken)
-        settled = _settled(session, _worth_nothing(replace(now, view=_without(now.view, broken)), stay))
-        table, _ = _mixed(settled.view)
-    settlement = settled.view.settlement
-    return _worth_nothing(settled, set() if settlement is None else settlement.withheld), table
+    def let_leave(self) -> None:
+        """Go on without the clients that have left because of what they were told (see
+        :mod:`hanse.mechanisms.feedback`).
+        """
+        if not self.session.experiment.clients.told:
+            return
+        left = gone(self.view, self.states["feedback"])
+        if left.any():
+            self.know(roster=Roster(c for c in self.view.roster if not left[c.id]))
 
+    def prove_sizes(self) -> None:
+        """Let members prove their sizes, so nobody has more samples than it has proved."""
+        sizes = self.session.sizes
+        if sizes is None:
+            return
+        state = self.states["sizes"]
+        steps = ((sizes.ask_commitments, sizes.hear_commitments), (sizes.ask_audits, sizes.hear_audits))
+        with self.port.clock("ask"):
+            for ask, hear in steps:
+                asked, state = ask(self.view, state)
+                self.view = self.port.ask(asked, self.view)
+                heard = hear(self.view, state)
+                self.know(refusals=(*self.view.refusals, *heard.refused))
+                self.post(heard.transactions)
+                state = heard.state
+        self.know(roster=sizes.roster(self.view.roster, state))
+        self.keep("sizes", state)
 
-def _worth_nothing(now: _Now, stay: Collection[int]) -> _Now:
-    """Return the round in which updates to rows that ``stay`` as they are were worth nothing."""
-    values, target = now.view.values, now.view.trained.seats.target
-    if values is None or not stay:
-        return now
-    return now.knowing(values=values.without(np.isin(target, sorted(stay)), stay))
+    def questions(self, stage: Stage) -> list[Request]:
+        """Return what all parts want to know at a stage, one request per client, and hand on what they found."""
+        view = replace(self.view, stage=stage)
+        requests: list[Request] = []
+        for key, part in self.session.parts().items():
+            with called(key, part.asks, view, self.states[key]):
+                asked = part.asks(view, self.states[key])
+            requests += asked
+            self.hand_on(asked.found if isinstance(asked, Questions) else ())
+        return merge(requests)
 
+    def ask(self, stage: Stage) -> None:
+        """Send the parts' questions of a stage and add the answers to the view."""
+        with self.port.clock("ask"):
+            self.view = self.port.ask(self.questions(stage), self.view)
 
-def _deploy(session: Session, now: _Now) -> _Now:
-    """Let the deploy part say which model each client holds; without one, clients hold their home rows."""
-    deploy = session.mechanism.deploy
-    if deploy is None:
-        return now
-    deployment, states = decide("deploy", deploy.deploy, now.view, now.states, session.key("deploy"))
-    return replace(now, states=states).knowing(deployment=deployment)
+    def select(self) -> None:
+        """Choose who trains (SELECT), and let the train part turn the choice into seats."""
+        mechanism, key = self.session.mechanism, self.session.key
+        with self.port.clock("select"):
+            choice, self.states = decide("select", mechanism.select.select, self.view, self.states, key("select"))
+            self.know(choice=choice)
+            self.hand_on(choice.found)
+            seats, self.states = decide("train", mechanism.train.seats, self.view, self.states, key("train"))
+            self.know(seats=seats, stage="train")
 
+    def train(self) -> None:
+        """Train the seats and collect the parts' questions that travel with the tasks.
 
-def _settled(session: Session, now: _Now) -> _Now:
-    """Return the round settled at its stage, with the transactions in its books; unchanged if nothing settles.
-
-    Raises:
-        LedgerError: the transactions do not sum to zero or overdraw an account; nothing is posted.
-    """
-    settle = session.mechanism.settle
-    if settle is None:
-        return now
-    settlement: Settlement
-    with now.port.clock("settle"):
-        watched = WatchedCall(settle.settle, alone=session.key("settle") == "settle")
-        settlement, states = decide("settle", watched, now.view, now.states, session.key("settle"))
-        if (before := now.view.settlement) is not None:  # that of the round's start: its records stay
-            metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
-            settlement = replace(settlement, metrics=metrics, arrays=arrays)
-        _declared(session, settlement.transactions)
-        view = _post(replace(now.view, settlement=settlement), settlement.transactions)
-    inputs = watched.inputs(now.view, now.view.stage, settlement.found)
-    return replace(now, states=states, view=view).handing_on([*settlement.found, inputs])
-
-
-def _declared(session: Session, transactions: Iterable[Transaction]) -> None:
-    """Raise PartError if a payment rule posts a kind of transaction that it does not declare."""
-    kinds = session.about.posted
-    for transaction in transactions:
-        if kinds and transaction.kind not in kinds:
-            raise PartError(
-                f"the settle part {type(session.mechanism.settle).__name__}: posts '{transaction.kind}', which its "
-                f"tells does not name; it names {', '.join(sorted(kinds))}"
+        If fewer than ``min_replies`` seats answer soundly, the round has no updates at all.
+        """
+        session, seats = self.session, self.view.seats
+        assert seats is not None
+        with self.port.clock("train"):
+            questions = self.questions("train")
+            payload = sent(session.mechanism.train, self.view, self.states[session.key("train")])
+            asked = training(seats, self.view.table, payload)
+            asked = asked if self.history is None else continued(asked, self.history)
+            clipping = session.of_guards("clipping")
+            asked = asked if clipping is None else clipping.sent(asked, self.states["clipping"])
+            view, self.underway = self.port.train(
+                merge([*asked, *questions]), self.view, self.underway, session.waiting
             )
+            updates = view.trained
+            if session.sizes is not None:
+                proved = session.sizes.proved(self.states["sizes"])[updates.seats.client]
+                updates = replace(updates, num_samples=np.minimum(updates.num_samples, proved))
+            view = replace(view, updates=updates, stage="close")
+            self.view = _enough(view, session.experiment.federation.min_replies)
 
+    def weigh(self) -> None:
+        """Propose the next table; if nobody answered, every row stays as it was."""
+        view = self.view
+        with self.port.clock("weigh"):
+            if len(view.trained) == 0:
+                self.know(mix=Mix.keeping(view.table, 0, view.home))
+                return
+            mixed, found, self.states = proposed_mix(self.session.mechanism, view, self.states)
+            self.know(mix=mixed, refusals=(*view.refusals, *mixed.refused))
+            self.hand_on(found)
 
-def _post(view: View, transactions: Iterable[Transaction]) -> View:
-    """Return the view with these transactions in its books. Raises LedgerError, with nothing posted."""
-    new = tuple(transactions)
-    return replace(view, book=view.book.post(view.round, new), posted=view.posted + new) if new else view
+    def value(self) -> None:
+        """Value the updates, if the mechanism has a value part and there is anything to value.
 
+        Whatever part values them, an update of weight 0 is worth 0: the new table has nothing of it.
+        """
+        value = self.session.mechanism.value
+        if value is None or not len(self.view.trained):
+            return
+        with self.port.clock("value"):
+            values, self.states = decide("value", value.value, self.view, self.states, self.session.key("value"))
+            values = unknown_without(values, self.view.trained)
+            if (idle := self.view.weights == 0).any():
+                values = values.without(idle)
+        self.know(values=values)
+        self.hand_on(values.found)
 
-def _granted(session: Session, now: _Now) -> _Now:
-    """Return the round with the grants of clients that are here for the first time, or the parts that are due.
+    def settle(self) -> None:
+        """Settle the round at its stage, if anything settles, and post the transactions.
 
-    The account belongs to the client's number, which on a network belongs to its key. A member that comes back under
-    another name gets no second grant.
-    """
-    view = now.view
-    if not session.pays or session.grant == 0:
-        return now
-    if (vesting := session.vesting) is not None:
-        posted, state = vesting.due(view, now.states["vesting"])
-        return replace(now, view=_post(view, posted), states={**now.states, "vesting": state})
-    new = [c.id for c in view.roster if account_of(c.id) not in view.book.balances]
-    return replace(now, view=_post(view, [grant(c, session.grant) for c in new]))
+        Raises:
+            PartError: the payment rule posts a kind of transaction that it does not declare.
+            LedgerError: the transactions do not sum to zero or overdraw an account; nothing is posted.
+        """
+        session, settle = self.session, self.session.mechanism.settle
+        if settle is None:
+            return
+        with self.port.clock("settle"):
+            key, settlement = session.key("settle"), Settlement()
+            watched = WatchedCall(settle.settle, alone=key == "settle")
+            settlement, self.states = decide("settle", watched, self.view, self.states, key)
+            if (before := self.view.settlement) is not None:  # that of the round's start: its records stay
+                metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
+                settlement = replace(settlement, metrics=metrics, arrays=arrays)
+            kinds = session.about.posted
+            if odd := [one.kind for one in settlement.transactions if kinds and one.kind not in kinds]:
+                raise PartError(
+                    f"the settle part {type(settle).__name__}: posts '{odd[0]}', which its tells does not name; it "
+                    f"names {', '.join(sorted(kinds))}"
+                )
+            inputs = watched.inputs(self.view, self.view.stage, settlement.found)
+            self.know(settlement=settlement)
+            self.post(settlement.transactions)
+        self.hand_on([*settlement.found, inputs])
 
+    def settle_and_mix(self) -> Table:
+        """Settle the round, apply the mix, and return the new table.
 
-def _without_leavers(session: Session, now: _Now) -> _Now:
-    """Return the round without the clients that have left because of what they were told (see
-    :mod:`hanse.mechanisms.feedback`).
-    """
-    if not session.experiment.clients.told:
-        return now
-    left = gone(now.view, now.states["feedback"])
-    return now.knowing(roster=Roster(c for c in now.view.roster if not left[c.id])) if left.any() else now
+        A row that would become infinite or NaN stays as it was, and nobody may pay for it. So the round is settled
+        again from before, without that row and without what updates to it were worth, which is nothing. The same holds
+        for updates to rows that a payment withholds.
+        """
+        before, states = self.view, self.states
+        self.settle()
+        with self.port.clock("mix"):
+            table, broken = _mixed(self.view)
+        if broken:
+            # if a row that is new in this round is broken, all rows stay
+            all_stay = max(broken) >= before.table.size
+            self.view, self.states = _without(before, broken), states
+            self.worth_nothing(set(before.trained.seats.target.tolist()) if all_stay else set(broken))
+            self.settle()
+            table, _ = _mixed(self.view)
+        settlement = self.view.settlement
+        self.worth_nothing(set() if settlement is None else settlement.withheld)
+        return table
 
+    def worth_nothing(self, stay: Collection[int]) -> None:
+        """Say that updates to rows that ``stay`` as they are were worth nothing."""
+        values, target = self.view.values, self.view.trained.seats.target
+        if values is not None and stay:
+            self.know(values=values.without(np.isin(target, sorted(stay)), stay))
 
-def _questions(session: Session, now: _Now, stage: Stage) -> tuple[list[Request], list[Any]]:
-    """Gather what all parts want to know at a stage, one request per client, and what they hand on with it."""
-    view = replace(now.view, stage=stage)
-    asked = [call(key, part.asks, view, view, now.states[key]) for key, part in session.parts().items()]
-    found = [one for questions in asked if isinstance(questions, Questions) for one in questions.found]
-    return merge([request for questions in asked for request in questions]), found
+    def deploy(self) -> None:
+        """Let the deploy part say which model each client holds; without one, clients hold their home rows."""
+        deploy = self.session.mechanism.deploy
+        if deploy is not None:
+            key = self.session.key("deploy")
+            deployment, self.states = decide("deploy", deploy.deploy, self.view, self.states, key)
+            self.know(deployment=deployment)
+
+    def learn(self) -> None:
+        """Let each part see the round as a whole, and note what the settle part read of it."""
+        for key, part in self.session.parts().items():
+            watched = WatchedCall(part.learn, alone=True)
+            with called(key, part.learn, self.view, self.states[key]) as who:
+                state = (watched if key == "settle" else part.learn)(self.view, self.states[key])
+            with guarded(f"{who}: its learn returned"):
+                self.keep(key, checked_state(state))
+            if key == "settle":  # a part that stands in no other slot
+                self.hand_on([watched.inputs(self.view, "learn")])
 
 
 def _enough(view: View, least: int) -> View:

@@ -35,7 +35,7 @@ from hanse.runs.settle_inputs import SettleInputs, packed
 
 if TYPE_CHECKING:
     from hanse.core.part import View
-    from hanse.runs.kept_answers import RoundAnswers
+    from hanse.runs.recomputable import RoundAnswers
     from hanse.runs.round import Played
     from hanse.runs.testing import Figures
 

@@ -38,8 +38,8 @@ from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
 from hanse.runs.arrivals import STILL, RecordedArrivals
 from hanse.runs.chance import Guess, doubts, in_no_sum, nothing_mixed, unsold
+from hanse.runs.checkpoint import edited_settings
 from hanse.runs.config import ClientsSection, RunSection
-from hanse.runs.edited import edited_settings
 from hanse.runs.names import Registered, client_names, client_of, read_members, registered
 from hanse.runs.recorded_seats import OWN_TESTS, OwnTests, Seat, SeatColumns, is_number, is_under_way
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
@@ -280,7 +280,7 @@ class RunRecord:
             return ""
         try:
             with reading(self.path) as ledger:
-                return beyond_the_book(unbooked(self.path, ledger))
+                return beyond_the_book(unbooked(self.path, ledger.history()))
         except UserError:
             return ""
 

@@ -21,7 +21,6 @@ from hanse.ledger.note import fingerprint, public_of
 from hanse.ledger.receipts import write_receipts
 from hanse.ledger.run_ledger import BooksAtCheckpoint, name_and_key
 from hanse.ledger.store import Ledger
-from hanse.ledger.verify import verify
 from hanse.runs.checkpoint import Snapshot
 from hanse.runs.config import Experiment
 
@@ -85,7 +84,7 @@ class RunBooks:
         if claim.count > len(claim.pending) and not file.exists():
             raise MachineError(f"{file}: is gone, and with it the run's books; put a copy of it and of its heads back")
         ledger = Ledger.open(file, book=name, floor=round(experiment.ledger.floor * TOKEN), key=key)
-        wrong = verify(file, name, ledger.floor, heads=claim.heads, lacking=claim.lacking, public=public).wrong
+        wrong = ledger.verify(heads=claim.heads, lacking=claim.lacking).wrong
         if wrong is not None:
             raise MachineError(f"{file}: {wrong}; put a copy of it and of its heads back")
         ledger.post_rounds(claim.lacking(ledger.count()))

@@ -44,20 +44,20 @@ from hanse.base.files import (
 from hanse.base.lock import LOCK, Hold
 from hanse.core.book import LedgerError
 from hanse.core.entry import Transaction
-from hanse.core.telling import ABOUT, About, write_about
+from hanse.core.telling import ABOUT, write_about
 from hanse.data.committed import CommittedSet
-from hanse.data.fingerprint import DATA, Fingerprint, compare_data, write_data
+from hanse.data.fingerprint import DATA, compare_data, fingerprint, write_data
 from hanse.ledger.note import public_of
 from hanse.runs import checkpoint
-from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
-from hanse.runs.committed import FILE as COMMITTED
-from hanse.runs.committed import Commitment, audit_folder, validation_file
+from hanse.runs.checkpoint import LEFT_OUT, LENGTH, CorruptCheckpointError, Snapshot, differences, may_change
 from hanse.runs.config import Experiment
-from hanse.runs.edited import LEFT_OUT, LENGTH, differences, may_change
-from hanse.runs.kept_answers import answers_file
+from hanse.runs.recomputable import FILE as COMMITTED
+from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round import LoopState
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
 from hanse.runs.run_record import played_lines
+from hanse.runs.session import Session
+from hanse.runs.shape import model_made_for
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -152,18 +152,12 @@ class RunDir:
 
         >>> from hanse.runs.rehearsal import rehearse
         >>> from hanse.runs.round_record import RoundRecord
-        >>> from hanse.runs.shape import model_made_for
         >>> from hanse.runs.testing import Figures
         >>> small = rehearse("fedavg")
-        >>> setup, played = small.setup, small.played
-        >>> from hanse.data.fingerprint import fingerprint
         >>> with Hold(Path("run")) as hold:
-        ...     folder = RunDir.create(
-        ...         Path("run"), small.experiment, hold, data=fingerprint(setup.data), about=setup.about,
-        ...         shape=model_made_for(setup.data, setup.problem),
-        ...     )
-        ...     folder.append(RoundRecord.of(played, Figures(), {}).packed())
-        ...     folder.checkpoint(played.state)
+        ...     folder = RunDir.create(small.setup, hold)
+        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).packed())
+        ...     folder.checkpoint(small.played.state)
         ...     folder.close()
         >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())
         1
@@ -178,39 +172,24 @@ class RunDir:
 
     @staticmethod
     def create(
-        path: Path,
-        experiment: Experiment,
-        hold: Hold,
-        *,
-        data: Fingerprint,
-        about: About,
-        shape: Mapping[str, Any],
-        overwrite: bool = False,
-        books: bool = False,
-        key: Ed25519PrivateKey | None = None,
-        committed: tuple[Commitment, CommittedSet | None] | None = None,
+        session: Session, hold: Hold, *, overwrite: bool = False, key: Ed25519PrivateKey | None = None
     ) -> RunDir:
         """Make a new run directory. If that fails, nothing new is left behind.
 
         Args:
-            path: where to make it.
-            experiment: the experiment. It is written last, as ``config.toml``, because this file makes the directory a
-                run.
+            session: what will be played. Its experiment is written last, as ``config.toml``, because this file makes
+                the directory a run. If it can be recomputed, the directory also gets what it commits to.
             hold: the right (a lock) to write into the directory. This method acquires it.
-            data: the fingerprint of the data, written as ``data.json``.
-            about: descriptions of the run's parts.
-            shape: the model's inputs and outputs, written as ``shape.json``.
             overwrite: whether an earlier run there may be deleted.
-            books: whether there will be transactions, so the run needs a ledger.
             key: the operator's key, which signs the heads of the ledger. None: they are not signed.
-            committed: the run's commitment and its validation set, if it is recomputable.
 
         Raises:
             UserError: the path is taken, another process plays a run there, or it cannot be written.
             MachineError: the disk is full.
         """
+        path, validation = hold.folder, session.data.server_validation
+        data, folder = fingerprint(session.data), RunDir(path)
         _check_free(path, overwrite=overwrite)
-        folder = RunDir(path)
         with _making(path):
             path.mkdir(parents=True, exist_ok=True)
             hold.take()
@@ -220,20 +199,21 @@ class RunDir:
                 (path / ROUNDS).mkdir()
                 (path / "checkpoints").mkdir()
                 write_whole(path / "environment.json", json.dumps(_environment(), indent=1) + "\n")
-                write_about(path, about)
+                write_about(path, session.about)
                 write_data(path, 0, data)
-                write_whole(path / SHAPE, json.dumps(shape) + "\n")
-                if books:
+                write_whole(path / SHAPE, json.dumps(model_made_for(session.data, session.problem)) + "\n")
+                if session.books:
                     signs = {} if key is None else {"key": public_of(key).hex()}
                     write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex} | signs) + "\n")
-                if committed is not None:
+                if session.kept:
                     shutil.rmtree(audit_folder(path), ignore_errors=True)  # of an earlier run of this name
                     private_folder(audit_folder(path))
-                    committed[0].write(path)
-                    if committed[1] is not None:
-                        committed[1].write(validation_file(path))
-                write_whole(path / "config.toml", experiment.to_toml())
-                folder._open(experiment, None, key)
+                    held = None if validation is None else CommittedSet.of(validation)
+                    Commitment.of(session.experiment, held, session.data.num_clients).write(path)
+                    if held is not None:
+                        held.write(validation_file(path))
+                write_whole(path / "config.toml", session.experiment.to_toml())
+                folder._open(session.experiment, None, key)
             except BaseException:
                 folder.discard()
                 raise
@@ -241,23 +221,13 @@ class RunDir:
 
     @staticmethod
     def reopen(
-        path: Path,
-        experiment: Experiment,
-        device: torch.device,
-        *,
-        data: Fingerprint,
-        names: Sequence[str] = (),
-        other_data: bool = False,
-        key: Ed25519PrivateKey | None = None,
+        session: Session, hold: Hold, *, other_data: bool = False, key: Ed25519PrivateKey | None = None
     ) -> tuple[RunDir, Snapshot | None, list[str]]:
         """Open a run directory to resume it. Everything after the last intact checkpoint is cut off.
 
         Args:
-            path: the run directory.
-            experiment: the run's experiment.
-            device: where the table is loaded.
-            data: the fingerprint of the current data.
-            names: the clients' names, for errors.
+            session: what will be played.
+            hold: the right (a lock) to write into the directory, which has been acquired.
             other_data: whether to continue although the data have changed. This is recorded.
             key: as for :meth:`create`. It must be the run's original key.
 
@@ -269,11 +239,12 @@ class RunDir:
             UserError: the data have changed, and ``other_data`` is false; or settings have changed that must not.
             MachineError: the books cannot be brought to the state of the checkpoint.
         """
-        note = compare_data(path, data, allowed=other_data, names=names)
+        path, experiment, data = hold.folder, session.experiment, fingerprint(session.data)
+        note = compare_data(path, data, allowed=other_data, names=session.data.names)
         notes = [*([] if note is None else [note]), *_other_versions(path)]
         folder = RunDir(path)
         with folder._storing():
-            snapshot = folder._last_sound(device, notes)
+            snapshot = folder._last_sound(session.device, notes)
             if snapshot is not None and snapshot.settings:
                 _same_settings(path, experiment, snapshot)
             # files that a killed process had not finished writing
@@ -418,8 +389,8 @@ class RunDir:
 def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:
     """Raise UserError if a run would go on with other settings than it was played with, a line for each.
 
-    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.edited`) may change, and of a run that committed to its configuration only
-    the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
+    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.checkpoint`) may change, and of a run that committed to its configuration
+    only the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
     """
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since

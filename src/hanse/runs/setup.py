@@ -52,7 +52,6 @@ from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.guards import Guard, guards_of
 from hanse.runs.judge import Root, ServerJudge
-from hanse.runs.metrics import missing_metrics, refused_metrics
 from hanse.runs.run_record import load_run
 from hanse.runs.session import Session
 
@@ -118,7 +117,7 @@ def build(
     withheld = {} if misfit else refusals.withheld(experiment, data, problem, mechanism)
     lines += [lack.line for lack in unmet_needs(mechanism, around, withheld)]
     lines += [*clashes(mechanism, around), *without(REQUIRES, around)]
-    lines += refused_metrics(problem, data, _tested(experiment, data, False))
+    lines += refusals.refused_metrics(problem, data, _tested(experiment, data, False))
     lines += refusals.misfits(experiment, data, problem, mechanism)
     guards: dict[str, Guard] = tried(lambda: guards_of(experiment)) or {}
     for guard in guards.values():
@@ -146,7 +145,7 @@ def build(
         *choice.why,
         *differs,
         *refusals.by_size(experiment, mechanism, data)[0],
-        *missing_metrics(problem, data, _tested(experiment, data, False)),
+        *refusals.missing_metrics(problem, data, _tested(experiment, data, False)),
         *refusals.not_held(mechanism),
         *refusals.warn_of_probabilities(experiment, problem, data),
         *refusals.never_asked(experiment, mechanism),

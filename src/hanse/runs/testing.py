@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.core.history import History
 from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Task, Test, Tested
+from hanse.core.recipe import History
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
 from hanse.data.federated import FederatedData
 from hanse.federation.answers import Measured, measured

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.lab.job import Job, Step, play
+from hanse.lab.job import Job, Step, play, seeded
 from hanse.wings.attack import cheat_table, search
 from hanse.wings.attack.attack_command import table_sentences
 from hanse.wings.attack.cheat_table import (
     CheatCell,
-    Column,
+    CheatColumn,
     drawn_seeds,
     judged,
     play_table,
@@ -27,7 +27,7 @@ from hanse.wings.attack.cheat_table import (
     read_rules,
 )
 from hanse.wings.attack.deviant import Deviant
-from hanse.wings.attack.search import Outcome, gained, job_of, table_of
+from hanse.wings.attack.search import Outcome, gained, table_of
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "benchmarks" / "results" / "attack"
@@ -87,7 +87,7 @@ def test_every_cheat_of_the_rules_is_a_deviation_and_can_be_played_somewhere() -
 def test_a_cheat_leaves_somebody_honest() -> None:
     space = cheat_table.column_of("a", read_rules().columns["path values"]).space
     three = {"keys": 3, "second": "mean"}
-    assert [possible(three, Column("a", {}, members, space)) for members in (3, 4)] == [False, True]
+    assert [possible(three, CheatColumn("a", {}, members, space)) for members in (3, 4)] == [False, True]
 
 
 def test_a_users_experiment_is_played_under_its_own_mechanism_and_the_others() -> None:
@@ -279,7 +279,7 @@ def test_the_kept_tables_words_follow_from_its_gains() -> None:
 
 def test_runs_of_a_table_with_drawn_seeds_are_found_again(tmp_path: Path) -> None:
     sections = {**read_rules(smoke=True).columns["path values"], "run": {"rounds": 1}}
-    job = job_of(sections, 3, {})
+    job = seeded(sections, 3, "honest")
     cheat_table._Lean(tmp_path).write(job, play(job, lambda *step: None))
     found = cheat_table._Lean(tmp_path).read(job)
     assert found is not None

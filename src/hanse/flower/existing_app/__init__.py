@@ -1,1 +1,1 @@
-"""`hanse.flower.strategy` and `hanse.flower.speaks`: a mechanism instead of a Flower strategy."""
+"""`hanse.flower.strategy`: a mechanism instead of a Flower strategy, over plain client apps."""

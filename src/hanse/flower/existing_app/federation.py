@@ -2,14 +2,13 @@
 
 :class:`PlainFederation` has the methods of :class:`hanse.core.port.Federation`. It turns training and test tasks into
 the train and evaluate messages that Flower's own strategies send. It reads the replies by the names in :class:`Keys`.
-Other questions are sent as messages of hanse, to apps that are wrapped by :func:`hanse.flower.speaks`.
+A plain app answers no other question.
 
 Replies are untrusted input: whatever goes wrong while one is read becomes a refusal of that client with a reason.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,12 @@ from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
+from hanse.base.errors import UserError
 from hanse.core.declared import MOST_METRICS
 from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test, Tested, Train, Trained
-from hanse.federation.check import one_line, room
-from hanse.federation.codec import WireError, pack, unpack_reply
+from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, size_of
 from hanse.flower.members import Members
-from hanse.flower.message import QUERY, from_records, said_beside, to_records
 from hanse.flower.nodes import answers, key_of
 from hanse.flower.replies import arrays_of, content_of, guarded, metrics_of, numbers_of, samples_of
 from hanse.learning.figures import accuracy_of, loss_of
@@ -59,12 +57,11 @@ class PlainFederation:
     """The members that are online, with plain Flower apps behind them.
 
     Attributes:
-        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
         members: the register of the nodes that take part.
         form: the app's arrays, as columns of a row.
         keys: the names of records and metrics.
         clients: how many clients there are.
-        seed: the run's seed, for random draws of clients that answer questions.
         deadline_s: seconds that an exchange waits, unless the caller gives another number.
         train_config: values that travel with each train message, in addition to "server-round" (counted from 1).
         evaluate_config: values that travel with each evaluate message.
@@ -78,12 +75,12 @@ class PlainFederation:
         >>> import numpy as np
         >>> from flwr.app import Array, ArrayRecord
         >>> from hanse.flower.members import Hello
-        >>> from hanse.flower.rehearsal import InProcessGrid
+        >>> from hanse.flower.in_process import InProcessGrid
         >>> grid = InProcessGrid({100: lambda message, context: FlowerMessage(message.content, reply_to=message)})
         >>> members = Members()
         >>> members.register([(key_of(node), Hello(0, (), None)) for node in grid.get_nodes()])
         >>> form = ArrayLayout.of(ArrayRecord({"w": Array(np.zeros(2, np.float32))}))
-        >>> PlainFederation(grid, members, form, Keys(), clients=1, seed=0, deadline_s=10.0).present(0).ids
+        >>> PlainFederation(grid, members, form, Keys(), clients=1, deadline_s=10.0).present(0).ids
         array([0])
     """
 
@@ -93,7 +90,6 @@ class PlainFederation:
     keys: Keys
     _: KW_ONLY
     clients: int
-    seed: int
     deadline_s: float
     train_config: Mapping[str, Any] = field(default_factory=dict)
     evaluate_config: Mapping[str, Any] = field(default_factory=dict)
@@ -122,8 +118,8 @@ class PlainFederation:
     ) -> Sequence[Reply]:
         """Send each request's tasks, and return the replies of the clients that answered all of theirs in time.
 
-        A request may take several messages: one for each seat that trains, one for each test, and one for all other
-        questions. If one of its answers is refused, the whole reply is refused.
+        A request may take several messages: one for each seat that trains, and one for each test. If one of its answers
+        is refused, the whole reply is refused.
 
         Args:
             round: the round's number, from 0.
@@ -137,21 +133,19 @@ class PlainFederation:
         nodes = self._nodes()
         if any(isinstance(task, Train) for r in requests for task in r.tasks):
             self.round = round
-        due = [(r, tasks) for r in requests if r.client in nodes for tasks in _messages(r)]
+        due = [(r.client, task) for r in requests if r.client in nodes for task in r.tasks]
         seconds = deadline_s or self.deadline_s
-        messages = [self._message(round, r, tasks, nodes[r.client], seconds) for r, tasks in due]
+        messages = [self._message(round, task, nodes[client], seconds) for client, task in due]
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {name: out for name, out in zip(ids, zip(due, messages, strict=True), strict=False) if name}
-        found: dict[int, dict[int, Result | str]] = {}  # by client, then by the task's id(): a result or a refusal
+        found: dict[tuple[int, int], Result | str] = {}  # by client and the task's id(): a result or a refusal
         down, up = Counter[int](), Counter[int]()
-        for ((request, tasks), message), answer in answers(self.grid, waiting, seconds):
-            said = guarded(self._read, round, request, tasks, answer)
-            results = [said] * len(tasks) if isinstance(said, str) else said
-            found.setdefault(request.client, {}).update(zip(map(id, tasks), results, strict=True))
-            down[request.client] += _weight(message)
+        for ((client, task), message), answer in answers(self.grid, waiting, seconds):
+            said = found[client, id(task)] = guarded(self._read, round, client, task, answer)
+            down[client] += _weight(message)
             if not isinstance(said, str):
-                up[request.client] += _weight(answer)
-        replies = [_put_together(r, found.get(r.client, {})) for r in requests]
+                up[client] += _weight(answer)
+        replies = [_put_together(r, found) for r in requests]
         return [
             replace(reply, bytes_down=down[reply.client], bytes_up=up[reply.client])
             for reply in replies
@@ -160,46 +154,31 @@ class PlainFederation:
 
     # ---- one message
 
-    def _message(
-        self, round: int, request: Request, tasks: tuple[Task, ...], node: int, seconds: float
-    ) -> FlowerMessage:
-        """Return the message that asks ``tasks`` of a request: one train or test task, or all of the others."""
-        first = tasks[0]
-        if _is_plain(first):
-            assert isinstance(first, Train | Test)
-            kind = MessageType.TRAIN if isinstance(first, Train) else MessageType.EVALUATE
-            model = first.start if isinstance(first, Train) else first.model
-            config = self.train_config if isinstance(first, Train) else self.evaluate_config
-            number = round + 1 if isinstance(first, Train) else round  # a test follows its round
-            content = RecordDict({
-                self.keys.arrays: self.form.arrays(model),
-                self.keys.config: ConfigRecord({**config, "server-round": number}),
-            })  # fmt: skip
-        else:
-            kind, content = QUERY, self._question(round, Request(request.client, tasks))
+    def _message(self, round: int, task: Task, node: int, seconds: float) -> FlowerMessage:
+        """Return the message that asks for a training or a test. Raises UserError for a task that is neither, or the
+        test of a mixture, which the client makes from several models.
+        """
+        if not (isinstance(task, Train) or (isinstance(task, Test) and task.mixture is None)):
+            raise UserError(f"{type(task).__name__}: is asked of clients, and a plain app trains and evaluates only")
+        kind = MessageType.TRAIN if isinstance(task, Train) else MessageType.EVALUATE
+        model = task.start if isinstance(task, Train) else task.model
+        config = self.train_config if isinstance(task, Train) else self.evaluate_config
+        number = round + 1 if isinstance(task, Train) else round  # a test follows its round
+        content = RecordDict({
+            self.keys.arrays: self.form.arrays(model),
+            self.keys.config: ConfigRecord({**config, "server-round": number}),
+        })  # fmt: skip
         # Flower refuses a message that lives for no time at all
         life = max(1.0, seconds)
         return FlowerMessage(content, dst_node_id=node, message_type=kind, ttl=life, group_id=str(round + 1))
 
-    def _question(self, round: int, request: Request) -> RecordDict:
-        """Return questions as a message of hanse, with what the app needs to answer by its own evaluate function."""
-        beside = {
-            "round": round, "clients": self.clients, "seed": self.seed, "arrayrecord-key": self.keys.arrays,
-            "configrecord-key": self.keys.config, "weighted-by-key": self.keys.weighted_by,
-            "config": json.dumps({**self.evaluate_config, "server-round": round + 1}),
-        }  # fmt: skip
-        return self.form.into(to_records(pack(request), kind="request", **beside))
-
-    def _read(
-        self, round: int, request: Request, tasks: tuple[Task, ...], answer: FlowerMessage | Exception
-    ) -> Sequence[Result | str]:
-        """Return each task's result. This may raise anything, and :func:`guarded` turns that into a refusal."""
-        content, first = content_of(answer, "its app"), tasks[0]
-        if isinstance(first, Train):
-            return [self._trained(round, request.client, first, content)]
-        if isinstance(first, Test) and _is_plain(first):
-            return [self._tested(round, first, content)]
-        return self._said(request, tasks, content)
+    def _read(self, round: int, client: int, task: Task, answer: FlowerMessage | Exception) -> Result:
+        """Return a task's result. This may raise anything, and :func:`guarded` turns that into a refusal."""
+        content = content_of(answer, "its app")
+        if isinstance(task, Train):
+            return self._trained(round, client, task, content)
+        assert isinstance(task, Test)  # or it was not sent
+        return self._tested(round, task, content)
 
     def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
         """Return the result of a train task. Raises WireError for a reply that is not a sound update."""
@@ -235,35 +214,10 @@ class PlainFederation:
             raise WireError(f"its metrics have no {self.keys.weighted_by!r}, the number of its samples")
         return found
 
-    def _said(self, request: Request, tasks: tuple[Task, ...], content: RecordDict) -> Sequence[Result | str]:
-        """Return the results of the questions that a wrapped app has answered. Raises WireError if it refuses."""
-        message, values = from_records(content)
-        beside = said_beside(values)
-        if refused := beside.get("refused"):
-            raise WireError(one_line(refused))
-        reply = unpack_reply(message, room(Request(request.client, tasks)))
-        if reply.refused is not None or len(reply.results) != len(tasks):
-            raise WireError(one_line(reply.refused or f"{len(reply.results)} results for {len(tasks)} questions"))
-        return reply.results
 
-
-def _is_plain(task: Task) -> bool:
-    """Say whether a train or evaluate message can ask this task.
-
-    The test of a mixture cannot: the client makes that for itself from several models.
-    """
-    return isinstance(task, Train) or (isinstance(task, Test) and task.mixture is None)
-
-
-def _messages(request: Request) -> list[tuple[Task, ...]]:
-    """Return a request's tasks by the messages that ask them: each train or test task alone, all others together."""
-    rest = tuple(task for task in request.tasks if not _is_plain(task))
-    return [*((task,) for task in request.tasks if _is_plain(task)), *([rest] if rest else [])]
-
-
-def _put_together(request: Request, found: Mapping[int, Result | str]) -> Reply | None:
+def _put_together(request: Request, found: Mapping[tuple[int, int], Result | str]) -> Reply | None:
     """Return the reply to a request; None if something of it was not answered."""
-    said = [found.get(id(task)) for task in request.tasks]
+    said = [found.get((request.client, id(task))) for task in request.tasks]
     refused = next((one for one in said if isinstance(one, str)), None)
     if refused is not None:
         return Reply(request.client, refused=refused)

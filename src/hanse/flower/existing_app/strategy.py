@@ -34,33 +34,32 @@ from hanse.core.telling import describe
 from hanse.data.choices import OBJECT, OwnData
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
+from hanse.federation.check import one_line
 from hanse.federation.policy import Loyal
 from hanse.flower.arrays import ArrayLayout, opened
 from hanse.flower.existing_app.federation import Keys, PlainFederation
-from hanse.flower.existing_app.introduction import hello_of, introduced
 from hanse.flower.existing_app.result import EvaluateFn, RoundLog, ServerTest, aggregated
-from hanse.flower.members import Hello, Members
+from hanse.flower.members import NAME, Hello, Members
 from hanse.flower.nodes import gathered
 from hanse.learning.by_function import FunctionEngine, FunctionJudge
 from hanse.learning.figures import as_figures
 from hanse.learning.job import Problem
-from hanse.mechanisms.fits import WORDS, questions_of, unmet_needs
+from hanse.mechanisms.fits import CLIENTS_GIVE, WORDS, asking, unmet_needs
+from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, play
 from hanse.runs.rundir import claim_anew, clear
 from hanse.runs.session import Session
 
 Evaluate = Callable[[ArrayRecord], Any]  # returns numbers by name, or one number
-ASK_S = 600.0  # seconds that apps may take for the first question: each of them loads its framework then
-
 
 _INSTEAD = ": a plain train or evaluate function does not do that; hanse.flower.client_app does (docs/flower.md)"
 _OTHERWISE = "or take a value part that needs no more than models, such as value='gtg'"
 # what a plain app lacks of what hanse's own clients give, and what to do instead
 APP_LACKS = {
-    **dict.fromkeys(("penalty", "batch_loss", "kept_rows", "sgd", "labels", "samples", "bills"), _INSTEAD),
+    **dict.fromkeys(CLIENTS_GIVE - {"sizes", "weights"}, _INSTEAD),
     "gradients": f"{_INSTEAD}; {_OTHERWISE}",
-    "server_gradient": f": evaluate says only what a model is worth; {_OTHERWISE}",
+    **dict.fromkeys(("slope", "server_gradient"), f": evaluate says only what a model is worth; {_OTHERWISE}"),
     "server_classes": ": evaluate says only what a model is worth",
 }
 
@@ -71,7 +70,6 @@ def strategy(
     out: str | Path | None = None,
     evaluate: Evaluate | None = None,
     clients: int | None = None,
-    another: Callable[[int], ArrayRecord] | None = None,
     test: bool = True,
     grant: float = 100.0,
     seed: int = 0,
@@ -91,8 +89,6 @@ def strategy(
             (higher is better), or numbers by name ("loss", "accuracy", ...). The name then decides whether lower is
             better (:func:`hanse.learning.figures.less_is_better`). Mechanisms that value updates need it.
         clients: how many nodes take part; ``start`` waits for them. None: those that are online once there are two.
-        another: ``another(k)`` makes the k-th further initial model (k from 1), for mechanisms with clusters or tiers.
-            None: all models start as ``initial_arrays``.
         test: whether all nodes test the model after each round, by the app's evaluate function.
         grant: tokens that each client starts with, if the mechanism pays.
         seed: the seed of all random draws.
@@ -122,19 +118,21 @@ def strategy(
     given = frozenset({"clients", "client_validation"})  # an app's evaluate function has the samples
     given |= {"validation"} if evaluate is not None else set()
     given |= {"losses"} if keys.loss else set()
-    lines = [_in_flower(lack.line) for lack in unmet_needs(experiment.mechanism.built, given, APP_LACKS)]
-    train = experiment.mechanism.built.train
-    if another is None and any(block.initial == "different" for block in train.blocks()):
-        lines.append(
-            f"mechanism.train: {type(train).__name__}: clusters that start alike stay alike: give another=..., other "
-            "models"
-        )
+    built = experiment.mechanism.built
+    lacks, train = unmet_needs(built, given, APP_LACKS), built.train
+    lines = [_in_flower(lack.line) for lack in lacks]
+    for slot in asking(built):
+        if slot not in {lack.slot for lack in lacks}:
+            lines.append(f"mechanism.{slot}: {word_of(built.slots()[slot], slot)} asks clients questions{_INSTEAD}")
+    if any(block.initial == "different" for block in train.blocks(Context.tiny())):
+        what = "clusters that start alike stay alike, and an app has one model to start from"
+        lines.append(f"mechanism.train: {word_of(train, 'train')}: {what}{_INSTEAD}")
     if clients is not None and clients < 1:
         lines.append(f"clients: {clients}: must be at least 1")
     if lines:
         raise UserError(*lines)
     where = None if out is None else Path(out)
-    return MechanismStrategy(experiment, where, evaluate, clients, another, test, keys, tuple(observers), overwrite)
+    return MechanismStrategy(experiment, where, evaluate, clients, test, keys, tuple(observers), overwrite)
 
 
 def _in_flower(line: str) -> str:
@@ -145,6 +143,13 @@ def _in_flower(line: str) -> str:
     ):
         line = line.replace(str(WORDS[need]), instead)
     return line
+
+
+def hello_of(node: Any) -> Hello:
+    """Return what the register keeps of a node, as Flower's grid describes it. A plain app says nothing of its samples
+    until it reports their number with its first update.
+    """
+    return Hello(0, (), None, name=one_line(str(getattr(node, "name", "") or f"node {node.node_id}"))[:NAME])
 
 
 def _mixable(arrays: ArrayRecord) -> ArrayLayout:
@@ -180,7 +185,6 @@ class MechanismStrategy:
     out: Path | None
     evaluate: Evaluate | None
     clients: int | None
-    another: Callable[[int], ArrayRecord] | None
     test: bool
     keys: Keys
     observers: tuple[Observer, ...]
@@ -204,7 +208,7 @@ class MechanismStrategy:
         """Play the rounds, and return what a Flower strategy's ``start`` returns.
 
         Args:
-            grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+            grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
             initial_arrays: the model that training starts from.
             num_rounds: how many rounds, at least 1.
             timeout: how many seconds an exchange waits. Nodes that have not answered by then lose their seat in the
@@ -218,8 +222,8 @@ class MechanismStrategy:
             The first of the server's models, and the metrics of each round.
 
         Raises:
-            UserError: raised before round 0 if the arrays cannot be mixed, apps do not answer the mechanism's
-                questions, there are fewer nodes than seats, or ``out`` already holds a run.
+            UserError: raised before round 0 if the arrays cannot be mixed, there are fewer nodes than seats, or ``out``
+                already holds a run.
         """
         if num_rounds < 1:
             raise UserError(f"num_rounds: {num_rounds}: must be at least 1")
@@ -229,17 +233,16 @@ class MechanismStrategy:
             if self.out is not None:
                 claim_anew(hold, overwrite=self.overwrite)
             nodes = gathered(grid, self.clients)
-            hellos = self._hellos(grid, nodes, timeout)
             members = Members(None if self.out is None else self.out / MEMBERS)
             federation = PlainFederation(
-                grid, members, form, self.keys, clients=len(nodes), seed=self.experiment.run.seed, deadline_s=timeout,
+                grid, members, form, self.keys, clients=len(nodes), deadline_s=timeout,
                 train_config=dict(train_config or {}), evaluate_config=dict(evaluate_config or {}),
             )  # fmt: skip
             server = ServerTest(federation, form, evaluate_fn, result)
             session = self._session(federation, form, form.row(initial_arrays), num_rounds, server)
             if self.out is not None:
                 self._make(hold)
-            members.register(hellos)
+            members.register([(key, hello_of(node)) for key, node in nodes.items()])
             self.summary()
             server.first(initial_arrays)
             # Told only has on_round
@@ -248,26 +251,6 @@ class MechanismStrategy:
         return self._result(result, federation, form)
 
     # ---- before round 0
-
-    def _hellos(self, grid: Grid, nodes: Mapping[str, Any], timeout: float) -> list[tuple[str, Hello]]:
-        """Return what is known of each node, by key, in the order of their client ids.
-
-        Raises:
-            UserError: the mechanism asks questions, and some apps do not answer them or have not said so in time.
-        """
-        said: dict[str, Hello] = {}
-        if questions := questions_of(self.experiment.mechanism.built):
-            said, silent = introduced(grid, nodes, min(timeout, ASK_S))
-            if len(said) + len(silent) < len(nodes):
-                late = len(nodes) - len(said) - len(silent)
-                raise UserError(f"{late} of {len(nodes)} nodes have not answered within {min(timeout, ASK_S):g} s")
-            if silent:
-                raise UserError(
-                    *questions,
-                    f"{len(silent)} of {len(nodes)} client apps do not answer such questions ({silent[0]}): add one "
-                    "line to the client app: app = hanse.flower.speaks(app)",
-                )
-        return [(key, said[key] if key in said else hello_of(node, {})) for key, node in nodes.items()]
 
     def _make(self, hold: Hold) -> None:
         """Make the run directory, empty, and take its lock."""
@@ -301,11 +284,8 @@ class MechanismStrategy:
         if isinstance(seats, int) and seats > clients and "clients_per_round" in experiment.mechanism.table:
             raise UserError(f"clients_per_round: {seats}: more than the {clients} nodes that are here")
 
-        def initial(k: int) -> Tensor:
-            """Return the k-th model to start from, as a row ``[P]``."""
-            return first.clone() if k == 0 or self.another is None else form.row(self.another(k))
-
-        context = Context(clients, rounds, seed, experiment.train.recipe, form.layout, initial, mechanism.slots())
+        recipe, slots = experiment.train.recipe, mechanism.slots()
+        context = Context(clients, rounds, seed, recipe, form.layout, lambda k: first.clone(), slots)
         evaluate = self.evaluate
         judge = FunctionJudge(
             None if evaluate is None else lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")
@@ -324,7 +304,7 @@ class MechanismStrategy:
             torch.device("cpu"),
             torch.arange(clients if self.test else 0).numpy(),
             remote=True,
-            about=describe(mechanism.slots(), {}, Loyal(), [], clients, seed),
+            about=describe(slots, {}, Loyal(), [], clients, seed),
         )
 
     # ---- after the last round

@@ -1,13 +1,12 @@
 """``hanse.valued``: values the clients' updates in a Flower app that has its own strategy.
 
 :func:`valued` checks its arguments and returns a :class:`Valued`, a context manager. Inside its ``with`` block the app
-starts its own strategy as usual, and :class:`hanse.flower.valued.record.Watch` records what happens as a run.
+starts its own strategy as usual, and :class:`hanse.flower.valued.watch.Watch` records what happens as a run.
 
 Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train`` and ``aggregate_evaluate`` of the strategy.
-During the block, the strategy *object* therefore has attributes with these names. They call its own methods and record
-what happens. Its class and references to it do not change, and ``super()`` inside it never sees these attributes. They
-are removed at the end of the block, and also while one of these methods runs. A strategy that copies or saves itself
-there is therefore not affected.
+The block gets the strategy as a second object (:func:`_listened`): of a class derived from its own, with the same
+attributes, whose methods of these names record what happens and call those of the first object. That one is never
+changed, so a strategy that copies or saves itself there does so as its author wrote it.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial, wraps
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
@@ -32,11 +30,10 @@ from torch import nn
 from hanse.base import toml
 from hanse.base.errors import UserError, in_python
 from hanse.base.lock import Hold
-from hanse.core.calling import method_of
 from hanse.core.part import Mechanism
-from hanse.flower.valued.record import Watch, as_before, averages, guarded
+from hanse.flower.valued.watch import LOG, Watch, as_before, averages, guarded
 from hanse.flower.valued.worth import judge_of, why_no_slope
-from hanse.mechanisms.fits import CLIENTS_GIVE, unmet_needs
+from hanse.mechanisms.fits import CLIENTS_GIVE, asking, unmet_needs
 from hanse.runs.config import Experiment
 from hanse.runs.rundir import claim_anew
 
@@ -105,8 +102,9 @@ def valued(
         overwrite: whether an existing run in ``out`` may be deleted.
 
     Returns:
-        The context manager. Entering it returns the strategy, to be started inside, and raises UserError if ``out`` is
-            taken. ``start`` raises UserError, before anything is sent, if the initial arrays cannot be valued.
+        The context manager. Entering it returns the strategy as it is to be started inside, another object with the
+            same attributes, and raises UserError if ``out`` is taken. Its ``start`` raises UserError, before anything
+            is sent, if the initial arrays cannot be valued.
 
     Raises:
         UserError: arguments are wrong. There is a line for each.
@@ -157,7 +155,7 @@ def valued(
         )
     if app := _app_around(Path(out)):
         said = f"out: {out}: lies in the Flower app {app}, whose files go to every node with the next flwr run"
-        logging.getLogger("hanse.valued").warning("hanse: %s: take a folder outside the app", said)
+        LOG.warning("hanse: %s: take a folder outside the app", said)
     mechanism: dict[str, Any] = {
         "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"),
         "settings": _flowers(strategy),
@@ -183,12 +181,12 @@ class Valued(Generic[S]):
     Attributes:
         strategy: the app's strategy.
         watch: the run that is kept of it.
+        listened: the strategy as the block gets it.
     """
 
     def __init__(self, strategy: S, watch: Watch) -> None:
         self.strategy, self.watch = strategy, watch
-        # attributes that the strategy has itself under the listened names, put back at the end
-        self._own: dict[str, Any] = {}
+        self.listened = _listened(strategy, self.call)
 
     @property
     def gaps(self) -> Sequence[str]:
@@ -200,55 +198,27 @@ class Valued(Generic[S]):
         raise UserError("start: write 'with hanse.valued(...) as strategy:', and start the strategy inside it")
 
     def __enter__(self) -> S:
-        """Begin to listen, and return the strategy. Raises UserError if ``out`` is taken, or the strategy is listened
-        to already.
-        """
-        if any(isinstance(one, _Listening) for one in vars(self.strategy).values()):
-            raise UserError("strategy: is in another 'with hanse.valued(...)' already")
+        """Return the strategy to start. Raises UserError if ``out`` is taken."""
         claim_anew(self.watch.hold, overwrite=self.watch.overwrite)
-        self._put_on()
-        return self.strategy
+        return self.listened
 
     def __exit__(
         self, kind: type[BaseException] | None, wrong: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop listening, and finish the run's record, also when an exception ends the block."""
-        self._take_off()
+        """Finish the run's record, also when an exception ends the block."""
         watch = self.watch
         guarded(watch, watch.close)
         watch.again.close()
         watch.hold.release()
-        if watch.state is not None and (rounds := watch.state.round):
+        if watch.state is None and kind is None:
+            LOG.warning("hanse: no round was seen: start what 'with hanse.valued(...) as strategy' gives")
+        elif watch.state is not None and (rounds := watch.state.round):
             said = f"{rounds - len(watch.gaps)} of {rounds} rounds have values"
             logging.getLogger("flwr").info("hanse: %s; see: hanse report %s", said, watch.hold.folder)
 
     # ---- listening
 
-    def _put_on(self) -> None:
-        """Give the strategy the attributes that listen."""
-        mine = vars(self.strategy)
-        self._own = {name: mine[name] for name in LISTENED if name in mine}
-        mine.update({name: _Listening(self, name) for name in LISTENED})
-
-    def _take_off(self) -> None:
-        """Give the strategy its own attributes back. One that it has set in the meantime stays."""
-        mine = vars(self.strategy)
-        for name in LISTENED:
-            if isinstance(mine.get(name), _Listening):
-                del mine[name]
-                if name in self._own:
-                    mine[name] = self._own[name]
-
-    @contextmanager
-    def _bare(self) -> Iterator[S]:
-        """Let nobody listen during a block, in which the strategy is as its author wrote it."""
-        self._take_off()
-        try:
-            yield self.strategy
-        finally:
-            self._put_on()
-
-    def call(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    def call(self, name: str, *given: Any, **more: Any) -> Any:
         """Call one of the strategy's own methods, and observe its arguments and result.
 
         Args:
@@ -256,7 +226,9 @@ class Valued(Generic[S]):
             given: the method's positional arguments.
             more: the method's keyword arguments.
         """
-        own = self._own.get(name) or partial(getattr(type(self.strategy), name), self.strategy)
+        own = getattr(self.strategy, name)
+        if name == "start" and name not in vars(self.strategy):  # it calls methods that are listened to
+            own = partial(type(self.strategy).start, self.listened)
         try:
             # by Flower's own names; a wrapper of the user's often takes *args alone, which name nothing
             said = inspect.signature(partial(getattr(Strategy, name), None)).bind(*given, **more).arguments
@@ -266,18 +238,13 @@ class Valued(Generic[S]):
             if callable(judge := said.get("evaluate_fn")):
                 given, more = _swapped(given, more, judge, self._judging(judge))
             self._starts(said["initial_arrays"], said.get("num_rounds"))
-            return own(*given, **more)  # which calls the listened methods
+            return own(*given, **more)
         replies = said.get("replies", ())
         heard = list(replies)
         if isinstance(replies, Iterator):  # which can be read only once
             given, more = _swapped(given, more, replies, iter(heard))
         said["replies"] = [copy.deepcopy(reply) for reply in heard]
-        return getattr(self, f"_{name}")(said, partial(self._alone, name, given, more))
-
-    def _alone(self, name: str, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
-        """Call the strategy's own method while nobody listens."""
-        with self._bare() as strategy:
-            return getattr(strategy, name)(*given, **more)
+        return getattr(self, f"_{name}")(said, partial(own, *given, **more))
 
     def _starts(self, arrays: object, rounds: object) -> None:
         """Hear the start: the initial arrays and how many rounds are planned."""
@@ -310,12 +277,7 @@ class Valued(Generic[S]):
     def _aggregate_train(self, said: dict[str, Any], own: Callable[[], Any]) -> Any:
         """Hear the replies before the strategy may change them, and afterwards what it made of them."""
         watch = self.watch
-
-        def comes() -> None:
-            with self._bare():  # the strategy is pickled, by its own ways
-                watch.comes(said["replies"])
-
-        guarded(watch, comes)
+        guarded(watch, lambda: watch.comes(said["replies"]))
         found = own()
         guarded(watch, lambda: watch.makes(*found))
         return found
@@ -331,28 +293,31 @@ class Valued(Generic[S]):
         return found
 
 
+def _listened(strategy: S, call: Callable[..., Any]) -> S:
+    """Return a second object of a strategy, with the same attributes, whose methods ``LISTENED`` go through ``call``.
+
+    A copy of it, or what is read back after it was pickled, is the strategy's own kind again.
+    """
+
+    def listening(name: str) -> property:
+        """Return a method that comes before what the strategy may set under its name, which ``call`` then finds."""
+        return property(lambda self: partial(call, name), lambda self, own: vars(self).update({name: own}))
+
+    kind, members = type(strategy), dict[str, Any]({name: listening(name) for name in LISTENED})
+    members["__copy__"] = lambda self: copy.copy(strategy)
+    # read back, it is what the first object is read back as; cast only returns it
+    members["__reduce_ex__"] = lambda self, protocol: (cast, (None, strategy))
+    made: S = object.__new__(type(kind.__name__, (kind,), members))
+    made.__dict__ = vars(strategy)
+    return made
+
+
 def _swapped(
     given: tuple[Any, ...], more: dict[str, Any], old: Any, new: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call with one object in the place of another."""
     named = {name: new if one is old else one for name, one in more.items()}
     return tuple(new if one is old else one for one in given), named
-
-
-class _Listening:
-    """What stands in the place of a method while a strategy is listened to.
-
-    A copy of it, or what is read back after it was pickled, is the strategy's own method again.
-    """
-
-    def __init__(self, valued: Valued[Any], name: str) -> None:
-        self._valued, self._name = valued, name
-
-    def __call__(self, *given: Any, **more: Any) -> Any:
-        return self._valued.call(self._name, given, more)
-
-    def __reduce__(self) -> Any:
-        return partial, (getattr(type(self._valued.strategy), self._name), self._valued.strategy)
 
 
 # ---- what was asked for
@@ -400,10 +365,10 @@ def _check(built: Mechanism, slope: str | None) -> None:
     lines = [lack.line for lack in unmet_needs(built, GIVEN, lacks)]
     if getattr(built.value, "novel", False):
         lines.insert(0, "method.novel: true: must be false: rounds are valued here each by itself")
-    if built.settle is not None and method_of(built.settle, "asks") is not None:
+    if "settle" in asking(built):
         lines.append(
             f"payment: {type(built.settle).__name__} asks clients questions, which a plain client app does not answer: "
-            "take a rule that goes by values, or hanse.flower.strategy"
+            "take a rule that goes by values, or hanse's own client app"
         )
     if lines:
         raise UserError(*lines)

@@ -18,10 +18,9 @@ from torch import Tensor
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import FlatPool, SeatPlan, deal_seats, plan_seats
-from hanse.learning.job import Problem, SeatJob, TrainedRows, refuse_unfit
+from hanse.learning.job import Problem, SeatJob, TrainedRows, constant_of, refuse_unfit
 from hanse.learning.native.library import NativeLayer, NativeLayers, NativeSeat, library, read_native, why_not_native
 from hanse.learning.native.outputs import NativeOutputs
-from hanse.learning.program import constant_of
 from hanse.learning.scoring import Scorer, ScoringEngine
 from hanse.learning.threads import Crew, idle_share, wrap_around
 

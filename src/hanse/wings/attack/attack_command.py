@@ -16,7 +16,6 @@ from hanse.cli.options import Changes, Workers, err, out, resumable, say
 
 if TYPE_CHECKING:
     from hanse.wings.attack.cheat_table import AttackTable
-    from hanse.wings.attack.random_markets import Found
     from hanse.wings.attack.search import Attacked, Try
 
 What = Annotated[
@@ -28,14 +27,8 @@ What = Annotated[
 SecondKey = Annotated[
     bool, typer.Option("--second-key", help="The next client is the same party's second key; honest ones use one.")
 ]
-Markets = Annotated[
-    int | None, typer.Option("--markets", help="Try every lie on this many random markets instead of playing runs.")
-]
 SeedsFrom = Annotated[
     str | None, typer.Option("--seeds-from", metavar="COMMIT", help="With --table: draw its seeds from this hash.")
-]
-Minutes = Annotated[
-    float | None, typer.Option("--minutes", help="End the search after this time, not counting the confirmation.")
 ]
 
 
@@ -46,12 +39,10 @@ def attack(
     pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
     second_key: SecondKey = False,
     replay: Annotated[bool, typer.Option("--replay", help="Measure an attack.toml again.")] = False,
-    markets: Markets = None,
     table: Annotated[bool, typer.Option("--table", help="Play known cheats under several mechanisms.")] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="With --table: a small one, in a minute or two.")] = False,
     seeds_from: SeedsFrom = None,
     tries: Annotated[int, typer.Option("--tries", help="How many deviations are tried.")] = 150,
-    minutes: Minutes = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Fresh seeds that confirm the best deviation.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="The first of the search's three seeds.")] = 0,
     set_: Changes = None,
@@ -67,23 +58,22 @@ def attack(
     command to continue.
 
     A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --table plays a list of known
-    cheats under six mechanisms (with a file, under its own one, too) and says of each whether it pays. --markets trains
-    nothing: it tries each lie about size, cost and eagerness, and splitting into several sellers. It does so on two
-    kinds of random markets, in which sizes differ by factors of up to 2.2 and 35.
+    cheats under six mechanisms (with a file, under its own one, too) and says of each whether it pays.
 
     Examples:
-        hanse attack ipfl --minutes 5
+        hanse attack ipfl --tries 20
         hanse attack exp.toml --client 3 --pair
         hanse attack runs/attack-ipfl/attack.toml --replay
         hanse attack --table --smoke
         hanse attack exp.toml --table
-        hanse attack ipfl_posted --markets 200 --set sizes.proved=true
         hanse attack runs/market/config.toml --client 3 --set mechanism.pricing=critical
         hanse attack pifl --set 'mechanism.value={name="first_order_clients", judges="all"}'
     """
     from hanse.lab.player import cores
+    from hanse.runs.observers import counting
+    from hanse.wings.attack.search import deviation_in, search
 
-    _check_options(ctx, what, markets=markets is not None, replay=replay, table=table)
+    _check_options(ctx, what, replay=replay, table=table)
     many = cores() if workers is None else workers
     if table:
         _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
@@ -91,15 +81,15 @@ def attack(
     if what is None:
         raise UserError("EXP.toml|MECHANISM: is missing: give an experiment's file, a mechanism's name, or --table")
     sections, name = _asked(what, set_ or [])
-    if markets is not None:
-        _on_markets(sections, markets, seed, as_json)
-        return
     clients = [client, client + 1] if pair or second_key else [client]
-    folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
     how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
-    found = _searched(
-        sections, folder, how, None if replay else {"clients": clients, "tries": tries, "minutes": minutes}
-    )
+    if replay:
+        sections, clients, how["known"] = deviation_in(sections, second_key=second_key)
+    else:
+        how["tries"] = tries
+    folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
+    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+        found = search(sections, clients, folder, told=told, **how)
     if as_json:
         print(json.dumps(_json(found), indent=1))
         return
@@ -112,18 +102,7 @@ def attack(
         say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
 
 
-def _searched(sections: dict[str, Any], folder: Path, how: dict[str, Any], new: dict[str, Any] | None) -> Attacked:
-    """Return the result of a search with these options, or of a replay if there are none."""
-    from hanse.runs.observers import counting
-    from hanse.wings.attack.search import replay, search
-
-    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
-        if new is None:
-            return replay(sections, folder, told=told, **how)
-        return search(sections, new.pop("clients"), folder, told=told, **new, **how)
-
-
-def _check_options(ctx: typer.Context, what: str | None, *, markets: bool, replay: bool, table: bool) -> None:
+def _check_options(ctx: typer.Context, what: str | None, *, replay: bool, table: bool) -> None:
     """Raise UserError for an option that was given and that the command would not use."""
     how = {"what", "seed", "set_", "out_dir", "as_json"}
     if table:
@@ -133,11 +112,6 @@ def _check_options(ctx: typer.Context, what: str | None, *, markets: bool, repla
             raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
     elif ctx.params["smoke"] or ctx.params["seeds_from"] is not None:
         raise UserError(f"{'--smoke' if ctx.params['smoke'] else '--seeds-from'}: not here: goes with --table only")
-    elif markets:
-        allowed, why = {"markets", *how} - {"out_dir"}, "--markets goes with --seed, --set and --json only"
-        for change in ctx.params["set_"] or []:
-            if not change.startswith(("mechanism.", "sizes.", "mechanism=", "sizes=")):
-                raise UserError(f"--set {change}: not here: of an experiment --markets reads mechanism and sizes only")
     elif replay:
         allowed = {"replay", "second_key", "seeds", "workers", *how}
         why = "--replay takes who deviates, and how, from the file"
@@ -220,48 +194,6 @@ def _changed(sections: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     return changed
 
 
-def _on_markets(sections: dict[str, Any], markets: int, seed: int, as_json: bool) -> None:
-    """Search random markets, and print what was found."""
-    from hanse.runs.config import Experiment
-    from hanse.runs.observers import counting
-    from hanse.wings.attack.random_markets import KINDS, rule_of, search_markets
-
-    if markets < 1:
-        raise UserError(f"--markets {markets}: must be at least 1")
-    if seed < 0:
-        raise UserError(f"--seed {seed}: must be at least 0")
-    rule, found = rule_of(Experiment(**sections)), []
-    for kind in KINDS:
-        with counting(f"{kind} markets", err) as told:
-            found.append(search_markets(rule, kind, markets, seed=seed, told=told))
-    if as_json:
-        print(json.dumps([one.as_json() for one in found], indent=1))
-        return
-    for one in found:
-        out.print(_market_table(one))
-
-
-def _market_table(found: Found) -> RichTable:
-    """Return a table of what each lie brings on random markets."""
-    from hanse.wings.attack.random_markets import CLIENTS, LIES
-
-    clients = found.markets * CLIENTS
-    title = (
-        f"{found.markets} {found.kind} markets of {CLIENTS} clients; {found.losers} end below zero when honest; "
-        f"welfare net of distance {100 * found.welfare:.1f} % of eq. (10)'s"
-    )
-    heads = ("lie", "pays, of clients", "in markets (at most, 95 %)", "gain where it pays, tokens", "all others then")
-    table = RichTable(*heads, title=title, title_justify="left")
-    for lie in LIES:
-        pays, gained, others = found.pays[lie], "-", "-"
-        if pays:
-            gained = f"{found.gained[lie]:+.3f} of {found.honest[lie]:.3f}"
-            others = "-" if lie == "split" else f"{found.others[lie]:+.3f}"
-        share = f"{100 * found.touched[lie] / found.markets:.1f} % ({100 * found.at_most(lie):.1f} %)"
-        table.add_row(lie, f"{100 * pays / clients:.2f} %", share, gained, others)
-    return table
-
-
 def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
     """Return the experiment's sections, and what to call its folder."""
     from hanse.mechanisms.registry import MECHANISMS
@@ -327,8 +259,7 @@ def sentences(found: Attacked) -> list[str]:
         )
     if failed := [one for one in found.tries if one.failed is not None]:
         lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")
-    ends = {"minutes": "The search was ended by --minutes.", "space": "Every deviation was tried."}
-    return [*lines, *([ends[found.ended]] if found.ended in ends else [])]
+    return [*lines, *["Every deviation was tried."] * (found.ended == "space")]
 
 
 def _told(found: Attacked, one: Try) -> str:

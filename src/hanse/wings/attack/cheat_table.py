@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,8 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.toml import flat
-from hanse.lab.job import Job, Step
+from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile, Store
-from hanse.lab.player import play_all
 from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.overrides import name_of
@@ -35,15 +34,14 @@ from hanse.runs.setup import build
 from hanse.wings.attack.search import (
     RULES,
     Deviation,
+    Game,
     KeptOutcomes,
     Knob,
-    Outcome,
-    gained,
-    job_of,
+    Try,
+    Work,
     play_with_outcome,
     scale_of,
     space_of,
-    with_deviation,
 )
 
 PAYS, DOES_NOT, OPEN = WORDS = ("pays", "does not pay", "open")
@@ -73,7 +71,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Column:
+class CheatColumn:
     """A mechanism of a table.
 
     Attributes:
@@ -136,7 +134,7 @@ class AttackTable:
     """
 
     rules: Rules
-    columns: Sequence[Column]
+    columns: Sequence[CheatColumn]
     cells: Sequence[CheatCell]
     seeds: Sequence[int]
     commit: str | None = None
@@ -239,16 +237,16 @@ def drawn_seeds(rules: Rules, folder: Path, commit: str | None) -> tuple[list[in
     return [int.from_bytes(one[:4], "big") >> 1 for one in hashed], commit
 
 
-def column_of(name: str, sections: Mapping[str, Any]) -> Column:
+def column_of(name: str, sections: Mapping[str, Any]) -> CheatColumn:
     """Return a mechanism with its possible deviations, or why it cannot be played."""
     try:
         experiment = Experiment(**sections)
-        return Column(name, sections, build(experiment).data.num_clients, space_of(experiment))
+        return CheatColumn(name, sections, build(experiment).data.num_clients, space_of(experiment))
     except UserError as wrong:
-        return Column(name, sections, why="; ".join(wrong.lines))
+        return CheatColumn(name, sections, why="; ".join(wrong.lines))
 
 
-def possible(cheat: Deviation, column: Column) -> bool:
+def possible(cheat: Deviation, column: CheatColumn) -> bool:
     """Return whether a mechanism gives occasion to a cheat, and leaves somebody honest."""
     known = {knob.key: knob.values for knob in column.space}
     asked = {key: value for key, value in cheat.items() if key not in ("keys", "second")}
@@ -264,7 +262,7 @@ def play_table(
     commit: str | None = None,
     workers: int = 1,
     told: ProgressCallback = untold,
-    work: Callable[[Job, Step], dict[str, Any]] | None = None,
+    work: Work | None = None,
 ) -> AttackTable:
     """Play a table, seed by seed, and write it to ``table.json`` and ``table.md`` in the folder.
 
@@ -287,14 +285,14 @@ def play_table(
         raise UserError(*(f"{column.name}: {column.why}" for column in columns))
     asked = [{n: cheat for n, cheat in rules.cheats.items() if possible(cheat, column)} for column in columns]
     left = [len(seeds) * (1 + len(cheats)) * (c.why is None) for c, cheats in zip(columns, asked, strict=True)]
-    inner, played = Store(folder / "jobs") if commit is None else _Lean(folder), [0]
+    inner, played = Store(folder / "jobs") if commit is None else _Lean(folder), 0
     gains: dict[tuple[str, str], list[float]] = {}
     failed: dict[tuple[str, str], str] = {}
     scales: dict[str, list[float]] = {column.name: [] for column in columns}
 
-    def count(ended: object) -> None:
-        played[0] += 1
-        told(played[0], sum(left), "")
+    def count(before: int, number: int, most: int | None, figure: str) -> None:
+        """Report a run that ended, the ``number``-th after those ``before``."""
+        told(before + number, sum(left), "")
 
     for k, seed in enumerate(seeds):
         for place, (column, cheats) in enumerate(zip(columns, asked, strict=True)):
@@ -302,24 +300,25 @@ def play_table(
                 continue
             # the k-th member and those after it are the cheats
             people = list(dict.fromkeys((k + j) % column.members for j in range(MOST_KEYS)))
-            who = {n: people[: cheat.get("keys", 1)] for n, cheat in cheats.items()}
-            honest = job_of(column.sections, seed, {})
-            jobs = {n: _job(column, cheat, who[n], seed) for n, cheat in cheats.items()}
             plays = work or partial(play_with_outcome, watched=tuple(people))
-            kept = KeptOutcomes(inner, column.members, people)
-            done = play_all([honest, *jobs.values()], kept, plays, workers=workers, label=column.name, ended=count)
-            played[0] += 1 + len(jobs) - done.played
-            truth = Outcome.of(done.results[honest.key]) if honest.key in done.results else None
-            if truth is None or truth.measure == "nothing":
-                why = done.failures.get(honest.key, "pays nobody in this experiment")
-                columns[place], left[place] = replace(column, why=why), (k + 1) * (1 + len(jobs))
+            kept, ended = KeptOutcomes(inner, column.members, people), partial(count, played)
+            game = Game(column.sections, people, kept, workers, plays, label=column.name, told=ended)
+            try:
+                game.honest([seed])
+            except UserError as wrong:
+                columns[place], left[place] = replace(column, why=str(wrong)), (k + 1) * (1 + len(cheats))
                 continue
-            scales[column.name].append(scale_of([truth], people[:1]))
-            failed |= {(column.name, n): done.failures[job.key] for n, job in jobs.items() if job.key in done.failures}
-            for n, job in jobs.items():
-                if job.key in done.results:
-                    found = gained(Outcome.of(done.results[job.key]), truth, who[n])
-                    gains.setdefault((column.name, n), []).append(found)
+            batch = [
+                Try({key: value for key, value in cheat.items() if key != "keys"}, keys=cheat.get("keys", 1))
+                for cheat in cheats.values()
+            ]
+            for n, one in zip(cheats, game.played_all(batch, [seed]), strict=True):
+                if one.failed is None:
+                    gains.setdefault((column.name, n), []).append(one.gains[seed])
+                else:
+                    failed[column.name, n] = one.failed
+            played += game.played
+            scales[column.name].append(scale_of([game.outcomes[seed]], people[:1]))
     for place, column in enumerate(columns):
         if column.why is None and not sum(scales[column.name]):
             columns[place] = replace(column, why="nobody has gained or paid anything")
@@ -332,11 +331,6 @@ def play_table(
     write_whole(folder / "table.json", (json.dumps(table.as_json(), indent=1) + "\n").encode())
     write_whole(folder / "table.md", table.markdown().encode())
     return table
-
-
-def _job(column: Column, cheat: Deviation, people: Sequence[int], seed: int) -> Job:
-    deviation = {key: value for key, value in cheat.items() if key != "keys"}
-    return job_of(with_deviation(column.sections, deviation, people), seed, deviation)
 
 
 class _Lean(KeptFile):

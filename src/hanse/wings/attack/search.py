@@ -11,8 +11,7 @@ bias.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from hanse.core.entry import MINT, TOKEN, client
 from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
 from hanse.federation.local import server_sets
 from hanse.federation.wrapped import Wrapped
+from hanse.games.jackknife import t_quantile
 from hanse.games.market import utilities_of
 from hanse.games.market_posted import APART
 from hanse.lab.job import Job, Step, attempt, seeded
@@ -50,6 +50,7 @@ LEAST = 0.01  # of what honesty brings: a smaller gain is not called one
 MEASURES = ("utility", "balance", "nothing")
 _BATCH, _KEEPS, _HEARD = 8, 6, 3
 _SECOND = ("copied", "opposed", "turns", "mean")
+Work = Callable[[Job, Step], dict[str, Any]]  # plays one job
 Deviation = Mapping[str, Any]
 """What a deviant does, by knob: ``{"sends": "nothing", "times.declare.cost": 0.5}``."""
 
@@ -80,6 +81,7 @@ class Try:
         ahead: by seed, the deviants' outcome minus the mean of the others in the same run. Empty: there are no others.
         uniform: whether it was drawn at random from the whole space, not derived from earlier ones.
         failed: why it could not be played. None: it was played.
+        keys: how many of the game's clients deviate. None: all.
     """
 
     deviation: Deviation
@@ -87,6 +89,7 @@ class Try:
     ahead: Mapping[int, float] = field(default_factory=dict)
     uniform: bool = False
     failed: str | None = None
+    keys: int | None = None
 
     @property
     def said(self) -> str:
@@ -110,14 +113,14 @@ class Attacked:
 
     Attributes:
         clients: who deviated.
-        scale: the unit by which gains are judged, in tokens; see :attr:`_Game.scale`.
+        scale: the unit by which gains are judged, in tokens; see :attr:`Game.scale`.
         measure: the outcome that is compared: "utility" or "balance".
         tries: all deviations, in the order of the search.
         best: the one that paid most, with the fresh seeds.
         idle: the best deviation that sends no trained update, with the fresh seeds. None: none was tried.
         searched: the search's seeds.
         fresh: the seeds of the confirmation.
-        ended: why the search ended: "tries", "minutes" or "space" (everything was tried).
+        ended: why the search ended: "tries", "space" (everything was tried) or "replay".
     """
 
     clients: Sequence[int]
@@ -147,10 +150,8 @@ class Attacked:
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the mean of at least two values and its 95 % interval (Student's t)."""
-    from scipy.special import stdtrit  # late: it takes longer to import than a short run
-
     found = np.asarray(values, float)
-    half = float(stdtrit(len(found) - 1, 0.975)) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    half = t_quantile(len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
     return float(found.mean()), float(found.mean()) - half, float(found.mean()) + half
 
 
@@ -171,12 +172,6 @@ def table_of(deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
         else:
             table[outer] = value
     return table
-
-
-def with_deviation(sections: Mapping[str, Any], deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
-    """Return an experiment's sections in which these clients deviate, or are honest if no deviation is given."""
-    behaviour = dict(sections.get("behaviour", {}))
-    return {**sections, "behaviour": behaviour | ({"deviant": table_of(deviation, clients)} if deviation else {})}
 
 
 # ---- what can be done otherwise
@@ -272,11 +267,11 @@ def search(
     tries: int = 150,
     seeds: int = 5,
     seed: int = 0,
-    minutes: float | None = None,
     second_key: bool = False,
     workers: int = 1,
     told: ProgressCallback = untold,
-    work: Callable[[Job, Step], dict[str, Any]] | None = None,
+    work: Work | None = None,
+    known: Deviation | None = None,
 ) -> Attacked:
     """Search for the deviation of some clients that pays best, and write the best one to ``folder/attack.toml``.
 
@@ -289,33 +284,40 @@ def search(
         tries: how many deviations are tried, at most.
         seeds: how many fresh seeds confirm the best one, at least 2.
         seed: the first of the search's three seeds. The fresh seeds come after these.
-        minutes: the search ends after this time, not counting the confirmation. None: no limit.
         second_key: the second of two clients is another key of the first, which honest clients never use. Its earnings
             minus its grant count as the first client's, and it sends only what the first client produces.
         workers: how many processes play.
         told: a function that is called after every run with the number played, the largest possible number, and the
             best so far.
         work: a function that plays one job. None: a run of hanse.
+        known: the only deviation to measure, with the fresh seeds. Nothing is searched then, and nothing written.
 
     Raises:
         UserError: there is no such client, a number is out of range, the experiment is not valid, or nobody is paid.
     """
     experiment = Experiment(**sections)
-    members = _check(experiment, clients, tries, seeds, seed, minutes)
-    game = _game(sections, clients, members, folder, workers, work, second_key)
-    game.counted(told, SEARCHED + tries + 2 * _KEEPS * (SEARCHED - 1) + 3 * seeds if minutes is None else None)
-    searched = list(range(seed, seed + SEARCHED))
-    fresh = fresh_seeds(seed, seeds)
+    members = _check(experiment, clients, tries, seeds, seed)
+    key = clients[1] if second_key else None
+    store = KeptOutcomes(Store(folder / ("jobs" if key is None else "jobs-second-key")), members, clients)
+    plays = work or partial(play_with_outcome, watched=tuple(clients), second_key=key)
+    most = 2 * seeds if known is not None else SEARCHED + tries + 2 * _KEEPS * (SEARCHED - 1) + 3 * seeds
+    game = Game(sections, clients, store, workers, plays, second_key, told=told, most=most)
+    fresh = list(range(seed + SEARCHED, seed + SEARCHED + seeds))
+    searched = fresh if known is not None else list(range(seed, seed + SEARCHED))
     game.honest(searched)
     if game.scale == 0:
         raise UserError(
             f"run.rounds: {experiment.run.rounds}: nobody has gained or paid anything by then, so there is no measure"
         )
-    until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    if known is not None:
+        [best] = game.played_all([Try(known)], fresh)
+        if best.failed is not None:
+            raise UserError(f"{best.said}: could not be played: {best.failed}")
+        return Attacked(clients, game.scale, game.measure, [best], best, None, fresh, fresh, "replay")
     space = [knob for knob in space_of(experiment) if not (second_key and knob.key in ("since", "leaves"))]
     if len(clients) > 1:
         space.append(Knob("second", _SECOND[:2] if second_key else _SECOND))
-    found, ended = _tried(game, space, tries, searched, until)
+    found, ended = _tried(game, space, tries, searched)
     ranked = _ranked([one for one in found if len(one.gains) == SEARCHED], searched)
     if not ranked:
         raise UserError(f"none of {len(found)} deviations could be played: {found[0].failed}")
@@ -325,64 +327,32 @@ def search(
     best, *others = game.played_all(chosen, fresh)
     if best.failed is not None:
         raise UserError(f"{best.said}: could not be played again: {best.failed}")
-    write_whole(folder / "attack.toml", dumps(game.sections_of(best.deviation)).encode())
+    write_whole(folder / "attack.toml", dumps(game.sections_of(best)).encode())
     kept = others[0] if others and others[0].failed is None else None
     return Attacked(clients, game.scale, game.measure, found, best, kept, searched, fresh, ended)
 
 
-def replay(
-    sections: Mapping[str, Any],
-    folder: Path,
-    *,
-    seeds: int = 5,
-    seed: int = 0,
-    second_key: bool = False,
-    workers: int = 1,
-    told: ProgressCallback = untold,
-    work: Callable[[Job, Step], dict[str, Any]] | None = None,
-) -> Attacked:
-    """Measure a deviation again, against honest play, with the fresh seeds of :func:`search`.
+def deviation_in(sections: Mapping[str, Any], *, second_key: bool) -> tuple[dict[str, Any], list[int], Deviation]:
+    """Return an experiment without its deviants, who they are, and what they do, as :func:`search` takes them.
 
     Args:
         sections: an experiment with a table ``[behaviour.deviant]``, such as ``attack.toml``.
-        folder: the folder for finished runs. It is created if it is missing.
-        seeds: how many.
-        seed: the first of the search's seeds, which are left out.
-        second_key: as for :func:`search`.
-        workers: how many processes play.
-        told: as for :func:`search`.
-        work: a function that plays one job. None: a run of hanse.
+        second_key: whether the second of two deviants is to be another key of the first.
 
     Raises:
-        UserError: nobody deviates, a number is out of range, the experiment is not valid, or nobody is paid.
+        UserError: nobody deviates, or not two.
     """
     behaviour = dict(sections.get("behaviour", {}))
     given = behaviour.pop("deviant", None)
     if not isinstance(given, Mapping) or not given.get("clients"):
         raise UserError("behaviour.deviant.clients: are missing: there is no deviation to replay")
-    clients, honest = [*given["clients"]], {**sections, "behaviour": behaviour}
-    members = _check(Experiment(**honest), clients, 1, seeds, seed, None)
-    if second_key and len(clients) != 2:
-        raise UserError(f"--second-key: {len(clients)} clients deviate in this file: must be 2")
-    game = _game(honest, clients, members, folder, workers, work, second_key)
-    game.counted(told, 2 * seeds)
-    fresh = fresh_seeds(seed, seeds)
-    game.honest(fresh)
+    if second_key and len(given["clients"]) != 2:
+        raise UserError(f"--second-key: {len(given['clients'])} clients deviate in this file: must be 2")
     deviation = {key: value for key, value in flat(given) if key != "clients"}
-    [best] = game.played_all([Try(deviation)], fresh)
-    if best.failed is not None:
-        raise UserError(f"{best.said}: could not be played: {best.failed}")
-    return Attacked(clients, game.scale, game.measure, [best], best, None, fresh, fresh, "replay")
+    return {**sections, "behaviour": behaviour}, [*given["clients"]], deviation
 
 
-def fresh_seeds(seed: int, seeds: int) -> list[int]:
-    """Return the seeds that confirm the result of a search with the first seed ``seed``."""
-    return list(range(seed + SEARCHED, seed + SEARCHED + seeds))
-
-
-def _check(
-    experiment: Experiment, clients: Sequence[int], tries: int, seeds: int, seed: int, minutes: float | None
-) -> int:
+def _check(experiment: Experiment, clients: Sequence[int], tries: int, seeds: int, seed: int) -> int:
     """Return how many clients there are. Raises UserError for one that is not there, or a number out of range."""
     members = build(experiment).data.num_clients  # a table of owners may have fewer than data.clients
     last = members - 1
@@ -392,7 +362,6 @@ def _check(
     lines += [] if experiment.run.rounds else ["run.rounds: 0: nobody is asked anything, so nothing can be cheated at"]
     lines += [f"--tries {tries}: must be at least 1"] if tries < 1 else []
     lines += [f"--seeds {seeds}: must be at least 2, as one run has no interval"] if seeds < 2 else []
-    lines += [f"--minutes {minutes:g}: must be above 0"] if minutes is not None and not minutes > 0 else []
     if "deviant" in experiment.behaviour:
         lines.append("behaviour.deviant: the search puts its own in this place; leave it out of the file")
     if lines:
@@ -400,29 +369,7 @@ def _check(
     return members
 
 
-def _game(
-    sections: Mapping[str, Any],
-    clients: Sequence[int],
-    members: int,
-    folder: Path,
-    workers: int,
-    work: Callable[[Job, Step], dict[str, Any]] | None,
-    second_key: bool,
-) -> _Game:
-    """Return what plays an experiment's deviations and keeps them in a folder."""
-    key = clients[1] if second_key else None
-    store = KeptOutcomes(Store(folder / ("jobs" if key is None else "jobs-second-key")), members, clients)
-    plays = work or partial(play_with_outcome, watched=tuple(clients), second_key=key)
-    return _Game(sections, clients, store, workers, plays, second_key)
-
-
-def _tried(
-    game: _Game,
-    space: Sequence[Knob],
-    tries: int,
-    searched: Sequence[int],
-    until: float,
-) -> tuple[list[Try], str]:
+def _tried(game: Game, space: Sequence[Knob], tries: int, searched: Sequence[int]) -> tuple[list[Try], str]:
     """Return the deviations that were tried and why the search ended: singles, then batches of combinations."""
     draw = stream(searched[0], "attack search")
     todo = [Try({knob.key: value}) for knob in space for value in knob.values]
@@ -437,12 +384,10 @@ def _tried(
         found += game.played_all(batch, searched[:1])
         best = next(iter(_ranked(found, searched[:1])), None)
         game.figure = "" if best is None else f"best so far: {best.said}"
-        if time.monotonic() > until:
-            return _raced(game, found, searched), "minutes"
     return _raced(game, found, searched), "tries"
 
 
-def _raced(game: _Game, found: list[Try], searched: Sequence[int]) -> list[Try]:
+def _raced(game: Game, found: list[Try], searched: Sequence[int]) -> list[Try]:
     """Return the tries; the best of them, and of those that send nothing trained, have been played with all of the
     search's seeds.
     """
@@ -459,7 +404,7 @@ def _leading(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
     return list({_key(one.deviation): one for one in chosen}.values())
 
 
-def _simplest(game: _Game, best: Try, seeds: Sequence[int]) -> Try:
+def _simplest(game: Game, best: Try, seeds: Sequence[int]) -> Try:
     """Return a try without the knobs that earn nothing, leaving them out one after another."""
     for key in sorted(best.deviation):
         less = {k: v for k, v in best.deviation.items() if k != key}
@@ -514,11 +459,19 @@ def _key(deviation: Deviation) -> str:
 
 
 @dataclass
-class _Game:
-    """Plays deviations and honest runs.
+class Game:
+    """Plays deviations and honest runs, and says what they gain.
 
     Attributes:
+        sections: the experiment, without deviants.
+        clients: who deviates.
+        store: where finished runs are kept.
+        workers: how many processes play.
+        work: plays one job.
         second_key: whether the second of the clients is another key of the first.
+        label: what the jobs are called in messages.
+        told: a function that is called after every run.
+        most: about how many runs there will be.
         outcomes: by seed, what each client ends with if all are honest.
         figure: what is shown with the number of runs.
     """
@@ -527,36 +480,28 @@ class _Game:
     clients: Sequence[int]
     store: Results
     workers: int
-    work: Callable[[Job, Step], dict[str, Any]]
+    work: Work
     second_key: bool = False
+    label: str = "attack"
+    told: ProgressCallback = untold
+    most: int = 0
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     figure: str = ""
-    _told: ProgressCallback = untold
-    _played: int = 0
-    _most: int | None = None
-
-    def counted(self, told: ProgressCallback, most: int | None) -> None:
-        """Report after every run how many were played, of about how many (None: the time decides)."""
-        self._told, self._most = told, most
+    played: int = 0
 
     @property
     def scale(self) -> float:
-        """The yardstick for gains; see :func:`scale_of`."""
-        return scale_of(list(self.outcomes.values()), self.people)
+        """The yardstick for gains; see :func:`scale_of`. A second key is not counted."""
+        return scale_of(list(self.outcomes.values()), self.clients[: 1 if self.second_key else None])
 
     @property
     def measure(self) -> str:
         """What is compared: "utility" or "balance"."""
         return next(iter(self.outcomes.values())).measure
 
-    @property
-    def people(self) -> list[int]:
-        """The deviants, each once: a second key is not counted."""
-        return list(self.clients)[: 1 if self.second_key else None]
-
     def honest(self, seeds: Sequence[int]) -> None:
         """Play these seeds honestly. Raises UserError if that fails or nobody is paid anything."""
-        jobs = {s: self._job({}, s) for s in seeds if s not in self.outcomes}
+        jobs = {s: self._job(None, s) for s in seeds if s not in self.outcomes}
         done = self._all(jobs.values())
         for s, job in jobs.items():
             if job.key in done.failures:
@@ -570,7 +515,7 @@ class _Game:
 
     def played_all(self, batch: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
         """Return the tries with what they earned with these seeds added."""
-        jobs = [[self._job(one.deviation, s) for s in seeds] for one in batch]
+        jobs = [[self._job(one, s) for s in seeds] for one in batch]
         done = self._all([job for of in jobs for job in of])
         found = []
         for one, of in zip(batch, jobs, strict=True):
@@ -579,31 +524,40 @@ class _Game:
                 found.append(replace(one, failed=failed))
                 continue
             ended = {s: Outcome.of(done.results[job.key]) for s, job in zip(seeds, of, strict=True)}
-            gains = {s: gained(o, self.outcomes[s], self.clients, self.second_key) for s, o in ended.items()}
-            rest = {s: np.delete(o.held, list(self.clients)) for s, o in ended.items()}
+            people = self.clients[: one.keys]
+            gains = {s: gained(o, self.outcomes[s], people, self.second_key) for s, o in ended.items()}
+            rest = {s: np.delete(o.held, list(people)) for s, o in ended.items()}
+            own = list(people[: 1 if self.second_key else None])
             ahead = {
-                s: gains[s] + float(self.outcomes[s].held[self.people].mean() - np.nanmean(others))
+                s: gains[s] + float(self.outcomes[s].held[own].mean() - np.nanmean(others))
                 for s, others in rest.items()
                 if np.isfinite(others).any()
             }
             found.append(replace(one, gains={**one.gains, **gains}, ahead={**one.ahead, **ahead}))
         return found
 
-    def sections_of(self, deviation: Deviation) -> dict[str, Any]:
-        """Return the experiment in which the clients deviate like this, or are honest."""
-        return played_sections(self.sections, deviation, self.clients, self.second_key)
+    def sections_of(self, one: Try | None) -> dict[str, Any]:
+        """Return the experiment in which the clients deviate so, or are honest (a second key then never joins)."""
+        behaviour, deviant = dict(self.sections.get("behaviour", {})), dict[str, Any]()
+        if one is not None:
+            base = {"second": "copied"} if self.second_key else {}
+            deviant = {"deviant": table_of({**base, **one.deviation}, self.clients[: one.keys])}
+        elif self.second_key:
+            deviant = {"deviant": table_of({"leaves": 0}, self.clients[1:])}
+        return {**self.sections, "behaviour": behaviour | deviant}
 
-    def _job(self, deviation: Deviation, seed: int) -> Job:
-        return job_of(self.sections_of(deviation), seed, deviation)
+    def _job(self, one: Try | None, seed: int) -> Job:
+        """Return the run with one seed, under the name of what its deviants do."""
+        return seeded(self.sections_of(one), seed, f"{'honest' if one is None else one.said}, seed={seed}")
 
-    def _all(self, jobs: Any) -> Any:
-        found = play_all(list(jobs), self.store, self.work, workers=self.workers, label="attack", ended=self._count)
-        self._played += len(found.results) + len(found.failures) - found.played
+    def _all(self, jobs: Iterable[Job]) -> PlayedJobs:
+        found = play_all(list(jobs), self.store, self.work, workers=self.workers, label=self.label, ended=self._count)
+        self.played += len(found.results) + len(found.failures) - found.played
         return found
 
     def _count(self, done: PlayedJobs) -> None:
-        self._played += 1
-        self._told(self._played, self._most and max(self._most, self._played), self.figure)
+        self.played += 1
+        self.told(self.played, max(self.most, self.played), self.figure)
 
 
 def _is_number(value: Any) -> bool:
@@ -690,21 +644,6 @@ def scale_of(honest: Sequence[Outcome], people: Sequence[int]) -> float:
     if honest[0].measure == "balance":
         return float(np.mean([np.nanmean(np.abs(one.held - one.granted)) for one in honest]))
     return float(np.mean([np.abs(one.held[list(people)]).mean() for one in honest]))
-
-
-def played_sections(
-    sections: Mapping[str, Any], deviation: Deviation, clients: Sequence[int], second_key: bool = False
-) -> dict[str, Any]:
-    """Return an experiment in which the clients deviate like this, or are honest; then a second key never joins."""
-    if second_key and not deviation:
-        return with_deviation(sections, {"leaves": 0}, clients[1:])
-    base = {"second": "copied"} if second_key else {}
-    return with_deviation(sections, {**base, **deviation} if deviation else {}, clients)
-
-
-def job_of(sections: Mapping[str, Any], seed: int, deviation: Deviation) -> Job:
-    """Return the run of an experiment with one seed, under the name of what its deviants do."""
-    return seeded(sections, seed, f"{Try(deviation).said if deviation else 'honest'}, seed={seed}")
 
 
 def play_with_outcome(

@@ -16,4 +16,5 @@ WING = Wing(
         Command("token", "hanse.wings.operate.serve:app", LOOK),
         Command("network", "hanse.wings.operate.network:app", NETWORK, plays=True),
     ),
+    names={"statements": {"page": "hanse.wings.operate.serve:statement_page"}},
 )

@@ -213,6 +213,7 @@ def join(
         hanse network join example.org:9092 --ca ca.crt --key clinic --operator operator.pub --agree agreement.txt
     """
     from hanse.base.files import home_of
+    from hanse.federation.node import APPS
     from hanse.flower.operator_key import PINNED, pin, public_key
     from hanse.ledger.note import fingerprint
     from hanse.wings.operate import server_access
@@ -238,6 +239,7 @@ def join(
     pinned = pin(home_of(), address, operator)
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
     os.environ[PINNED] = str(pinned.absolute())
+    os.environ.setdefault("FLWR_HOME", str((home_of() / APPS).absolute()))
     _agreement(home_of(), agree, public_key(pinned), witnesses)
     _witness(home_of(), witnesses)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -254,11 +256,16 @@ def _agreement(home: Path, given: Path | None, operator: bytes, witnesses: Path 
     a head.
     """
     from hanse.base.files import read_text
-    from hanse.flower.agreed import agreements, take
+    from hanse.federation.codec import WireError
+    from hanse.flower.agreed import agreements, evidence, take
     from hanse.flower.agreement import introduced
 
     if given is not None:
         take(home, read_text(given), operator, time.time())
+    try:
+        evidence(home)
+    except WireError as wrong:
+        typer.echo(f"warning: {wrong}")
     if not (found := agreements(home)):
         typer.echo("no agreement: this node only says who it is, until you start it with --agree agreement.txt")
         return
@@ -383,8 +390,9 @@ def log(
     were answered, and what left. Requests beyond the agreement are in evidence.jsonl too, as the operator signed them.
 
     The log is checked against its Merkle tree first. Note the root that is shown at the end where nobody else can
-    write: with --root the command later shows whether the log still begins with what you saw. If a line was changed or
-    cut, or the log does not begin with that root, the command says so and its exit code is 2.
+    write: with --root the command later shows whether the log still begins with what you saw, and which lines came
+    after it. Of those only the new root says, from now on, that they were not changed: note it too. If a line was
+    changed or cut, or the log does not begin with that root, the command says so and its exit code is 2.
 
     Examples:
         hanse network log
@@ -394,7 +402,11 @@ def log(
     from hanse.flower.node_log import NodeLog, in_words
 
     mine = NodeLog(home_of(home))
-    for line in mine.verified(root):
+    lines = mine.verified()
+    seen = len(lines) if root is None else mine.until(root.strip().lower())
+    for number, line in enumerate(lines):
+        if number == seen:
+            typer.echo("-- since that root:")
         typer.echo("".join(c if c.isprintable() else "?" for c in in_words(line)))  # it may order a terminal about
     evidence = mine.home / EVIDENCE
     if evidence.exists():
@@ -402,7 +414,8 @@ def log(
     if mine.behind():
         typer.echo(f"{mine.behind()} bytes more are not proved yet: a request is being answered, or its process died")
     if root is not None:
-        typer.echo(f"holds: the log begins with what had the root {root}")
+        proved = f"holds: the first {seen} of {len(lines)} lines had the root {root}"
+        typer.echo(f"{proved}; of the {len(lines) - seen} since then only a root that is noted now says more")
     typer.echo(f"root: {mine.root()}")
 
 

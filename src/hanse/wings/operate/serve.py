@@ -35,6 +35,13 @@ app = typer.Typer(
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys.", show_default=False)]
 
 
+def statement_page(folder: Path, client: int) -> str:
+    """Return a client's statement of a run, a page that participants are sent at its end."""
+    import hanse
+
+    return hanse.load(folder).statement(client).text or ""
+
+
 def serve(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A run directory, or a folder with several.", show_default=False)

@@ -220,30 +220,51 @@ def gate_apps(home: Path) -> None:
     """Let this SuperNode run only apps that a participant has agreed to, if it has agreed to anything.
 
     Flower asks :func:`_verify_fab` whether an app may run that comes with a licence; it answers the SuperLink if not.
+    It then runs whatever lies in the folder of the name, version and eight digits that the SuperLink says. These must
+    therefore be the app's own, and the folder is removed, so that it is made of the app that was looked at.
 
     Args:
         home: the participant's folder, in which its agreements are.
     """
+    from flwr.cli.config_utils import get_fab_metadata
+    from flwr.common.config import get_project_dir
     from flwr.supernode import start_client_internal as node
 
     pull = node._pull_and_store_message
 
-    def pulled(*, get_fab: Callable[[str, int], Any], **given: Any) -> int | None:
+    def pulled(*, get_run: Callable[[int], Any], get_fab: Callable[[str, int], Any], **given: Any) -> int | None:
         """Receive a message as before, with an app that Flower asks about."""
+        runs = dict[int, Any]()
+
+        def known(run: int) -> Any:
+            """Return what the SuperLink says of a run."""
+            return runs.setdefault(run, get_run(run))
 
         def licensed(digest: str, run: int) -> Any:
-            """Return an app."""
-            return replace(get_fab(digest, run), verifications={"valid_license": "none"})
+            """Return an app, with what the SuperLink says that it is."""
+            said = json.dumps([runs[run].fab_id, runs[run].fab_version, dict(runs[run].override_config)])
+            return replace(get_fab(digest, run), verifications={"valid_license": said})
 
-        return pull(get_fab=licensed, **{**given, "trusted_entities": {"the agreement": ""}})
+        return pull(get_run=known, get_fab=licensed, **{**given, "trusted_entities": {"the agreement": ""}})
 
     def agreed(app: Any, _: Any) -> bool:
         """Say whether an app may run."""
-        notes = (path.read_text().partition("\n\n")[0] for path in (home / AGREEMENTS).glob("*.txt"))
-        digest, allowed = hashlib.sha256(app.content).hexdigest(), {json.loads(note).get("app") for note in notes}
-        if allowed and digest not in allowed:
-            print(f"hanse: refused: the SuperLink's app {digest} was not agreed; nothing of it is run", flush=True)
-        return not allowed or digest in allowed
+        notes = [path.read_text().partition("\n\n")[0] for path in (home / AGREEMENTS).glob("*.txt")]
+        if not notes:
+            return True
+        digest, why = hashlib.sha256(app.content).hexdigest(), "was not agreed"
+        try:
+            if digest in {json.loads(note).get("app") for note in notes}:
+                own = get_fab_metadata(app.content)
+                why = f"is not what it is said to be, {(app.hash_str, app.verifications)}, or is given a --run-config"
+                if (app.hash_str, [*own, {}]) == (digest, json.loads(app.verifications["valid_license"])):
+                    folder = get_project_dir(*own, digest)
+                    folder.unlink() if folder.is_symlink() else shutil.rmtree(folder, ignore_errors=not folder.exists())
+                    return True
+        except Exception as wrong:  # of whatever class: a stranger's file
+            why = f"cannot be looked at ({wrong})"
+        print(f"hanse: refused: the SuperLink's app {digest} {why}; nothing of it is run", flush=True)
+        return False
 
     node._pull_and_store_message, node._verify_fab = pulled, agreed  # type: ignore[assignment]
 

@@ -1,14 +1,14 @@
-"""The same experiment with every client by itself (:func:`train_alone`), which a statement compares with."""
+"""The same experiment with every client by itself: found (:func:`find_alone`) or played (:func:`train_alone`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
 from hanse.base.factories import named_choice
-from hanse.base.files import table
+from hanse.base.files import read_toml, table
 from hanse.data.choices import OBJECT
 from hanse.runs.config import Experiment
 from hanse.runs.run_record import RunRecord, load_run
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from hanse.runs.experiment import Observer
 
 
-APART = "only the participant can, on its own data"  # who trains alone in a run whose data are elsewhere
+ALONE = "local"  # the mechanism of clients that train alone
+_SAME = ("data", "model", "train")  # what both runs must share, or the difference is not that of joining
 HERE = "alone"  # the folder inside a run directory where --train-alone leaves its run
 
 
@@ -40,7 +41,7 @@ def alone_experiment(experiment: Experiment) -> Experiment:
     keep = {name: given[name] for name in ("data", "model", "train", "eval")}
     engine = {"device": given["engine"]["device"], "precision": given["engine"]["precision"]}
     run = {name: given["run"][name] for name in ("rounds", "seed", "checkpoint_every")}
-    return Experiment(**keep, mechanism={"name": "local"}, engine=engine, run=run)
+    return Experiment(**keep, mechanism={"name": ALONE}, engine=engine, run=run)
 
 
 def by_python(run: RunRecord) -> str:
@@ -92,3 +93,58 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
     else:
         running.run(experiment, out=place, observers=observers)
     return place
+
+
+def find_alone(run: RunRecord, given: Sequence[RunRecord] = ()) -> RunRecord | None:
+    """Return a finished run of the same clients by themselves: from the folder "alone" of the run, or from next to it.
+
+    It must have the same data, model and training, and at least one finished round. If it is next to the run, it must
+    also have the same number of rounds. If there are several, the first by name is used.
+
+    Args:
+        run: the run.
+        given: runs of single clients to be used rather than any that is found, those with the same seeds first.
+    """
+    if run.mechanism == ALONE:
+        return None
+    for other in sorted(given, key=lambda other: other.seeds != run.seeds):
+        if not _differences(run.config, other.config):
+            return other
+    beside = sorted(p for p in run.path.resolve().parent.iterdir() if p != run.path.resolve())
+    for path in (run.path / HERE, *beside):
+        if not (path / "config.toml").exists():
+            continue
+        try:
+            config = read_toml(path / "config.toml")
+            # one that lies next to it by chance counts only if it trained for as long
+            lasts = path.name == HERE or table(config, "run").get("rounds") == table(run.config, "run").get("rounds")
+            if lasts and table(config, "mechanism").get("name") == ALONE and not _differences(run.config, config):
+                return load_run(path)
+        except UserError:  # damaged, or without a round: another run's fault must not cost this run its statement
+            continue
+    return None
+
+
+def compared_with(run: RunRecord, folder: Path) -> RunRecord:
+    """Return the run of single clients in a folder. Raises UserError if it cannot be compared with ``run``."""
+    other = load_run(folder)
+    if other.mechanism != ALONE:
+        raise UserError(
+            f"--alone {other.path}: its mechanism is '{other.mechanism}'; it must be 'local', every client by itself"
+        )
+    if apart := _differences(run.config, other.config):
+        raise UserError(f"--alone {other.path}: is another experiment than {run.path}: {apart[0]}")
+    return other
+
+
+def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Return a line for each setting of the data, the model and the training in which two experiments differ.
+
+    The location of the data's files does not affect the results and is not compared.
+    """
+    found = []
+    for name in _SAME:
+        a, b = ({k: v for k, v in table(c, name).items() if k not in ("path", "download")} for c in (ours, theirs))
+        keys = [k for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
+        found += [f"{name}.{k} is {b.get(k)!r} there, {a.get(k)!r} here" for k in keys]
+    return found

@@ -36,7 +36,6 @@ from hanse.core.table import Seats
 from hanse.core.telling import describe
 from hanse.data.choices import OBJECT
 from hanse.data.federated import RemoteData
-from hanse.data.fingerprint import fingerprint
 from hanse.data.frames import name_of
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, own_copy
@@ -115,7 +114,7 @@ class Watch:
 
         >>> from pathlib import Path
         >>> from flwr.app import Array
-        >>> from hanse.flower.rehearsal import InProcessGrid
+        >>> from hanse.flower.in_process import InProcessGrid
         >>> def model(*w):
         ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
         >>> def answer(message, context):
@@ -458,10 +457,7 @@ class Watch:
             np.zeros(0, np.int64), remote=True,
             about=describe(watching(mechanism, nobody).slots(), {}, None, None, room, seed),
         )  # fmt: skip
-        self._folder = RunDir.create(
-            self.hold.folder, experiment, self.hold, data=fingerprint(data), about=session.about,
-            shape={"input_shape": shape, "num_classes": classes}, overwrite=self.overwrite, books=session.books,
-        )  # fmt: skip
+        self._folder = RunDir.create(session, self.hold, overwrite=self.overwrite)
         self.members.path = self.hold.folder / MEMBERS
         self._session, self.state = session, first_state(session)
 

@@ -1,9 +1,13 @@
-"""The clients' answers in a round, kept for replaying it: ``RUN.audit/NNNNN.safetensors``.
+"""What a run that can be recomputed (``[run] recomputable``) commits to, and what it keeps of its clients' answers.
 
-:class:`Keeping` wraps a federation. As messages of the network's codec, it records who was present, who was asked, and
-every reply. The round's record has the hash of each message, and the book has the hash of the record. No answer can
-therefore be changed later. :class:`ReplayedAnswers` replays the answers to the mechanism's own code
-(:mod:`hanse.runs.recompute`).
+``committed.json`` in the run directory holds the commitments to the validation set (:mod:`hanse.data.committed`), and
+hashes of the configuration and of hanse's code. The first line of the log commits to all of it. The validation set
+itself, its salts and the clients' answers are for the auditor only. They are kept in ``RUN.audit``, outside the run
+directory, because the run directory may be given away.
+
+:class:`Keeping` notes who was present in a round, who was asked, and every reply, as messages of the network's codec.
+The round's record has the hash of each message, and the book has the hash of the record. No answer can therefore be
+changed later. :class:`ReplayedAnswers` replays the answers to the mechanism's own code (:mod:`hanse.runs.recompute`).
 """
 
 from __future__ import annotations
@@ -12,21 +16,118 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.files import opened
-from hanse.core.declared import Declared, UnsoundError
+from hanse.base.files import opened, read_text, write_whole
+from hanse.base.merkle import Tree, as_text, hashes_of
+from hanse.core.declared import Count, Declared, Digest, UnsoundError
+from hanse.core.entry import COMMIT, Transaction
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster
+from hanse.data.committed import CommittedSet
 from hanse.federation.codec import Message, WireError, hash_of, pack, unpack_kept
-from hanse.runs.committed import audit_folder
+from hanse.runs.config import Experiment
+
+FILE = "committed.json"
+
+
+def audit_folder(folder: Path) -> Path:
+    """Return the folder, next to a run directory, that only an auditor may see."""
+    folder = folder.absolute()
+    return folder.with_name(f"{folder.name}.audit")
+
+
+def validation_file(folder: Path) -> Path:
+    """Return the path of a run's validation set with its salts."""
+    return audit_folder(folder) / "validation.npz"
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """What was committed to.
+
+    Attributes:
+        validation: the commitments to the validation samples, concatenated in base64; "" if there are none.
+        clients: how many clients there can be.
+        config: SHA-256 of the configuration without its number of rounds.
+        hanse: the version of hanse.
+        code: SHA-256 of hanse's code.
+    """
+
+    validation: str
+    clients: Annotated[Count, Field(ge=1, le=10**7)]
+    config: Digest
+    hanse: Annotated[str, Field(max_length=100)]
+    code: Digest
+
+    @staticmethod
+    def of(experiment: Experiment, validation: CommittedSet | None, clients: int) -> Commitment:
+        """Return the commitment of a run.
+
+        Args:
+            experiment: as ``config.toml`` has it.
+            validation: the server's validation set. None: there is none.
+            clients: how many clients there can be.
+        """
+        leaves = "" if validation is None else as_text(*validation.commitments)
+        return Commitment(leaves, clients, config_hash(toml.loads(experiment.to_toml())), version("hanse"), code_hash())
+
+    @property
+    def samples(self) -> list[bytes]:
+        """The commitment of each validation sample."""
+        return hashes_of(self.validation)
+
+    def transaction(self) -> Transaction:
+        """Return the transaction that posts this commitment."""
+        root = as_text(Tree(self.samples).root())
+        validation = f"validation {root} samples {len(self.samples)} clients {self.clients}"
+        return Transaction(COMMIT, COMMIT, (), f"{validation} config {self.config} hanse {self.hanse} code {self.code}")
+
+    def write(self, folder: Path) -> None:
+        """Write the commitment into a run directory."""
+        write_whole(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+    @staticmethod
+    def read(folder: Path) -> Commitment:
+        """Return the commitment in a run directory. Raises UserError if there is none, or it is damaged."""
+        if not (folder / FILE).exists():
+            raise UserError(f"{folder}: has no {FILE}: it was not played with run.recomputable = true")
+        try:
+            commitment = _COMMITMENT.read(read_text(folder / FILE))
+            _ = commitment.samples
+        except (UnsoundError, ValueError) as wrong:
+            raise UserError(f"{folder / FILE}: {wrong}") from None
+        return commitment
+
+
+_COMMITMENT = Declared[Commitment](Commitment)
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """Return the hash of a ``config.toml`` without its number of rounds, which may be raised later."""
+    run = {name: value for name, value in config.get("run", {}).items() if name != "rounds"}
+    return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def code_hash() -> str:
+    """Return a hash of hanse's code: of all its source files, by their names."""
+    root, hasher = Path(__file__).parents[1], hashlib.sha256()
+    for file in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h")):
+        hasher.update(f"{file.relative_to(root).as_posix()} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return hasher.hexdigest()
+
 
 LARGEST = 1 << 32  # bytes of a file that is read
 KINDS = {
@@ -146,35 +247,23 @@ def _kind(header: str) -> str:
 
 
 @dataclass
-class Keeping(Federation):
-    """Wraps a federation during one round, and keeps the clients' answers.
+class Keeping:
+    """Keeps the clients' answers of one round."""
 
-    Attributes:
-        federation: the federation that answers.
-    """
-
-    federation: Federation
     _headers: list[str] = field(default_factory=list)
     _clients: list[int] = field(default_factory=list)
     _asked: list[tuple[list[int], int]] = field(default_factory=list)
     _arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
-    def present(self, round: int) -> Roster:
-        """Return who is here."""
-        roster = self.federation.present(round)
-        if not self._clients:
-            self._keep(ROSTER, list(roster))
-        return roster
+    def present(self, roster: Roster) -> None:
+        """Keep who was here when the round began."""
+        self._keep(ROSTER, list(roster))
 
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
-        """Send the requests and return the replies."""
-        replies = self.federation.exchange(round, requests, deadline_s, closing)
+    def exchanged(self, requests: Sequence[Request], replies: Sequence[Reply]) -> None:
+        """Keep whom an exchange asked, and what they answered."""
         self._asked.append(([request.client for request in requests], len(replies)))
         for reply in replies:
             self._keep(reply.client, reply)
-        return replies
 
     def _keep(self, client: int, value: Any) -> None:
         """Keep a value of the port. Raises UserError if it cannot be written down."""

@@ -1,0 +1,636 @@
+"""The facts of runs: tables of numbers with units and errors, and notes on what a reader must know (:func:`facts`).
+
+Every page, statement, invoice and answer is a template over these. A number is computed here once, and a sentence
+stands once, by its note's code (:mod:`hanse.reports.words`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from scipy import stats
+
+from hanse.base.errors import UserError, library
+from hanse.base.files import table
+from hanse.flower.members import Orders
+from hanse.games.jackknife import SURE
+from hanse.reports.accuracy import utilities
+from hanse.reports.contributions import Contribution, by_chance, clearly_harmful, contribution, gained
+from hanse.reports.digits import number
+from hanse.reports.fits import Fit, finite_or_none, fits_of
+from hanse.reports.groups import SeedGroup, honest_of
+from hanse.reports.money import read_books
+from hanse.reports.words import Level, Note
+from hanse.runs.chance import doubts, nothing_left, unsold
+from hanse.runs.recorded_seats import Seat, is_number
+from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.sat_out import used_up
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1  # of the JSON; it grows when a column is renamed or changes its meaning
+FEW = 30  # test units: with fewer, a difference in one run is no ground for a decision
+
+Answer = Literal["yes", "no", "even", "unknown"]
+Status = Literal["active", "expelled", "refused", "sat out", "left", "never asked"]
+
+
+def _in(unit: str) -> Any:
+    """Return a column that is not known unless it is given, with its unit."""
+    return field(default=None, metadata={"unit": unit})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientFacts:
+    """What a run did for one client, and the client for the run. None: not known, or there is no such thing in the run.
+
+    Attributes:
+        run: the run's name.
+        client: the client's number.
+        name: its name, or else its number.
+        unit: what is drawn anew, and counted as one: "row", or the group that the experiment names.
+        units: how many test units the client has.
+        samples: how many training samples its updates were made from, by its last update.
+        honest: whether the experiment makes it cheat (False), or not.
+        asked: in how many rounds it was asked to train.
+        answered: how many of its updates were accepted.
+        late: how many of these came after their round.
+        status: "active"; "expelled" by the operator; "refused", if each of its updates was; "sat out", if its privacy
+            budget was used up at the end; "left", if it was not there in the last round; or "never asked".
+        since: the round from which on it has this status, if that is not "active".
+        why: the reason for it.
+        updates: how many of its updates were valued.
+        value: the sum of their values.
+        value_error: its standard error, from the sampling of coalitions and the draw of the validation samples.
+        sampling: the part of that error from the sampling of coalitions.
+        drawn: its part from the draw of the validation samples.
+        value_low: the lower end of the value's 95 % interval. None also if only one of the errors is known.
+        value_high: the upper end.
+        exact: whether the value is exact on the validation samples, and nothing is known of other samples.
+        share: its part of the sums of all clients with a sum above zero, 0 to 1.
+        share_low: the lower end of the share's 95 % interval.
+        share_high: the upper end.
+        place: its place among the clients with more than one valued update. 1 is the highest sum.
+        tied: the places of the clients that cannot be told apart from it.
+        suspect: whether its updates clearly did harm on the validation samples: several were valued, and the sum's
+            interval is below zero. It is no proof: only training without the client would show it.
+        granted: what the mint gave it.
+        received: what it received besides.
+        paid: what it paid.
+        balance: what is on its account at the end.
+        escrow: what is in its escrow at the end.
+        utility: a market's worth to it by the market's formula, in tokens (iPFL eq. 1).
+        metric: the metric of the following.
+        joined: its model's, on its own test units.
+        joined_low: the lower end of the 95 % interval of ``joined``.
+        joined_high: the upper end.
+        alone: that of a model that it trains alone.
+        gain: by how much joining is better (above 0) or worse, whether more of the metric is better or less.
+        gain_low: the lower end of the gain's 95 % interval.
+        gain_high: the upper end.
+        paid_to_join: "yes" if the gain is above zero over its whole interval, "no" if it is below, "even" if the
+            numbers show no difference, "unknown" if there is nothing to compare.
+        epsilon: how much of its privacy budget it has spent, as it says.
+        budget: how much it may spend.
+        delta: the delta for which both are meant.
+    """
+
+    run: str
+    client: int
+    name: str
+    unit: str
+    units: int | None = _in("units")
+    samples: int | None = _in("samples")
+    honest: bool = True
+    asked: int = 0
+    answered: int = 0
+    late: int = 0
+    status: Status = "active"
+    since: int | None = _in("round")
+    why: str = ""
+    updates: int = 0
+    value: float | None = _in("utility")
+    value_error: float | None = _in("utility")
+    sampling: float | None = _in("utility")
+    drawn: float | None = _in("utility")
+    value_low: float | None = _in("utility")
+    value_high: float | None = _in("utility")
+    exact: bool = False
+    share: float | None = _in("share")
+    share_low: float | None = _in("share")
+    share_high: float | None = _in("share")
+    place: int | None = None
+    tied: tuple[int, ...] | None = None
+    suspect: bool = False
+    granted: int | None = _in("millionths of a token")
+    received: int | None = _in("millionths of a token")
+    paid: int | None = _in("millionths of a token")
+    balance: int | None = _in("millionths of a token")
+    escrow: int | None = _in("millionths of a token")
+    utility: float | None = _in("tokens")
+    metric: str = ""
+    joined: float | None = _in("metric")
+    joined_low: float | None = _in("metric")
+    joined_high: float | None = _in("metric")
+    alone: float | None = _in("metric")
+    gain: float | None = _in("metric")
+    gain_low: float | None = _in("metric")
+    gain_high: float | None = _in("metric")
+    paid_to_join: Answer = "unknown"
+    epsilon: float | None = None
+    budget: float | None = None
+    delta: float | None = None
+
+    @property
+    def net(self) -> int:
+        """What taking part brought or cost, in units: what was received less what was paid, without the grant."""
+        return (self.received or 0) - (self.paid or 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundFacts:
+    """One round of a run. None: not recorded.
+
+    Attributes:
+        run: the run's name.
+        round: the round's number, from 0.
+        asked: how many seats were asked to train.
+        answered: how many updates were accepted.
+        refused: how many were refused, or were late.
+        value: the sum of the updates' values.
+        gap: why the round has no values; "" if it has, or nobody is valued.
+        test: the main metric on the server's test set.
+        loss: the loss there.
+        own: the main metric on the clients' own test units, as the mean over those that tested.
+        seconds: what the round took.
+        megabytes: what it sent both ways, in 10^6 bytes.
+    """
+
+    run: str
+    round: int
+    asked: int | None = _in("updates")
+    answered: int | None = _in("updates")
+    refused: int | None = _in("updates")
+    value: float | None = _in("utility")
+    gap: str = ""
+    test: float | None = _in("metric")
+    loss: float | None = _in("loss")
+    own: float | None = _in("metric")
+    seconds: float | None = _in("seconds")
+    megabytes: float | None = _in("MB")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """A run as a whole. None: not known.
+
+    Attributes:
+        run: the run's name.
+        mechanism: the mechanism's name.
+        seed: the seed of the run.
+        split: the seed of the split.
+        rounds: how many rounds were played.
+        planned: how many were planned.
+        ended: why it ended before its last round; "" if it did not.
+        clients: how many clients it has.
+        honest: how many of these the experiment does not make cheat.
+        unit: what is drawn anew, and counted as one.
+        metric: the main metric.
+        test: the main metric on the server's test set after the last test.
+        own: the honest clients' mean of it on their own test units.
+        gain: their mean gain from joining.
+        gain_low: the lower end of its 95 % interval over the clients, by Student's t.
+        gain_high: the upper end.
+        yes: for how many honest clients joining paid.
+        no: for how many it did not.
+        even: for how many that is open.
+        unknown: for how many there is nothing to compare.
+        measure: what one value is.
+        value: the sum of all values.
+        fall: by how much the validation loss fell, if the values are parts of this fall.
+        refused: how many updates were refused, without those that were only late.
+    """
+
+    run: str
+    mechanism: str
+    seed: Any
+    split: Any
+    rounds: int
+    planned: int
+    ended: str = ""
+    clients: int = 0
+    honest: int = 0
+    unit: str = "row"
+    metric: str = ""
+    test: float | None = _in("metric")
+    own: float | None = _in("metric")
+    gain: float | None = _in("metric")
+    gain_low: float | None = _in("metric")
+    gain_high: float | None = _in("metric")
+    yes: int = 0
+    no: int = 0
+    even: int = 0
+    unknown: int = 0
+    measure: str = ""
+    value: float | None = _in("utility")
+    fall: float | None = _in("utility")
+    refused: int | None = _in("updates")
+
+
+Row = ClientFacts | RoundFacts | RunFacts
+_KINDS: Mapping[str, type[Row]] = {"runs": RunFacts, "clients": ClientFacts, "rounds": RoundFacts}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts of runs, as three tables and notes.
+
+    Attributes:
+        runs: a row for each run.
+        clients: a row for each client of each run.
+        rounds: a row for each round of each run.
+        notes: what a reader must know, the doubts first. Each says of which run it is.
+    """
+
+    runs: tuple[RunFacts, ...]
+    clients: tuple[ClientFacts, ...]
+    rounds: tuple[RoundFacts, ...]
+    notes: tuple[Note, ...]
+
+    def table(self, name: str = "clients") -> tuple[Row, ...]:
+        """Return the rows of "runs", "clients" or "rounds". Raises UserError for another name."""
+        if name not in _KINDS:
+            raise UserError(f"table: {name!r}: must be one of {', '.join(_KINDS)}")
+        return tuple(getattr(self, name))
+
+    def units(self, name: str = "clients") -> dict[str, str]:
+        """Return the unit of each column of a table that has one."""
+        self.table(name)
+        return {column.name: unit for column in fields(_KINDS[name]) if (unit := column.metadata.get("unit"))}
+
+    def to_pandas(self, name: str = "clients") -> pd.DataFrame:
+        """Return a table as a DataFrame. Raises UserError if pandas is not installed."""
+        pandas = library("pandas", "to_pandas: pandas is not installed: pip install pandas")
+        made: pd.DataFrame = pandas.DataFrame([asdict(row) for row in self.table(name)])
+        return made
+
+    def to_json(self) -> str:
+        """Return everything as JSON: the schema's version, the units of the columns, the tables and the notes."""
+        tables = {name: [asdict(row) for row in self.table(name)] for name in _KINDS}
+        notes = [{"code": note.code, "level": note.level, "fields": dict(note.fields)} for note in self.notes]
+        whole = {"schema": SCHEMA, "units": {name: self.units(name) for name in _KINDS}, **tables, "notes": notes}
+        return json.dumps(whole, indent=1, allow_nan=False)
+
+    def to_markdown(self, name: str = "clients") -> str:
+        """Return a table in Markdown, without its empty columns."""
+        head, *body = ([cell.replace("|", "\\|") for cell in row] for row in self._cells(name))
+        lines = [head, ["---"] * len(head), *body]
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    def to_latex(self, name: str = "clients") -> str:
+        """Return a table as a ``tabular`` of LaTeX, with rules of booktabs and without its empty columns."""
+        head, *body = (" & ".join(map(_in_latex, row)) + r" \\" for row in self._cells(name))
+        rows = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+        return "\n".join([rf"\begin{{tabular}}{{{'l' * len(self._cells(name)[0])}}}", *rows, r"\end{tabular}", ""])
+
+    def _cells(self, name: str) -> list[list[str]]:
+        """Return a table as texts, its head first, without the columns that are empty everywhere."""
+        rows, units = [asdict(row) for row in self.table(name)], self.units(name)
+        kept = [key for key in (rows[0] if rows else ()) if any(row[key] not in (None, "", ()) for row in rows)]
+        head = [f"{key} ({units[key]})" if key in units else key for key in kept]
+        return [head, *([_cell(row[key]) for key in kept] for row in rows)]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return number(value, 4)
+    return "–" if value is None else ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _in_latex(text: str) -> str:
+    plain = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+    return "".join(plain.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
+
+
+def facts(*runs: str | Path | RunRecord | Any, alone: RunRecord | None = None) -> Facts:
+    """Return the facts of runs.
+
+    Args:
+        runs: run directories, or what :func:`hanse.run` and :func:`hanse.load` return.
+        alone: a run of the same clients alone, to compare with. None: one in the run's folder ``alone``, or next to it.
+
+    Raises:
+        UserError: a directory holds no run or a damaged one, or its books do not hold.
+
+    Examples:
+        >>> import hanse
+        >>> experiment = hanse.Experiment(data={"clients": 3}, model="logistic", mechanism="fedavg", run={"rounds": 2})
+        >>> found = facts(hanse.run(experiment, value=True))
+        >>> [row.updates for row in found.clients], found.runs[0].rounds
+        ([2, 2, 2], 2)
+    """
+    if not runs:
+        raise UserError("facts: no run was given")
+    found = [facts_of(_record(one), alone) for one in runs]
+    notes = sorted((note for one in found for note in one.notes), key=lambda note: note.level != "doubt")
+    return Facts(
+        tuple(one.whole for one in found),
+        tuple(row for one in found for row in one.clients),
+        tuple(row for one in found for row in one.rounds),
+        tuple(notes),
+    )
+
+
+def _record(run: Any) -> RunRecord:
+    """Return the record of a run that was given as one, as a result of :func:`hanse.run`, or as a directory."""
+    found = run if isinstance(run, RunRecord) else getattr(run, "record", None)
+    return found if isinstance(found, RunRecord) else load_run(run)
+
+
+@lru_cache(maxsize=16)
+def facts_of(run: RunRecord, alone: RunRecord | None = None) -> RunOf:
+    """Return the facts of one run, which are made when they are first asked for, and once for each record.
+
+    Args:
+        run: the run.
+        alone: a run of the same clients alone; None as for :func:`facts`.
+    """
+    return RunOf(run, alone)
+
+
+@dataclass(frozen=True, eq=False)
+class RunOf:
+    """The facts of one run, with the objects that they are taken from.
+
+    Attributes:
+        record: the run as it was read.
+        alone: the run of single clients that was given.
+    """
+
+    record: RunRecord
+    alone: RunRecord | None = None
+
+    @cached_property
+    def fits(self) -> Mapping[int, Fit]:
+        """How good each client's model is."""
+        return fits_of(self.record, self.alone)
+
+    @cached_property
+    def valued(self) -> Contribution | None:
+        """What the clients' updates were worth; None if nobody's were valued."""
+        return contribution(SeedGroup(self.record.mechanism, (self.record,)))
+
+    @cached_property
+    def clients(self) -> tuple[ClientFacts, ...]:
+        """A row for each client."""
+        run, honest = self.record, honest_of(self.record)
+        columns = [self._worth(), self._money(), _privacy(run), _taking_part(run)]
+        rows = []
+        for client in range(run.num_clients):
+            fit = self.fits[client]
+            low, high = fit.interval or (None, None)
+            gain, gain_low, gain_high = fit.gain
+            own = {key: value for column in columns for key, value in column.get(client, {}).items()}
+            rows.append(
+                ClientFacts(
+                    run=run.name,
+                    client=client,
+                    name=run.client_label(client),
+                    unit=_unit(run),
+                    units=fit.samples,
+                    honest=honest is None or client in honest,
+                    metric=fit.reading.key,
+                    joined=fit.last,
+                    joined_low=low,
+                    joined_high=high,
+                    alone=fit.alone,
+                    gain=gain,
+                    gain_low=gain_low,
+                    gain_high=gain_high,
+                    paid_to_join="unknown" if fit.sign is None else ("even", "yes", "no")[fit.sign],
+                    **own,
+                )
+            )
+        return tuple(rows)
+
+    def _worth(self) -> dict[int, dict[str, Any]]:
+        """Return the columns on what updates were worth, by client; nothing for clients without a valued update."""
+        found = self.valued
+        if found is None:
+            return {}
+        measure, ranked, sums = found.measure, found.ranked, found.sums
+        part, part_error = sums.parts() if measure.share_out else np.full((2, len(sums.clients)), np.nan)
+        between = sums.between()
+        # an infinite sampling error means that it is not known; the other error alone would be taken for all of it
+        drawn = np.where(np.isinf(found.last.sampling), np.nan, found.last.drawn)
+        sure, half = np.isfinite(found.errors) & np.isfinite(drawn), SURE * found.errors
+        chance = by_chance(found.totals, measure)
+        bad = clearly_harmful(found.totals, found.errors, found.seats, chance) & sure & (not measure.ranks)
+        rows = {}
+        for i, client in enumerate(found.clients.tolist()):
+            at, value = int(np.searchsorted(sums.clients, client)), float(found.totals[i])
+            ends = between[at].tolist() if sure[i] and part_error[at] > 0 else (None, None)
+            placed = client in ranked.clients
+            rows[client] = {
+                "updates": int(found.seats[i]),
+                "value": value,
+                "value_error": finite_or_none(found.errors[i]),
+                "sampling": finite_or_none(found.last.sampling[i]),
+                "drawn": finite_or_none(drawn[i]),
+                "value_low": value - float(half[i]) if sure[i] else None,
+                "value_high": value + float(half[i]) if sure[i] else None,
+                "exact": bool(found.errors[i] == 0 and np.isnan(drawn[i])),
+                "share": finite_or_none(np.maximum(part[at], 0.0)),
+                "share_low": ends[0],
+                "share_high": ends[1],
+                "place": ranked.place(client) if placed else None,
+                "tied": tuple(ranked.tied_places(client).tolist()) if placed and ranked.known else None,
+                "suspect": bool(bad[i]),
+            }
+        return rows
+
+    def _money(self) -> dict[int, dict[str, Any]]:
+        """Return the columns on tokens, by client. Raises UserError if the books do not hold."""
+        books, utility = read_books(self.record), utilities(self.record)
+        rows = {client: asdict(account) for client, account in (books.accounts if books else {}).items()}
+        for client, worth in enumerate(() if utility is None else utility.tolist()):
+            rows.setdefault(client, {})["utility"] = worth
+        return rows
+
+    @cached_property
+    def rounds(self) -> tuple[RoundFacts, ...]:
+        """A row for each round."""
+        run, key = self.record, self.record.main.key
+        names = {"asked": "seats", "answered": "answered", "refused": "refused", "value": "value/sum",
+                 "test": f"test/{key}", "loss": "test/loss", "own": f"client/test_{key}",
+                 "seconds": "time/round_s"}  # fmt: skip
+        rows = []
+        for line in run.metrics:
+            given = {name: line[of] for name, of in names.items() if is_number(line.get(of))}
+            sent = [line[of] for of in ("bytes/down", "bytes/up") if is_number(line.get(of))]
+            gap = line.get("gap")
+            rows.append(
+                RoundFacts(
+                    run=run.name, round=int(line["round"]), gap=gap if isinstance(gap, str) else "",
+                    megabytes=sum(sent) / 1e6 if sent else None, **given,
+                )
+            )  # fmt: skip
+        return tuple(rows)
+
+    @cached_property
+    def whole(self) -> RunFacts:
+        """The row of the run."""
+        run, found = self.record, self.valued
+        honest = [row for row in self.clients if row.honest]
+        counts = Counter(row.paid_to_join for row in honest)
+        gain, low, high = mean_interval([row.gain for row in honest if row.gain is not None])
+        own = [row.joined for row in honest if row.joined is not None]
+        tested = run.series(f"test/{run.main.key}")[1]
+        return RunFacts(
+            run=run.name,
+            mechanism=run.mechanism,
+            seed=run.seeds[0],
+            split=run.seeds[1],
+            rounds=len(run.metrics),
+            planned=run.rounds_planned if run.unfinished else len(run.metrics),
+            ended=run.ended_early or "",
+            clients=run.num_clients,
+            honest=len(honest),
+            unit=_unit(run),
+            metric=honest[0].metric if honest else run.main.key,
+            test=float(tested[-1]) if len(tested) else None,
+            own=float(np.mean(own)) if own else None,
+            gain=gain,
+            gain_low=low,
+            gain_high=high,
+            **{answer: counts[answer] for answer in get_args(Answer)},
+            measure="" if found is None else found.measure.name,
+            value=None if found is None else float(found.totals.sum()),
+            fall=gained(run),
+            refused=run.num_refused,
+        )
+
+    @cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """What a reader must know, the doubts first."""
+        run, found = self.record, list[Note]()
+
+        def add(code: str, level: Level, **fields: Any) -> None:
+            found.append(Note(code, level, {"run": run.name, **fields}))
+
+        for line in run.doubts:
+            add(_code_of(run, line), "doubt", said=line)
+        for line in run.about.notes:
+            add("data", "warning", said=line)
+        for round, why in run.lost.items():
+            add("lost_round", "warning", round=round, why=why)
+        if run.beyond:
+            add("beyond_the_book", "warning", said=run.beyond)
+        for why, rounds in run.gaps.items():
+            add("no_values", "warning", rounds=list(rounds), of=len(run.metrics), why=why)
+        if run.unfinished:
+            add("unfinished", "warning", rounds=len(run.metrics), planned=run.rounds_planned)
+        elif run.ended_early is not None:
+            add("ended_early", "note", rounds=len(run.metrics), planned=run.rounds_planned, why=run.ended_early)
+        if full := nothing_left(run.metrics):
+            add("nothing_left", "warning", said=full)
+        for row in self.clients:
+            who = {"client": row.client, "name": row.name}
+            if row.units is not None and row.units < FEW and row.paid_to_join in ("yes", "no"):
+                add("few_units", "warning", **who, units=row.units)
+            if row.status in ("expelled", "refused", "sat out"):
+                add(row.status.replace(" ", "_"), "warning", **who, since=row.since, why=row.why)
+            if row.suspect:
+                add("suspect", "warning", **who, high=row.value_high)
+        for whose in _reasons(self.fits):
+            found.append(replace(whose, fields={"run": run.name, **whose.fields}))
+        return tuple(found)
+
+
+def _unit(run: RunRecord) -> str:
+    """Return what is drawn anew in a run's data: a row, or the group that the experiment names."""
+    group = table(table(run.config, "data"), "source").get("group")
+    return group if isinstance(group, str) and group != "none" else "row"
+
+
+def _code_of(run: RunRecord, line: str) -> str:
+    """Return the code of one of a run's doubts, whose sentences are made where the run is read."""
+    codes = {"config.toml was edited": "edited", "The books of this run do not hold": "books_broken"}
+    for start, code in codes.items():
+        if line.startswith(start):
+            return code
+    known = dict.fromkeys(run.about.warnings, "part_warning") | dict.fromkeys(unsold(run.metrics), "market_dead")
+    known |= dict.fromkeys(doubts(run.metrics, None), "loss_above_chance")
+    known |= {run.nothing or "": "no_update_mixed"}
+    return known.get(line, "chance_level" if "guessing" in line else "in_no_sum")
+
+
+def _privacy(run: RunRecord) -> dict[int, dict[str, Any]]:
+    """Return what each client has spent of its privacy budget, as it says."""
+    return {
+        seat.client: {"epsilon": seat.epsilon, "budget": seat.budget, "delta": seat.delta}
+        for seat in run.clients
+        if seat.epsilon is not None
+    }
+
+
+def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
+    """Return how often each client took part, and whether it still does."""
+    last = run.arrays(int(run.metrics[-1]["round"]), only=("present",)).get("present")
+    there = None if last is None else set(np.asarray(last).tolist())
+    expelled, gone = Orders.read(run.path).expelled, used_up((s.client, s.round, s.refused) for s in run.clients)
+    seats: dict[int, list[Seat]] = {client: [] for client in range(run.num_clients)}
+    for seat in run.clients:
+        seats[seat.client].append(seat)
+    rows = {}
+    for client, mine in seats.items():
+        taken = [seat for seat in mine if seat.refused is None]
+        asked = len({seat.round - seat.staleness for seat in mine})
+        status: Status = "active" if taken or run.in_app else "refused" if mine else "never asked"
+        since, why = None, ""
+        if client in expelled:
+            status, why = "expelled", expelled[client]
+        elif client in gone:
+            status, since, why = "sat out", gone[client], "its privacy budget is used up"
+        elif there is not None and client not in there:
+            status, since = "left", 1 + max((seat.round for seat in mine), default=-1)
+        elif status == "refused":
+            why = Counter(seat.refused for seat in mine).most_common(1)[0][0] or ""
+        rows[client] = {
+            "asked": asked, "answered": len(taken), "late": sum(seat.staleness > 0 for seat in taken),
+            "samples": taken[-1].samples if taken else None, "status": status, "since": since, "why": why,
+        }  # fmt: skip
+    return rows
+
+
+def _reasons(fits: Mapping[int, Fit]) -> list[Note]:
+    """Return why tests or models alone are not known, one note for each kind of reason."""
+    return list({fit.why.code: fit.why for fit in reversed(fits.values()) if fit.why is not None}.values())
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Return the mean of values, and its 95 % interval by Student's t.
+
+    The interval is None for a single value, and for values that are alike up to rounding, which do not say how much
+    they vary. All are None without values.
+
+    Examples:
+        >>> mean_interval([1.0]), mean_interval([])
+        ((1.0, None, None), (None, None, None))
+    """
+    if not len(values):
+        return None, None, None
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, None, None
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return (mean, mean - half, mean + half) if half > 1e-9 * abs(mean) else (mean, None, None)

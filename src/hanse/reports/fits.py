@@ -1,0 +1,304 @@
+"""How good each client's model is on its own test data, compared with one that it trains alone (:class:`Fit`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from hanse.games.jackknife import SURE, jackknife_errors
+from hanse.learning.blocks import BLOCKS
+from hanse.learning.intervals import Interval, difference, wilson
+from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
+from hanse.reports.alone import by_python, find_alone
+from hanse.reports.chart import Floats
+from hanse.reports.words import Note
+from hanse.runs.recorded_seats import OwnTests
+from hanse.runs.run_record import RunRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How good a client's model is on its own test data, and how good one trained alone is. None: not known.
+
+    The model is either the one that the client held after a round or the one that it had trained (``[eval] model``).
+
+    Attributes:
+        reading: the metric: the run's main one (``[eval] metrics``), else the accuracy, else the loss.
+        round: the round (from 0) of the client's last test.
+        last: the metric then.
+        interval: its 95 % interval for the draw of the test samples.
+        samples: how many test samples the client has.
+        alone: the metric of the model that the client trained by itself.
+        between: the 95 % interval of ``last`` minus ``alone``, for the draw of the test samples.
+        beside: the name of the folder with the run of clients that train alone.
+        beside_rounds: how many rounds that run has.
+        why: why ``last`` or ``alone`` is not known, and how to learn it.
+
+    Examples:
+        >>> Fit(last=0.9, alone=0.8, between=(0.05, 0.15), samples=400).sign
+        1
+    """
+
+    reading: MetricStyle = ACCURACY
+    round: int | None = None
+    last: float | None = None
+    interval: Interval | None = None
+    samples: int | None = None
+    alone: float | None = None
+    between: Interval | None = None
+    beside: str | None = None
+    beside_rounds: int | None = None
+    why: Note | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """``last`` minus ``alone``."""
+        return None if self.last is None or self.alone is None else self.last - self.alone
+
+    @property
+    def sign(self) -> int | None:
+        """1 if the model is better than alone over the whole interval, -1 if it is worse, else 0.
+
+        It is also 0 if the digits that are shown show no difference, or if the interval is not known.
+        """
+        if self.difference is None:
+            return None
+        nothing = self.reading.show_difference(0.0)
+        if self.between is None or all(self.reading.show_difference(abs(end)) == nothing for end in self.between):
+            return 0
+        side = (self.between[0] > 0) - (self.between[1] < 0)
+        return -side if self.reading.less_is_better else side
+
+    @property
+    def gain(self) -> tuple[float | None, float | None, float | None]:
+        """By how much joining is better (above 0) or worse, and the ends of its 95 % interval."""
+        gain, (low, high) = self.difference, self.between or (None, None)
+        if not self.reading.less_is_better:
+            return gain, low, high
+        gain, low, high = (None if one is None else -one for one in (gain, high, low))
+        return gain, low, high
+
+
+def fits_of(run: RunRecord, alone: RunRecord | None = None, clients: Collection[int] | None = None) -> dict[int, Fit]:
+    """Return the fit of each client, by its last test in the run and its last one alone.
+
+    A round's file that is lost is not replaced by an earlier round's: then nothing is known.
+
+    Args:
+        run: the run.
+        alone: the run of clients that train alone. None: that which :func:`hanse.reports.alone.find_alone` finds.
+        clients: their numbers. None: all.
+    """
+    asked = set(range(run.num_clients) if clients is None else clients)
+    ours, lost = _last_tests(run, asked)
+    other = find_alone(run) if alone is None else alone
+    theirs = {} if other is None else _last_tests(other, asked)[0]
+    found = {}
+    for client in sorted(asked):
+        test, beside = ours.get(client), theirs.get(client)
+        if test is None:
+            found[client] = Fit(why=lost or _why_untested(run))
+        elif other is None:
+            found[client] = replace(_fit(run, client, test), why=_gap(test) or _why_not_alone(run, client))
+        elif beside is None:
+            untested = Note("alone_untested", "note", {"run": other.name, "client": client})
+            found[client] = replace(_fit(run, client, test), why=untested)
+        else:
+            found[client] = _compared(_fit(run, client, test), test, beside, run, other)
+    return found
+
+
+def history_of(run: RunRecord, client: int) -> tuple[MetricStyle, list[tuple[int, float]]]:
+    """Return the metric of a client's :class:`Fit`, and its value after each round in which the client tested."""
+    tests = [test for line in _tested(run) if (test := _test(run, line, client)) is not None]
+    reading = _reading(run, tests[-1]) if tests else ACCURACY
+    values = ((test.round, _figure(reading, run, test)) for test in tests)
+    return reading, [(round, value) for round, value in values if value is not None]
+
+
+# ---- one test
+
+
+@dataclass(frozen=True)
+class OwnTest:
+    """One test of one client on its own share (:class:`hanse.runs.recorded_seats.OwnTests`). None: not known."""
+
+    round: int
+    loss: float | None
+    accuracy: float | None
+    samples: int | None
+    error: float | None
+    main: float | None
+    gap: str
+    without: Floats
+    interval: Interval | None
+
+    @staticmethod
+    def of(tests: OwnTests, i: int, round: int) -> OwnTest | None:
+        """Return the test of the client at position ``i``; None if it has neither a loss nor an accuracy."""
+        figures = (tests.loss[i], tests.accuracy[i], tests.error[i], tests.main[i], *tests.interval[i])
+        loss, accuracy, error, main, low, high = map(finite_or_none, figures)
+        if loss is None and accuracy is None:
+            return None
+        samples = None if tests.samples is None else int(tests.samples[i])
+        left = np.zeros(0) if tests.without is None else tests.without[i][: BLOCKS if samples is None else samples]
+        between = None if low is None or high is None else (low, high)
+        return OwnTest(round, loss, accuracy, samples, error, main, tests.gaps[i], left, between)
+
+
+def _tested(run: RunRecord) -> list[int]:
+    """Return the rounds after which clients tested."""
+    return [int(line["round"]) for line in run.metrics if line.get("client/test_loss") is not None]
+
+
+def _test(run: RunRecord, round: int, client: int) -> OwnTest | None:
+    tests = run.own_tests(round)
+    at = [] if tests is None else np.flatnonzero(tests.clients == client).tolist()
+    return OwnTest.of(tests, at[0], round) if tests is not None and at else None
+
+
+def _last_tests(run: RunRecord, clients: Collection[int]) -> tuple[dict[int, OwnTest], Note | None]:
+    """Return the last test of each of these clients, and a note if the file of a later test of all others is lost."""
+    found: dict[int, OwnTest] = {}
+    for round in reversed(_tested(run)):
+        if round in run.lost:
+            return found, Note("test_lost", "warning", {"round": round, "why": run.lost[round]})
+        tests = run.own_tests(round)
+        for i, client in enumerate([] if tests is None else tests.clients.tolist()):
+            if client in clients and client not in found and tests is not None:
+                test = OwnTest.of(tests, i, round)
+                found |= {} if test is None else {client: test}
+        if len(found) == len(clients):
+            break
+    return found, None
+
+
+def _reading(run: RunRecord, test: OwnTest) -> MetricStyle:
+    return run.main if run.readings else ACCURACY if test.accuracy is not None else LOSS
+
+
+def _figure(reading: MetricStyle, run: RunRecord, test: OwnTest) -> float | None:
+    return test.main if run.readings else test.accuracy if reading == ACCURACY else test.loss
+
+
+def _gap(test: OwnTest) -> Note | None:
+    return Note("no_metric", "note", {"gap": test.gap}) if test.gap else None
+
+
+def _fit(run: RunRecord, client: int, test: OwnTest) -> Fit:
+    """Return the fit of a client by its last test, without a model alone."""
+    reading, samples = _reading(run, test), test.samples or run.members.get(client, {}).get("tests")
+    last = _figure(reading, run, test)
+    interval = None
+    if run.readings:
+        interval = _interval(reading, last, test)
+    elif reading == ACCURACY and last is not None and samples:
+        interval = wilson(last, samples)
+    return Fit(reading=reading, round=test.round, last=last, interval=interval, samples=samples, why=_gap(test))
+
+
+def _interval(reading: MetricStyle, value: float | None, test: OwnTest) -> Interval | None:
+    """Return the interval that the client computed, or else Student's t around the value, within its bounds.
+
+    None if the error is not known, or 0, because that would claim certainty.
+    """
+    error = _jackknife(test.without)
+    if test.interval is not None or not error:
+        return test.interval
+    around, (least, most) = _around(value, error, len(test.without)), reading.within
+    return None if around is None else (max(around[0], least), min(around[1], most))
+
+
+def _compared(fit: Fit, ours: OwnTest, alone: OwnTest, run: RunRecord, other: RunRecord) -> Fit:
+    """Return the fit with the last test of the client alone next to its own last one."""
+    fit = replace(fit, beside=other.name, beside_rounds=len(other.metrics))
+    if run.readings and run.main != other.main:
+        return replace(fit, why=fit.why or Note("alone_no_metric", "note", {"metric": fit.reading.title}))
+    figure = _figure(fit.reading, run, alone)
+    if fit.last is None or figure is None:
+        return replace(fit, alone=figure, why=fit.why or _gap(alone))
+    if run.readings:
+        between = _of_main(fit.reading, fit.last, ours, figure, alone)
+    elif fit.reading == ACCURACY:
+        # Both models' errors are taken as independent. On the same samples they usually err together, so the true
+        # interval is narrower.
+        n = fit.samples
+        between = difference(fit.last, wilson(fit.last, n), figure, wilson(figure, n)) if n else None
+    else:  # an upper bound, in the same way
+        half = None if ours.error is None or alone.error is None else SURE * math.hypot(ours.error, alone.error)
+        between = None if half is None else (fit.last - figure - half, fit.last - figure + half)
+    return replace(fit, alone=figure, between=between)
+
+
+def _of_main(reading: MetricStyle, last: float, ours: OwnTest, figure: float, alone: OwnTest) -> Interval | None:
+    """Return the interval of the difference of a main metric.
+
+    It is derived from the recorded intervals of both values, or else Student's t around the difference. Its error is
+    known only if both runs have recorded the metric without each block of the same test samples.
+    """
+    paired = len(ours.without) == len(alone.without) and ours.samples == alone.samples
+    error = _jackknife(ours.without - alone.without) if paired else None
+    if ours.interval and alone.interval:
+        correlation = 0.0 if error is None else _correlation(reading, ours, alone, error)
+        return difference(last, ours.interval, figure, alone.interval, correlation)
+    return _around(last - figure, error, len(ours.without))
+
+
+def _correlation(reading: MetricStyle, ours: OwnTest, alone: OwnTest, error: float) -> float:
+    """Return the correlation of two values over draws of their common samples, from the error of their difference.
+
+    On few samples a positive one is too high by chance: two models that are right on the same samples would have an
+    interval without width. So that of a bounded figure is corrected for continuity, towards 0 (Newcombe 1998, method
+    10, where both figures are shares of n samples, of which half a sample is taken from the covariance).
+    """
+    mine, other = _jackknife(ours.without), _jackknife(alone.without)
+    if not mine or not other:
+        return 0.0
+    found = (mine**2 + other**2 - error**2) / (2 * mine * other)  # var(a - b) = var a + var b - 2 cov
+    width = reading.within[1] - reading.within[0]
+    if found > 0 and ours.samples is not None and math.isfinite(width):
+        found = max(0.0, found - 0.5 * width**2 / (ours.samples * (ours.samples - 1) * mine * other))
+    return min(1.0, max(-1.0, found))
+
+
+def _around(value: float | None, error: float | None, blocks: int) -> Interval | None:
+    """Return the 95 % interval around a value, by Student's t with one degree of freedom less than blocks."""
+    if value is None or error is None or blocks < 2:
+        return None
+    half = float(stats.t.ppf(0.975, blocks - 1)) * error
+    return value - half, value + half
+
+
+def _jackknife(without: Floats) -> float | None:
+    """Return the standard error of a figure from what it is ``without [B]`` each block; None if it is not known."""
+    return finite_or_none(float(jackknife_errors(without)))
+
+
+def finite_or_none(number: float) -> float | None:
+    """Return a number as a plain float. NaN and infinity, which stand for "not known" in arrays, become None."""
+    return float(number) if np.isfinite(number) else None
+
+
+# ---- why something is not known
+
+
+def _why_untested(run: RunRecord) -> Note:
+    """Return why a client has no test on its own data."""
+    data = run.config.get("data", {})
+    none_kept = data.get("client_test", 0) == 0 and data.get("client_test_from") not in ("equal", "classes")
+    code = "untested_apart" if "source" not in data else "no_test_rows" if none_kept else "untested"
+    return Note(code, "warning")
+
+
+def _why_not_alone(run: RunRecord, client: int) -> Note:
+    """Return why it is not known what the client would have reached alone."""
+    if run.mechanism == "local":
+        return Note("is_alone", "note")
+    if (run.path / "members.json").exists():
+        return Note("alone_apart", "warning")
+    command = by_python(run) or f"hanse statement DIR --client {client} --train-alone"
+    return Note("not_alone", "warning", {"command": command})

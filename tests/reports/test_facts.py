@@ -1,0 +1,155 @@
+"""Facts are the numbers of the records, with their errors; notes have codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forging import recorded
+from reports_cases import metric, seat, write_run
+from scipy import stats
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.core.entry import TOKEN, client, escrow
+from hanse.ledger.run_ledger import open_ledger
+from hanse.reports.facts import SCHEMA, facts
+from hanse.reports.words import said
+
+
+def played(path: Path, accuracy: list[float], samples: int = 400, **given: object) -> Path:
+    """A run of two rounds after which the clients have these accuracies; each is also valued."""
+    lines = [metric(r, 0.5, **{"client/test_loss": 1.0}) for r in range(2)]
+    seats = [seat(r, c, v / 2, value_error=0.1) for r in range(2) for c, v in enumerate(given.get("worth", ()))]
+    changes = {
+        "mechanism": {"name": given.get("mechanism", "fedavg")},
+        "data": {"client_test": 0.2, "clients": len(accuracy)},
+        "run": {"rounds": 2},
+    }
+    write_run(path, lines, seats, changes)
+    n = len(accuracy)
+    for r in range(2):
+        blocks = np.array(given.get("worth", ()))[:, None] / 2 + 0.01 * np.where(np.arange(20) % 2, 1.0, -1.0)
+        arrays = {"answered": np.arange(len(blocks)), "value_without_block": blocks} if len(blocks) else {}
+        recorded(
+            path, r, test_accuracy=np.array(accuracy), test_samples=np.full(n, samples), test_loss=np.ones(n), **arrays
+        )
+    return path
+
+
+def test_joining_is_the_same_number_in_the_row_of_a_client_and_of_the_run(tmp_path: Path) -> None:
+    ours, alone = [0.9, 0.9, 0.7, 0.8], [0.7, 0.8, 0.9, 0.8]
+    path = played(tmp_path / "run", ours)
+    played(tmp_path / "local", alone, mechanism="local")
+    found = facts(path)
+    assert [row.paid_to_join for row in found.clients] == ["yes", "yes", "no", "even"]
+    gains = np.array(ours) - alone
+    assert [row.gain for row in found.clients] == pytest.approx(gains)
+    [run] = found.runs
+    assert (run.yes, run.no, run.even, run.unknown) == (2, 1, 1, 0)
+    half = stats.t.ppf(0.975, 3) * gains.std(ddof=1) / 2
+    assert (run.gain, run.gain_low) == pytest.approx((gains.mean(), gains.mean() - half))
+    assert run.own == pytest.approx(np.mean(ours))
+
+
+def test_values_have_both_errors_and_a_suspect_only_where_both_are_known(tmp_path: Path) -> None:
+    path = played(tmp_path / "run", [0.5] * 3, worth=[3.0, 1.0, -2.0])
+    rows = facts(path).clients
+    assert [row.value for row in rows] == pytest.approx([3, 1, -2])
+    drawn = 2 * 0.01 * 19**0.5 * 2.0930240544082634 / 1.96
+    assert rows[0].value_error == pytest.approx((0.02 + drawn**2) ** 0.5)
+    assert rows[0].value_high == pytest.approx(3 + 1.96 * rows[0].value_error)
+    assert [row.share for row in rows] == pytest.approx([0.75, 0.25, 0])
+    assert [row.place for row in rows] == [1, 2, 3]
+    assert [row.suspect for row in rows] == [False, False, True]
+    assert [note.fields["client"] for note in facts(path).notes if note.code == "suspect"] == [2]
+    for r in range(2):
+        recorded(path, r, answered=np.arange(3))
+    rows = facts(path).clients
+    assert not any(row.suspect for row in rows)
+    assert [row.value_low for row in rows] == [None] * 3
+    assert rows[0].sampling == pytest.approx(0.02**0.5)
+
+
+def test_money_is_what_the_ledger_says(tmp_path: Path) -> None:
+    experiment = hanse.Experiment(
+        data={"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1},
+        model="logistic",
+        mechanism={"name": "pifl", "tiers": 2, "by_contribution": 2, "at_random": 1},
+        run={"rounds": 3},
+    )
+    run = hanse.run(experiment, out=tmp_path / "run")
+    with open_ledger(tmp_path / "run") as ledger:
+        balances = ledger.balances()
+    for row in facts(run).clients:
+        assert row.granted == 100 * TOKEN
+        assert (row.balance, row.escrow) == (balances[client(row.client)], balances.get(escrow(row.client), 0))
+        assert row.granted + row.net == row.balance + row.escrow
+
+
+def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
+    codes = {note.code for note in facts(played(tmp_path / "a", [0.5] * 2)).notes}
+    assert {"not_alone"} <= codes
+    bare = write_run(tmp_path / "b", [metric(0, 0.5, gap="no reply")], [seat(0, 1, refused="late")])
+    found = facts(bare)
+    assert {note.code for note in found.notes} >= {"unfinished", "no_values", "no_test_rows", "refused"}
+    assert (found.clients[1].status, found.clients[1].why, found.clients[0].status) == (
+        "refused",
+        "late",
+        "never asked",
+    )
+    (bare / "operator.jsonl").write_text('{"order": "expel", "client": 1, "reason": "noise"}\n')
+    assert facts(bare).clients[1].status == "expelled"
+    (tmp_path / "a" / "rounds" / "00001.npz").unlink()
+    assert {note.code for note in facts(tmp_path / "a").notes} >= {"test_lost", "lost_round"}
+    few = played(tmp_path / "c" / "run", [1.0], samples=14)
+    played(tmp_path / "c" / "local", [0.1], samples=14, mechanism="local")
+    assert "few_units" in {note.code for note in facts(few).notes}
+
+
+def test_every_note_can_be_said_of_the_fields_that_it_has(tmp_path: Path) -> None:
+    for path in (played(tmp_path / "a", [0.5] * 2, worth=[1.0, -1.0]), write_run(tmp_path / "b", [metric(0, gap="x")])):
+        assert all(note.said for note in facts(path).notes)
+
+
+def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
+    found = facts(played(tmp_path / "a_b&c", [0.5, 0.75], worth=[1.0, -1.0]))
+    frame = found.to_pandas()
+    assert frame["joined"].tolist() == [0.5, 0.75]
+    whole = json.loads(found.to_json())
+    assert whole["schema"] == SCHEMA
+    assert [row["value"] for row in whole["clients"]] == frame["value"].tolist()
+    assert whole["units"]["clients"]["paid"] == "millionths of a token"
+    assert len(whole["rounds"]) == 2
+    latex = found.to_latex()
+    assert r"a\_b\&c" in latex
+    assert len({line.count("&") - line.count(r"\&") for line in latex.splitlines() if line.endswith(r" \\")}) == 1
+    lines = found.to_markdown("runs").splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+    with pytest.raises(UserError, match=r"^table: 'money': must be one of runs, clients, rounds$"):
+        found.to_pandas("money")
+    with pytest.raises(UserError, match="no run"):
+        facts()
+
+
+def test_facts_of_several_runs_and_of_one_in_memory_have_the_same_columns(tmp_path: Path) -> None:
+    paths = [played(tmp_path / name, [0.5] * 2, worth=[1.0, 2.0]) for name in "ab"]
+    found = facts(*paths)
+    assert [row.run for row in found.clients] == ["a", "a", "b", "b"]
+    experiment = hanse.Experiment(data={"clients": 3}, model="logistic", mechanism="fedavg", run={"rounds": 2})
+    run = hanse.run(experiment, value=True)
+    assert [row.value for row in facts(run).clients] == pytest.approx(sorted_values(run))
+
+
+def sorted_values(run: hanse.Run) -> list[float]:
+    values = run.values()
+    by_name = dict(zip(values.names, values.values.tolist(), strict=True))
+    return [by_name[f"client {c}"] for c in range(3)]
+
+
+def test_a_sentence_stands_on_one_line() -> None:
+    assert said("no_values", rounds=[0, 1, 2, 4], of=6, why="it raised") == (
+        "Rounds 0 to 2 and 4 (of 6, counted from 0) have no values and are left out of all sums of values: it raised."
+    )
