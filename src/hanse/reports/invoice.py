@@ -129,8 +129,8 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
             values that are parts of a whole, else by balance.
 
     Raises:
-        UserError: an argument is wrong, the run has no such values or books, the books do not verify, or nobody is
-            above zero.
+        UserError: an argument is wrong, the run has no such values or books, the books do not verify, nobody is above
+            zero, or the data look like several rows of one person and nobody said what a row is of.
     """
     if len(currency) != 3 or not (currency.isascii() and currency.isupper() and currency.isalpha()):
         raise UserError(f"--currency '{currency}': must be three capital letters, such as EUR")
@@ -144,6 +144,8 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         raise UserError(f"{folder}: no invoice of a run whose books do not hold: {wrong}")
     if run.beyond:
         raise UserError(f"{folder}: no invoice of rounds without a book: {run.beyond}")
+    if run.about.doubt:
+        raise UserError(f"{folder}: no invoice of data whose units are not said: {run.about.doubt}")
     found = facts_of(run)
     valued = found.valued
     able = ("value",) * (valued is not None and valued.measure.share_out) + ("balance", "earned") * booked

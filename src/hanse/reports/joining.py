@@ -269,8 +269,9 @@ def who_gains(
         The gains by client and mechanism.
 
     Raises:
-        UserError: for the reasons of :func:`hanse.run`; if ``test`` or ``splits`` is out of range; or if the data do
-            not say to which client each row belongs (it is meaningless to ask whether joining pays made-up clients).
+        UserError: for the reasons of :func:`hanse.run`; if ``test`` or ``splits`` is out of range; if the data do not
+            say to which client each row belongs (it is meaningless to ask whether joining pays made-up clients); or if
+            they look like several rows of one person, and ``group`` is not given.
 
     Examples:
         Three shops. Bremen has few customers, and Kiel's are the opposite of the others':
@@ -295,6 +296,8 @@ def who_gains(
     source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
     read = _Source(data, source, prepare)
     dataset = _owned(read, target, client, seed)
+    if dataset.doubt:
+        raise UserError(f"{dataset.doubt}: until then nobody can tell whether joining pays")
     by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
     named = metric if metric is not None else None if usual is None else usual.key
     plan = _Plan(

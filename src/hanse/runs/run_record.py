@@ -175,8 +175,8 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences to show before the results: that there is none, edited settings, books that do not hold, a model no
-        better than chance, meaningless values, warnings of parts.
+        """Sentences to show before the results: that rows may be several of one person, that there is no result, edited
+        settings, books that do not hold, a model no better than chance, meaningless values, warnings of parts.
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
@@ -189,7 +189,8 @@ class RunRecord:
         secure = table(self.config, "federation").get("secure") is not None
         none = [*unsold(self.metrics), *(in_no_sum((s.client, s.refused) for s in self.clients) if secure else ())]
         none = [self.nothing] if self.nothing else none
-        return [*none, *([f"{edited}."] if edited else []), *unlike, *known, *self.about.warnings]
+        person = [f"{self.about.doubt}."] if self.about.doubt else []
+        return [*person, *none, *([f"{edited}."] if edited else []), *unlike, *known, *self.about.warnings]
 
     @cached_property
     def nothing(self) -> str | None:
