@@ -15,7 +15,7 @@ from hanse.base.files import FEDERATION, home_of
 from hanse.data import build
 from hanse.flower import server
 from hanse.flower.agreed import agree
-from hanse.flower.rehearsal import InProcessGrid
+from hanse.flower.in_process import InProcessGrid
 from hanse.flower.server import run_name
 
 __all__ = ["KEY", "PINNED", "InProcessGrid", "StubGrid", "client_app", "play"]

@@ -25,6 +25,7 @@ from flwr.supernode import start_client_internal as node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import HOMES, KEY, PINNED, play
+from network_rehearsal import NetworkRehearsal, rehearse_network
 from test_flower_in_process import grid_of
 from test_letters import After, DiesError, dies, kept
 from typer.testing import CliRunner
@@ -46,7 +47,6 @@ from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
 from hanse.flower.operator_key import make_operator_key, public_key
-from hanse.flower.rehearsal import NetworkRehearsal, rehearse_network
 from hanse.flower.witnesses import ShownHeads
 from hanse.learning.loop import Loop
 from hanse.ledger.receipts import read_receipts
@@ -701,9 +701,9 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(node, "_verify_fab", None)
     server_access.gate_apps(tmp_path)
 
-    def sends(app: bytes, name: str = "a/b", version: str = "1.0.0", digest: str = "") -> bool:
+    def sends(app: bytes, name: str = "a/b", version: str = "1.0.0", digest: str = "", **config: str) -> bool:
         before, told = len(ran), digest or hashlib.sha256(app).hexdigest()
-        said = SimpleNamespace(fab_id=name, fab_version=version, fab_hash=told)
+        said = SimpleNamespace(fab_id=name, fab_version=version, fab_hash=told, override_config=config)
         node._pull_and_store_message(
             get_run=lambda _: said, get_fab=lambda *_: Fab(told, app, {}), trusted_entities=None
         )
@@ -728,6 +728,7 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
     assert not sends(app, name="a/c")
     assert not sends(app, version="1.0.0.0/../x")
     assert not sends(app, digest="0" * 64)
+    assert not sends(app, epochs="100")  # settings of 'flwr run --run-config'
     folder = tmp_path / "flwr" / "apps" / f"a.b.1.0.0.{digest[:8]}"
     (tmp_path / "elsewhere").mkdir()
     for swap in (lambda: folder.mkdir(parents=True), lambda: folder.symlink_to(tmp_path / "elsewhere")):

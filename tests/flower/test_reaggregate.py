@@ -135,7 +135,7 @@ def test_what_an_evaluation_draws_is_put_back_although_there_are_other_threads(t
 def test_a_strategy_that_hangs_or_dies_is_a_gap(
     kind: type[Strategy], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hanse.flower.valued.record.LEAST_S", 1.0)
+    monkeypatch.setattr("hanse.flower.valued.watch.LEAST_S", 1.0)
     assert watched(kind(), tmp_path / "run") == plain(kind())
     assert gaps(tmp_path / "run") == [said] * ROUNDS
 

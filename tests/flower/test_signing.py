@@ -344,6 +344,26 @@ def test_of_processes_that_meet_one_request_at_once_one_takes_it(tmp_path: Path)
     assert not NodeLog(tmp_path).took(f"{7:032x}")
 
 
+NONCE = "0a" * 16
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        NONCE.upper(), f" {NONCE}", f"{NONCE}\n", f"0{NONCE}", NONCE[1:], NONCE.replace("0", "\u0660"),
+        f"\\u0030{NONCE[1:]}", NONCE.replace("0", "\uff10"), f"{NONCE}\0", "", [NONCE], 10**17, 10.0**31, True,
+    ],
+)  # fmt: skip
+def test_a_nonce_is_written_in_one_way(written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = []
+    for nonce, number in ((written, 0), (NONCE, 0), (NONCE, 1)):
+        with monkeypatch.context() as patched:
+            patched.setattr("secrets.token_hex", lambda size, nonce=nonce: nonce)
+            messages.append(asked(number))
+    node = Participant(tmp_path)
+    assert ["refused" in node.answer(message) for message in messages] == [True, False, True]
+
+
 def test_a_nonce_that_a_crash_cut_short_hides_no_later_one(tmp_path: Path) -> None:
     log = NodeLog(tmp_path)
     assert log.took("a" * 32)

@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from deployed import begin, clients, experiment, kinds, network, plan
+from network_rehearsal import NetworkRehearsal, rehearse_network
 from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
@@ -19,7 +20,6 @@ from hanse.core.entry import BOND, KEPT, RETURNED, TOKEN
 from hanse.federation.behaviour import Liar
 from hanse.federation.node import ClientData
 from hanse.flower.client import client_app
-from hanse.flower.rehearsal import NetworkRehearsal, rehearse_network
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.replay import replay_books
 from hanse.runs.round import finish, play_round

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from watching import Killed, Watch, untimed
 
 import hanse
-from hanse.base.errors import PartError, RunFailedError, UserError
+from hanse.base.errors import InPlaceError, PartError, RunFailedError, UserError
 from hanse.base.lock import Hold
 from hanse.cli import app
 from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
@@ -182,6 +182,9 @@ class Scribbler(BySamples):
             view.trained.seats.client[0] = 3
         elif self.where == "state":
             state["kept"].add_(1.0)
+        elif self.where == "state, and raises":
+            state["kept"].add_(1.0)
+            raise ZeroDivisionError
         return super().aggregate(group, state)
 
 
@@ -194,6 +197,7 @@ class Scribbler(BySamples):
         ("num_samples", "view.trained.num_samples"),
         ("client", "view.trained.seats.client"),
         ("state", "its state 'kept'"),
+        ("state, and raises", "its state 'kept'"),
     ],
 )
 def test_a_part_that_writes_into_what_it_is_shown_is_refused_by_name(where: str, named: str) -> None:
@@ -218,25 +222,28 @@ class Fails(Fees):
     """Fees that fail in some rounds, after bids went into escrow."""
 
     rounds: tuple[int, ...] = ()
+    dirty: bool = False  # it writes into the table before it fails
     gives: ClassVar[frozenset[str]] = frozenset()
 
     def settle(self, view: View, state: Any) -> Any:
         if view.stage == "close" and -1 in self.rounds:
             raise UserError("no such fee")
         if view.stage == "close" and view.round in self.rounds:
+            if self.dirty:
+                view.table.rows.add_(1.0)
             raise ZeroDivisionError(f"no fee in round {view.round}")
         return super().settle(view, state)
 
 
-def failing(rounds: Sequence[int] = ()) -> Mechanism:
-    return replace(fedavg(clients_per_round=2), name="failing", settle=Fails(rounds=tuple(rounds)))
+def failing(rounds: Sequence[int] = (), dirty: bool = False) -> Mechanism:
+    return replace(fedavg(clients_per_round=2), name="failing", settle=Fails(rounds=tuple(rounds), dirty=dirty))
 
 
-def experiment(rounds: Sequence[int], of: int = 4, **run: Any) -> hanse.Experiment:
+def experiment(rounds: Sequence[int], of: int = 4, dirty: bool = False, **run: Any) -> hanse.Experiment:
     return hanse.Experiment(
         data={"clients": N, "partition": {"alpha": 1.0}, "client_test": 0.2, "seed": 2},
         model={"name": "logistic"},
-        mechanism={"name": "test_failed_rounds:failing", "rounds": list(rounds)},
+        mechanism={"name": "test_failed_rounds:failing", "rounds": list(rounds), "dirty": dirty},
         train={"steps": 2, "batch_size": 8},
         clients={"grant": 50.0},
         engine={"train": "sequential", "threads": 1},
@@ -276,6 +283,12 @@ def test_in_a_simulation_the_run_ends_with_what_was_raised(tmp_path: Path) -> No
     with pytest.raises(ZeroDivisionError, match="no fee in round 1"):
         hanse.run(experiment([1]), out=tmp_path / "run")
     assert [line["round"] for line in lines(tmp_path / "run")] == [0]
+
+
+def test_a_round_whose_part_wrote_into_the_table_before_it_failed_cannot_be_undone(tmp_path: Path) -> None:
+    with pytest.raises(InPlaceError):
+        play(experiment([2], dirty=True), tmp_path / "run")
+    assert [line["round"] for line in lines(tmp_path / "run")] == [0, 1]
 
 
 def test_on_a_network_a_failed_round_is_undone_and_the_run_goes_on(
@@ -356,12 +369,6 @@ def test_reports_read_a_run_with_a_failed_round(tmp_path: Path, rounds: tuple[in
     play(experiment(rounds), tmp_path / "a")
     play(experiment(()), tmp_path / "b")
     assert len(load_run(tmp_path / "a").metrics) == 4
-    from hanse.wings.operate.page.live_run import LiveRun, encode
-
-    live = LiveRun(tmp_path / "a", "a")
-    live.look(60.0)
-    page = json.loads(encode(live.whole()))
-    assert (page["progress"]["rounds"], page["progress"]["damaged"], page["progress"]["refused"]) == (4, 0, 2)
     for words in (["report"], ["statement"], ["compare", str(tmp_path / "b")], ["ledger", "balances"]):
         command = (
             [*words[:1], str(tmp_path / "a"), *words[1:]] if words[0] != "ledger" else [*words, str(tmp_path / "a")]

@@ -67,6 +67,10 @@ class PartError(RuntimeError):
     """A part of a mechanism broke the rules for parts. The message names the part, the round and what is allowed."""
 
 
+class InPlaceError(PartError):
+    """A part wrote into what it was shown. Such a round cannot be undone: what it was played from is no more."""
+
+
 @contextmanager
 def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
     """Within this context, or in a function decorated with it, UserErrors name arguments and calls of Python instead of

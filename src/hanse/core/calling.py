@@ -5,8 +5,8 @@ numbers of everything returned. A mistake becomes a PartError that names the par
 allowed. Without this check, a wrong length would surface as an IndexError three modules later, and a NaN weight would
 silently stop the run from learning. No part may write into what it is shown.
 
-The loop uses :func:`decide` for the decisions, and :func:`call` for methods that return something else, such as
-``asks``. The ``check_...`` functions raise :class:`GuardError`, which :func:`guarded` turns into a PartError.
+The loop uses :func:`decide` for the decisions, and the watch of :func:`called` for methods that return something else,
+such as ``asks``. The ``check_...`` functions raise :class:`GuardError`, which :func:`guarded` turns into a PartError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.base.errors import PartError
+from hanse.base.errors import InPlaceError, PartError
 from hanse.core.entry import Transaction
 from hanse.core.part import (
     GROUPS,
@@ -67,20 +67,23 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
         state: the part's state, likewise: a round that fails is played again from what it was.
 
     Raises:
-        PartError: the part wrote into the updates, the table or the state that it was shown.
+        InPlaceError: the part wrote into the updates, the table or the state that it was shown.
         Exception: whatever the method raises, with a note that names the part.
     """
     name = name_of(slot, method, view)
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
     before = _prints(view, state)
+    raised: Exception | None = None
     try:
         yield name
     except Exception as wrong:
         wrong.add_note(f"raised by {name}")
-        raise
+        raised = wrong
     after = _prints(view, state)
     if changed := [what for what in before if before[what] != after[what]]:
-        raise PartError(f"{name}, wrote into {changed[0]} in place: change a copy")
+        raise InPlaceError(f"{name}, wrote into {changed[0]} in place: change a copy") from raised
+    if raised is not None:
+        raise raised
 
 
 def decide(

@@ -228,7 +228,7 @@ class Agreement:
             settings.checkpoint_every + 1,
             replays,
             _limits(experiment, replays),
-            _adds(experiment.mechanism.built.train),
+            _adds(experiment),
         )
 
     @cached_property
@@ -410,12 +410,14 @@ def added(tasks: Sequence[Task]) -> dict[str, float]:
     return found | own | ({"pull": max(pulls)} if pulls else {})
 
 
-def _adds(train: TrainPart) -> dict[str, float | None]:
+def _adds(experiment: Experiment) -> dict[str, float | None]:
     """Return what a train part may add to the loss, as the class says that makes its seats or its payload."""
+    train = experiment.mechanism.built.train
     makes = next(kind for kind in type(train).__mro__ if {"seats", "sends"} & set(vars(kind)))
-    adds = dict(vars(makes).get("adds", TrainPart.adds))
+    adds: Mapping[str, str] = dict(vars(makes).get("adds", TrainPart.adds))
+    blocks = train.blocks(Context.tiny(experiment.data.clients, experiment.run.rounds))
     found = {name: float(getattr(train, option)) if option else None for name, option in adds.items()}
-    return found | ({"private": None} if any(block.private for block in train.blocks(Context.tiny())) else {})
+    return found | ({"private": None} if any(block.private for block in blocks) else {})
 
 
 def _added(one: Counted, other: Counted) -> dict[str, tuple[int, int]]:

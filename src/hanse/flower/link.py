@@ -119,7 +119,7 @@ class FlowerFederation:
     """The members that are online, as the federation of a run.
 
     Attributes:
-        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
         members: the register of participants.
         job: ``job(member)`` returns what the member's node must know of the run.
         key: the operator's key, which signs every message to a node (:mod:`hanse.flower.signing`).
@@ -137,18 +137,6 @@ class FlowerFederation:
         asked: ids of the clients asked in the last exchange, ascending.
         newcomers: nodes that are online but not members yet.
         online: the nodes that were online at the last look, by key.
-
-    Examples:
-        One of four nodes in this process, as :func:`hanse.flower.rehearsal.rehearse_network` makes it:
-
-        >>> from hanse.core.port import Ask
-        >>> from hanse.flower.rehearsal import rehearse_network
-        >>> federation = rehearse_network("fedavg", "nodes").federation
-        >>> federation.present(0).ids, federation.here()
-        (array([0, 1, 2, 3]), 4)
-        >>> replies = federation.exchange(0, [Request(2, (Ask("stay", {}),))], None, None)
-        >>> [(reply.client, reply.refused) for reply in replies]
-        [(2, 'beyond the agreement ...: asks for Ask, which was not agreed')]
     """
 
     grid: Grid

@@ -74,15 +74,6 @@ class Narrator:
         federation: the network that the run plays on, for names of clients and nodes.
         run: the run directory.
         round: the round that is being played; None between rounds.
-
-    Examples:
-        >>> from hanse.flower.rehearsal import rehearse_network
-        >>> small = rehearse_network("fedavg", "nodes")
-        >>> narrator = Narrator(small.federation, Path("run"))
-        >>> narrator.on_start(small.experiment, 0, [])
-        >>> narrator.on_round({"answered": 4, "seats": 4, "time/round_s": 0.5}, small.played())
-        >>> narrator.round
-        1
     """
 
     federation: FlowerFederation

@@ -54,26 +54,10 @@ class Newcomers:
     They are kept by key, so that a node that returns is recognised.
 
     Attributes:
-        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
         key: the operator's key, which signs the questions.
         agreement: the hash of the agreement that they must have signed.
         clock: a function that returns the time in seconds; tests replace it.
-
-    Examples:
-        Two nodes are asked and answer, and one of them is refused:
-
-        >>> from hanse.flower.nodes import key_of
-        >>> from hanse.flower.rehearsal import rehearse_network
-        >>> small = rehearse_network("fedavg", "nodes")
-        >>> grid, newcomers = small.grid, Newcomers(small.grid, small.federation.key)
-        >>> newcomers.meet({key_of(node): node for node in grid.get_nodes()[:2]})
-        >>> first, second = sorted(newcomers.said)
-        >>> newcomers.refuse(first, "it may not take part")
-        >>> list(newcomers.refused) == [first]
-        True
-        >>> newcomers.forget([second])
-        >>> newcomers.said
-        {}
     """
 
     grid: Grid

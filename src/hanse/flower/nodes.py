@@ -51,7 +51,7 @@ def gathered(grid: Grid, clients: int | None) -> dict[str, Any]:
     """Wait until enough nodes are online, without a time limit, and return those that take part.
 
     Args:
-        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
         clients: how many nodes take part. None: all that are online once there are at least two.
 
     Returns:
@@ -75,7 +75,7 @@ def sent(
     """Send a signed question to each of several nodes.
 
     Args:
-        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
         key: the operator's key, which signs each question for its node.
         records: what to send, by node id.
         seconds: how long Flower accepts answers.
@@ -123,7 +123,7 @@ def answers(grid: Grid, waiting: Mapping[str, T], seconds: float) -> Iterator[tu
     """Yield answers as they come, until all are in or ``seconds`` are over.
 
     Args:
-        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
         waiting: what each question stands for, by Flower's id of the question. An answer to another question, or a
             second answer to the same question, is ignored.
         seconds: how long to wait.

@@ -131,7 +131,7 @@ def play(
 
     Args:
         grid: Flower's connection to the nodes, as a server app's ``main`` is given it, or a
-            :class:`hanse.flower.rehearsal.InProcessGrid`.
+            :class:`hanse.flower.in_process.InProcessGrid`.
         experiment: the :class:`hanse.Experiment` to play, with at least ``members`` clients in its ``data`` section.
         out: the run directory.
         members: how many participants to wait for.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def units(rows: Ints, size: int) -> Floats:
 class SharedModel(TrainPart):
     """FedAvg: there is one row "server". Every client starts from it and minimises its own loss."""
 
-    adds = ()
+    adds: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     gives = frozenset({"groups"})
     accepts = frozenset({"sums"})

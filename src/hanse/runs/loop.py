@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import RunFailedError, UserError
+from hanse.base.errors import InPlaceError, RunFailedError, UserError
 from hanse.base.stopping import interruptible
 from hanse.core.entry import Transaction
 from hanse.core.part import Deployment
@@ -161,7 +161,8 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
     """Play a round, test the clients' models, close the round's books, and return the round's record.
 
     On a network, a round in which a part raises an exception is undone and recorded as failed; the traceback is logged.
-    Errors of the network and UserErrors propagate; one of the user's module names the round.
+    Errors of the network, of a part that wrote into what it was shown, and UserErrors propagate; one of the user's
+    module names the round.
 
     Args:
         session: what stays the same over the run.
@@ -189,7 +190,7 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
             raise
         raise UserError(*(f"round {state.round}: {line}" for line in wrong.lines)) from wrong.__cause__
     except Exception as wrong:
-        if not session.remote or any(one.lost for one in ports):
+        if not session.remote or isinstance(wrong, InPlaceError) or any(one.lost for one in ports):
             raise
         log.exception("round %d failed and is undone", state.round)
         failed["failed"] = said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]

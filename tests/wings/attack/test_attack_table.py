@@ -19,7 +19,7 @@ from hanse.wings.attack import cheat_table, search
 from hanse.wings.attack.attack_command import table_sentences
 from hanse.wings.attack.cheat_table import (
     CheatCell,
-    Column,
+    CheatColumn,
     drawn_seeds,
     judged,
     play_table,
@@ -87,7 +87,7 @@ def test_every_cheat_of_the_rules_is_a_deviation_and_can_be_played_somewhere() -
 def test_a_cheat_leaves_somebody_honest() -> None:
     space = cheat_table.column_of("a", read_rules().columns["path values"]).space
     three = {"keys": 3, "second": "mean"}
-    assert [possible(three, Column("a", {}, members, space)) for members in (3, 4)] == [False, True]
+    assert [possible(three, CheatColumn("a", {}, members, space)) for members in (3, 4)] == [False, True]
 
 
 def test_a_users_experiment_is_played_under_its_own_mechanism_and_the_others() -> None:

@@ -57,7 +57,7 @@ class PlainFederation:
     """The members that are online, with plain Flower apps behind them.
 
     Attributes:
-        grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+        grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
         members: the register of the nodes that take part.
         form: the app's arrays, as columns of a row.
         keys: the names of records and metrics.
@@ -75,7 +75,7 @@ class PlainFederation:
         >>> import numpy as np
         >>> from flwr.app import Array, ArrayRecord
         >>> from hanse.flower.members import Hello
-        >>> from hanse.flower.rehearsal import InProcessGrid
+        >>> from hanse.flower.in_process import InProcessGrid
         >>> grid = InProcessGrid({100: lambda message, context: FlowerMessage(message.content, reply_to=message)})
         >>> members = Members()
         >>> members.register([(key_of(node), Hello(0, (), None)) for node in grid.get_nodes()])

@@ -122,8 +122,8 @@ def strategy(
     lacks, train = unmet_needs(built, given, APP_LACKS), built.train
     lines = [_in_flower(lack.line) for lack in lacks]
     for slot in asking(built):
-        if slot not in {lack.slot for lack in lacks}:
-            lines.append(f"mechanism.{slot}: {word_of(built.slots()[slot], slot)} asks clients questions{_INSTEAD}")
+        if (part := word_of(built.slots()[slot], slot)) not in {lack.part for lack in lacks}:
+            lines.append(f"mechanism.{slot}: {part} asks clients questions{_INSTEAD}")
     if any(block.initial == "different" for block in train.blocks(Context.tiny())):
         what = "clusters that start alike stay alike, and an app has one model to start from"
         lines.append(f"mechanism.train: {word_of(train, 'train')}: {what}{_INSTEAD}")
@@ -208,7 +208,7 @@ class MechanismStrategy:
         """Play the rounds, and return what a Flower strategy's ``start`` returns.
 
         Args:
-            grid: Flower's connection to the nodes, or a :class:`hanse.flower.rehearsal.InProcessGrid`.
+            grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
             initial_arrays: the model that training starts from.
             num_rounds: how many rounds, at least 1.
             timeout: how many seconds an exchange waits. Nodes that have not answered by then lose their seat in the

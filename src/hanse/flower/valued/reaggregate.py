@@ -80,7 +80,7 @@ class Reaggregation:
 
         >>> from flwr.app import Array, RecordDict
         >>> from flwr.serverapp.strategy import FedAvg
-        >>> from hanse.flower.rehearsal import InProcessGrid
+        >>> from hanse.flower.in_process import InProcessGrid
         >>> def answer(message, context):
         ...     arrays = ArrayRecord({"w": Array(np.full(2, context.node_id, np.float32))})
         ...     metrics = MetricRecord({"num-examples": 10})

@@ -1,7 +1,7 @@
 """``hanse.valued``: values the clients' updates in a Flower app that has its own strategy.
 
 :func:`valued` checks its arguments and returns a :class:`Valued`, a context manager. Inside its ``with`` block the app
-starts its own strategy as usual, and :class:`hanse.flower.valued.record.Watch` records what happens as a run.
+starts its own strategy as usual, and :class:`hanse.flower.valued.watch.Watch` records what happens as a run.
 
 Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train`` and ``aggregate_evaluate`` of the strategy.
 The block gets the strategy as a second object (:func:`_listened`): of a class derived from its own, with the same
@@ -31,7 +31,7 @@ from hanse.base import toml
 from hanse.base.errors import UserError, in_python
 from hanse.base.lock import Hold
 from hanse.core.part import Mechanism
-from hanse.flower.valued.record import LOG, Watch, as_before, averages, guarded
+from hanse.flower.valued.watch import LOG, Watch, as_before, averages, guarded
 from hanse.flower.valued.worth import judge_of, why_no_slope
 from hanse.mechanisms.fits import CLIENTS_GIVE, asking, unmet_needs
 from hanse.runs.config import Experiment

@@ -71,7 +71,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Column:
+class CheatColumn:
     """A mechanism of a table.
 
     Attributes:
@@ -134,7 +134,7 @@ class AttackTable:
     """
 
     rules: Rules
-    columns: Sequence[Column]
+    columns: Sequence[CheatColumn]
     cells: Sequence[CheatCell]
     seeds: Sequence[int]
     commit: str | None = None
@@ -237,16 +237,16 @@ def drawn_seeds(rules: Rules, folder: Path, commit: str | None) -> tuple[list[in
     return [int.from_bytes(one[:4], "big") >> 1 for one in hashed], commit
 
 
-def column_of(name: str, sections: Mapping[str, Any]) -> Column:
+def column_of(name: str, sections: Mapping[str, Any]) -> CheatColumn:
     """Return a mechanism with its possible deviations, or why it cannot be played."""
     try:
         experiment = Experiment(**sections)
-        return Column(name, sections, build(experiment).data.num_clients, space_of(experiment))
+        return CheatColumn(name, sections, build(experiment).data.num_clients, space_of(experiment))
     except UserError as wrong:
-        return Column(name, sections, why="; ".join(wrong.lines))
+        return CheatColumn(name, sections, why="; ".join(wrong.lines))
 
 
-def possible(cheat: Deviation, column: Column) -> bool:
+def possible(cheat: Deviation, column: CheatColumn) -> bool:
     """Return whether a mechanism gives occasion to a cheat, and leaves somebody honest."""
     known = {knob.key: knob.values for knob in column.space}
     asked = {key: value for key, value in cheat.items() if key not in ("keys", "second")}

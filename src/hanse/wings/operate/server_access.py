@@ -242,7 +242,7 @@ def gate_apps(home: Path) -> None:
 
         def licensed(digest: str, run: int) -> Any:
             """Return an app, with what the SuperLink says that it is."""
-            said = json.dumps([runs[run].fab_id, runs[run].fab_version])
+            said = json.dumps([runs[run].fab_id, runs[run].fab_version, dict(runs[run].override_config)])
             return replace(get_fab(digest, run), verifications={"valid_license": said})
 
         return pull(get_run=known, get_fab=licensed, **{**given, "trusted_entities": {"the agreement": ""}})
@@ -255,8 +255,9 @@ def gate_apps(home: Path) -> None:
         digest, why = hashlib.sha256(app.content).hexdigest(), "was not agreed"
         try:
             if digest in {json.loads(note).get("app") for note in notes}:
-                why, own = "has another name, version or hash than it is said to have", get_fab_metadata(app.content)
-                if (app.hash_str, [*own]) == (digest, json.loads(app.verifications["valid_license"])):
+                own = get_fab_metadata(app.content)
+                why = f"is not what it is said to be, {(app.hash_str, app.verifications)}, or is given a --run-config"
+                if (app.hash_str, [*own, {}]) == (digest, json.loads(app.verifications["valid_license"])):
                     folder = get_project_dir(*own, digest)
                     folder.unlink() if folder.is_symlink() else shutil.rmtree(folder, ignore_errors=not folder.exists())
                     return True

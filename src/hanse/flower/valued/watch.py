@@ -114,7 +114,7 @@ class Watch:
 
         >>> from pathlib import Path
         >>> from flwr.app import Array
-        >>> from hanse.flower.rehearsal import InProcessGrid
+        >>> from hanse.flower.in_process import InProcessGrid
         >>> def model(*w):
         ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
         >>> def answer(message, context):

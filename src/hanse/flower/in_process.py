@@ -1,44 +1,20 @@
-"""A network without a network: Flower's grid, a federation and its nodes, all in this process, to try things on.
+"""Flower's grid with its nodes in this process, to try an app on: nothing listens on a port, no process is started.
 
 :class:`InProcessGrid` replaces the ``Grid`` that Flower gives a server app. Messages go straight to the client apps
-with which it was made. :func:`rehearse_network` makes a :class:`NetworkRehearsal` of a whole small experiment. It has
-four nodes, which answer as on a real network, and the :class:`hanse.flower.link.FlowerFederation` that asks them.
-Nothing listens on a port and no process is started.
-
-Use it for objects of Flower's side (``Grid``, ``FlowerFederation``, ``Members``, ``Letters``). For views, states and
-setups, use :mod:`hanse.runs.rehearsal`.
+with which it was made.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
-
-from hanse.core.part import Mechanism
-from hanse.data.federated import FederatedData, RemoteData
-from hanse.federation.node import ClientData
-from hanse.flower.agreed import agree
-from hanse.flower.client import client_app, paths_of
-from hanse.flower.link import FlowerFederation
-from hanse.flower.members import Members
-from hanse.flower.server import assignments
-from hanse.runs.config import Experiment
-from hanse.runs.guards import completed
-from hanse.runs.rehearsal import small_experiment
-from hanse.runs.round import LoopState, Played, first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build, policy_of
 
 App = Callable[[Message, Context], Message]
 Meddle = Callable[[int, Message, Message], Message | None]
@@ -133,85 +109,3 @@ class InProcessGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push messages and return the answers. Nothing waits, so ``timeout`` is not used."""
         return self.pull_messages(self.push_messages(messages))
-
-
-@dataclass(frozen=True)
-class NetworkRehearsal:
-    """A small federation of nodes in this process. Make one with :func:`rehearse_network`.
-
-    Attributes:
-        experiment: the experiment that the setup plays.
-        grid: the grid, with the nodes 100, 101, ...
-        federation: the federation on it; its members are registered and online.
-        setup: what rounds are played with.
-        start: the state before round 0.
-    """
-
-    experiment: Experiment
-    grid: InProcessGrid
-    federation: FlowerFederation
-    setup: Session
-    start: LoopState
-
-    def played(self) -> Played:
-        """Play round 0 and return it.
-
-        Examples:
-            >>> small = rehearse_network("fedavg", "nodes")
-            >>> len(small.played().view.trained), small.federation.asked
-            (4, [0, 1, 2, 3])
-        """
-        return play_round(self.setup, self.start)
-
-
-def rehearse_network(
-    mechanism: str | Mechanism | Mapping[str, Any], folder: str | Path, **sections: Any
-) -> NetworkRehearsal:
-    """Make a small federation of four nodes in this process, whose messages are signed with a key of their own.
-
-    Args:
-        mechanism: as for :func:`hanse.runs.rehearsal.rehearse`.
-        folder: the folder in which each node has a folder of its own, ``node0``, ``node1`` and so on. It is made.
-        sections: further sections of the experiment, as for :func:`hanse.runs.rehearsal.rehearse`.
-
-    Raises:
-        UserError: the experiment does not fit together.
-
-    Examples:
-        >>> small = rehearse_network("greedyfed", "nodes")
-        >>> small.federation.present(0).ids
-        array([0, 1, 2, 3])
-        >>> [member.name for member in small.federation.members.by_id().values()]
-        ['client 0', 'client 1', 'client 2', 'client 3']
-        >>> from hanse.flower.narrator import Narrator
-        >>> Narrator(small.federation, Path("run")).who(2)[:19]
-        "client 2 'client 2'"
-    """
-    experiment = small_experiment(mechanism, **sections)
-    experiment = completed(experiment)
-    here = build(experiment).data
-    key = Ed25519PrivateKey.generate()
-    pinned, own, policy = key.public_key().public_bytes_raw(), paths_of(experiment), policy_of(experiment)
-    homes = [Path(folder) / f"node{i}" for i in range(here.num_clients)]
-    agreement = agree(experiment, key, "rehearsal", "rehearsal", homes)
-    grid = InProcessGrid(
-        {
-            100 + i: client_app(partial(_own, here, i), policy=policy, folder=home, own=own, operator=pinned)
-            for i, home in enumerate(homes)
-        }
-    )
-    job, capacity = assignments(experiment, agreement), here.num_clients
-    federation = FlowerFederation(
-        grid, Members(), job, key, deadline_s=60.0, capacity=capacity, agreement=agreement.hash
-    )
-    federation.present(0)
-    sizes = [member.num_samples for member in federation.members.fitting()]
-    sets = (here.server_validation, here.server_test)
-    known = RemoteData.of(sizes, here.input_shape, here.num_classes, *sets)
-    setup = build(experiment, known, federation=federation)
-    return NetworkRehearsal(setup.experiment, grid, federation, setup, first_state(setup))
-
-
-def _own(data: FederatedData, client: int, context: Context) -> ClientData:
-    """Return what one participant holds."""
-    return ClientData.of(data, client)
