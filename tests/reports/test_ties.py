@@ -18,7 +18,6 @@ from hanse.reports.contributions import (
     contribution,
     contribution_charts,
     interactions,
-    standings,
 )
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
@@ -100,13 +99,13 @@ def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
             blocks = np.array([[value, value + 1, value + 2], [0.0, 0.0, 0.0]])
             recorded(path, r, answered=np.array([0, 1]), value_without_block=blocks)
         paths.append(path)
-    runs = load_runs(paths)
-    assert len(group_runs(runs)) == 1
-    found = standings(runs, np.array([0, 1]), 1)
+    [group] = group_runs(load_runs(paths))
+    whole = contribution(group)
+    assert whole is not None
+    found = whole.sums
     np.testing.assert_allclose(found.totals, [2, 4])
     np.testing.assert_allclose(found.sampling, [0.25, 0.25])  # sqrt((.09 + .16) / 2) / sqrt(2)
     np.testing.assert_allclose(found.without, [[4, 6, 8], [0, 0, 0]])  # two rounds, mean of two runs
-    np.testing.assert_allclose(standings(runs, np.array([0, 1]), 0).without[0], [2, 3, 4])
 
 
 def test_a_statement_says_from_whom_the_client_cannot_be_told_apart(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking, own_modules
 from hanse.base.terminal import plainly
 from hanse.base.wings import absent, target, wings
-from hanse.cli import audit, crate, doctor, facts, invoice, ledger, receipt, statement, sweep
+from hanse.cli import audit, doctor, facts, invoice, ledger, receipt, statement, sweep
 from hanse.cli.options import Changes, Dirs, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
 from hanse.flower import new
 
@@ -335,7 +335,6 @@ app.command(rich_help_panel=START)(doctor.doctor)
 app.command(rich_help_panel=RUN)(sweep.sweep)
 app.command(rich_help_panel=LOOK)(statement.statement)
 app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
-app.command(rich_help_panel=LOOK)(crate.crate)
 app.command(rich_help_panel=LOOK)(invoice.invoice)
 app.command(rich_help_panel=LOOK)(facts.facts)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)

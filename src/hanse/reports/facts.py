@@ -28,6 +28,7 @@ from hanse.reports.digits import number
 from hanse.reports.fits import Fit, finite_or_none, fits_of
 from hanse.reports.groups import SeedGroup, honest_of
 from hanse.reports.money import Account, read_books
+from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
 from hanse.runs.chance import doubts, nothing_left, unsold
 from hanse.runs.recorded_seats import Seat, is_number
@@ -317,33 +318,24 @@ class Facts:
 
     def to_markdown(self, name: str = "clients") -> str:
         """Return a table in Markdown, without its empty columns."""
-        head, *body = ([cell.replace("|", "\\|") for cell in row] for row in self._cells(name))
-        lines = [head, ["---"] * len(head), *body]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        return self._texts(name).markdown()
 
     def to_latex(self, name: str = "clients") -> str:
         """Return a table as a ``tabular`` of LaTeX, with rules of booktabs and without its empty columns."""
-        head, *body = (" & ".join(map(_in_latex, row)) + r" \\" for row in self._cells(name))
-        rows = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
-        return "\n".join([rf"\begin{{tabular}}{{{'l' * len(self._cells(name)[0])}}}", *rows, r"\end{tabular}", ""])
+        return self._texts(name).latex()
 
-    def _cells(self, name: str) -> list[list[str]]:
-        """Return a table as texts, its head first, without the columns that are empty everywhere."""
+    def _texts(self, name: str) -> TextTable:
+        """Return a table as texts, without the columns that are empty everywhere."""
         rows, units = [asdict(row) for row in self.table(name)], self.units(name)
         kept = [key for key in (rows[0] if rows else ()) if any(row[key] not in (None, "", ()) for row in rows)]
-        head = [f"{key} ({units[key]})" if key in units else key for key in kept]
-        return [head, *([_cell(row[key]) for key in kept] for row in rows)]
+        head = (f"{key} ({units[key]})" if key in units else key for key in kept)
+        return TextTable(tuple(head), tuple(tuple(_cell(row[key]) for key in kept) for row in rows))
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return number(value, 4)
     return "–" if value is None else ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _in_latex(text: str) -> str:
-    plain = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
-    return "".join(plain.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
 
 
 def facts(*runs: str | Path | RunRecord | Any, alone: RunRecord | None = None) -> Facts:

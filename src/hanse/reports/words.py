@@ -77,10 +77,15 @@ def said(sentence: str, /, *given: Any, **fields: Any) -> str:
     return of_template("sentences.j2", sentence, *given, **fields)
 
 
-def of_template(template: str, name: str, /, *given: Any, **fields: Any) -> str:
+def of_template(template: str, macro: str, /, *given: Any, **fields: Any) -> str:
     """Return what a macro of a template says, as :func:`said` does of ``sentences.j2``."""
-    macro = getattr(environment(pages=False).get_template(template).module, name)
-    return " ".join(str(macro(*given, **fields)).split())
+    found = getattr(environment(pages=False).get_template(template).module, macro)
+    return " ".join(str(found(*given, **fields)).split())
+
+
+def caption(chart: str, /, *given: Any, **fields: Any) -> str:
+    """Return how to read a chart, by its macro in ``captions.j2``."""
+    return of_template("captions.j2", chart, *given, **fields)
 
 
 @cache
