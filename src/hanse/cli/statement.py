@@ -21,7 +21,6 @@ from hanse.cli.options import Trust, err, out, say, trusting, warn
 
 if TYPE_CHECKING:
     from hanse.reports.disputes import Replay
-    from hanse.reports.prospect import Prospect
     from hanse.reports.statement import Statement
 
 
@@ -172,27 +171,8 @@ def _before(file: Path, client: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(outlook.as_json(), indent=1, allow_nan=False))
         return
-    for line in _told(outlook):
+    for line in outlook.lines:
         say(line, wrap=True)
-
-
-def _told(found: Prospect) -> Sequence[str]:
-    """Return the lines of that: the money first, then what it pays, gains and gives, and what is not known."""
-    from hanse.core.entry import tokens
-
-    lines = [f"Client {found.client} in {found.rounds} rounds of {found.mechanism}, before joining", ""]
-    if found.most is not None and found.grant is not None:
-        lines += [f"  It is given        {tokens(found.grant)} tokens", f"  It can lose        {tokens(found.most)}"]
-        each = "what its account can bear" if found.most_round is None else tokens(found.most_round)
-        lines += [f"  at most in a round {each}", ""]
-    for heading, sections in (
-        ("What it pays", found.pays),
-        ("What it stands to gain", found.gains),
-        ("What it gives", found.gives),
-        ("What is not known", found.unknown),
-    ):
-        lines += [heading, *(f"  - {line}" for line in sections), ""]
-    return lines[:-1]
 
 
 def _check(folder: Path, client: str, receipts: Path, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ _LETTERS = "ABCDEF"
 _SINGLE, _ASIDE = "one update only", 9  # its name in the picture, and the look of its bars
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answers:
     """The answers to a reader's first three questions.
 
@@ -51,7 +51,7 @@ class Answers:
     joining: tuple[Note, ...]
     contributed: tuple[Note, ...]
     next: Note
-    picture: Chart | None = field(repr=False)
+    picture: Chart | None = None
     doubts: tuple[str, ...] = ()
 
     @property
@@ -59,6 +59,9 @@ class Answers:
         """The three answers in words, each by its question."""
         asked = {"Does joining pay?": self.joining, "Who contributed?": self.contributed, "What next?": (self.next,)}
         return {question: " ".join(note.said for note in notes) for question, notes in asked.items()}
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.doubts, *(f"{question} {told}" for question, told in self.lines.items())])
 
     def _repr_html_(self) -> str:
         """Return the answers and the picture for a notebook."""

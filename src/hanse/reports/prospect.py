@@ -18,7 +18,7 @@ import torch
 from hanse.base.errors import UserError, named
 from hanse.base.factories import call
 from hanse.core.declared import Declared, UnsoundError
-from hanse.core.entry import TOKEN
+from hanse.core.entry import TOKEN, tokens
 from hanse.core.part import Mechanism
 from hanse.core.port import Train
 from hanse.core.recipe import Recipe
@@ -69,6 +69,23 @@ class Prospect:
     gains: tuple[str, ...]
     gives: tuple[str, ...]
     unknown: tuple[str, ...]
+
+    @property
+    def lines(self) -> list[str]:
+        """What a terminal shows: the money first, then what it pays, gains and gives, and what is not known."""
+        lines = [f"Client {self.client} in {self.rounds} rounds of {self.mechanism}, before joining", ""]
+        if self.most is not None and self.grant is not None:
+            lines += [f"  It is given        {tokens(self.grant)} tokens", f"  It can lose        {tokens(self.most)}"]
+            each = "what its account can bear" if self.most_round is None else tokens(self.most_round)
+            lines += [f"  at most in a round {each}", ""]
+        for heading, sections in (
+            ("What it pays", self.pays),
+            ("What it stands to gain", self.gains),
+            ("What it gives", self.gives),
+            ("What is not known", self.unknown),
+        ):
+            lines += [heading, *(f"  - {line}" for line in sections), ""]
+        return lines[:-1]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
