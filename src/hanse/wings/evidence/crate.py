@@ -22,7 +22,7 @@ from hanse.base.files import read_json, table
 from hanse.base.toml import flat
 from hanse.cli.options import RunFolder, say
 from hanse.core.entry import LOG
-from hanse.runs.edited import edited_settings
+from hanse.runs.checkpoint import edited_settings
 from hanse.runs.recorded_seats import is_number
 from hanse.runs.replay import wrong_books
 from hanse.runs.round_record import METRICS, SEATS
