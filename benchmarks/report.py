@@ -92,8 +92,7 @@ import sys, time
 begun, spent = time.perf_counter(), time.process_time()
 from pathlib import Path
 from hanse.reports.report import write_report
-from hanse.reports.statement_page import render
-from hanse.reports.statement import statement
+from hanse.reports.statement import render, statement
 page = write_report([sys.argv[1]], sys.argv[2])
 print(f"report: {time.perf_counter() - begun:.1f} s wall, {time.process_time() - spent:.1f} s processor, "
       f"{page.stat().st_size / 1e6:.1f} MB, {len(list((page.parent / 'figures').glob('*.png')))} figures")

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from hanse.data.samples import Samples
 from hanse.learning.forward import forward, read_convolutions, through
 from hanse.learning.job import ModelOutputs, ModelScores, Problem
 from hanse.learning.local import Precision, Trainer
+from hanse.learning.native.outputs import NativeOutputs
 from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew, intra_op
 
@@ -101,22 +102,6 @@ class Chunk:
     loss: Tensor
     right: Tensor
     outputs: Tensor | None = None
-
-
-class Compiled(Protocol):
-    """Compiled code for models' outputs on the same samples (:mod:`hanse.learning.native.outputs`)."""
-
-    def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs ``[C, k, m]`` of ``rows [C, P]`` on samples ``x [m, ...]``."""
-        ...
-
-    def pays(self, shares: Tensor) -> bool:
-        """Say whether :meth:`mixed` is to be used for mixtures by ``shares [C, S]``."""
-        ...
-
-    def mixed(self, rows: Tensor, shares: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs ``[C, k, m]`` of mixtures of ``rows [S, P]`` by ``shares [C, S]``."""
-        ...
 
 
 class KeptOutputs:
@@ -251,7 +236,7 @@ class Scorer:
         precision: Precision = "float32",
         crew: Crew | None = None,
         rights: bool = True,
-        native: Compiled | None = None,
+        native: NativeOutputs | None = None,
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
         self.specs = problem.stack
@@ -467,7 +452,7 @@ class Scorer:
         return self.native is not None and models.shares is not None and self.native.pays(models.shares)
 
     def _natively(
-        self, models: ModelRows, parts: Sequence[slice], native: Compiled
+        self, models: ModelRows, parts: Sequence[slice], native: NativeOutputs
     ) -> Callable[[int, slice, Tensor], Tensor]:
         """Return such a function as :meth:`_runner` does, of compiled code."""
         shares = models.shares

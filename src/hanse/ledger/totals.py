@@ -1,13 +1,12 @@
 """What the transactions of a book add up to: balances, who paid whom, and how much each kind of transaction moved.
 
-The report and the live page draw their money charts from :class:`Totals`, which takes one record after another.
+The report draws its money charts from :class:`Totals`, which takes one record after another.
 :func:`net_of` and :func:`flows_of` do the arithmetic of a single transaction.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hanse.core.entry import MINT
@@ -105,12 +104,3 @@ class Totals:
             self.moved.add(account)
         for source, target, moved in flows_of(net):
             self.flows[source, target] = self.flows.get((source, target), 0) + moved
-
-    def biggest(self, most: int) -> list[tuple[str, str, float]]:
-        """Return the ``most`` largest flows as ``(payer, receiver, units)``, the largest first."""
-        found = heapq.nlargest(most, self.flows.items(), key=lambda item: item[1])
-        return [(source, target, units) for (source, target), units in found]
-
-    def rows(self, accounts: Iterable[str]) -> dict[str, list[int]]:
-        """Return ``[balance, paid, received]`` in units for each of the given accounts."""
-        return {a: [self.balances.get(a, 0), *self.traded.get(a, (0, 0))] for a in accounts}

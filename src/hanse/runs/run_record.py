@@ -1,7 +1,6 @@
 """A whole run read from its directory (:func:`load_run`) as a :class:`RunRecord`, the input of all reports.
 
-To follow a run in progress, use :class:`hanse.runs.line_tail.LineTail`; for a run's models, see
-:mod:`hanse.runs.reading`.
+For a run's models, see :mod:`hanse.runs.reading`.
 
 The directory may come from a stranger. Reads are therefore bounded, nothing is imported or unpickled, no link is
 followed, and any damage becomes one line that names the file (:mod:`hanse.base.files`).
