@@ -129,8 +129,8 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
     if lines or wrong:
         raise UserError(*lines, *wrong)
     notes = [note for one in read.values() for note in one.notes]
-    for doubt in (maybe_id, maybe_gaps, other_words):
-        notes += [note for c, one in read.items() if (note := doubt(one, owner, f"{where}: column '{c}'"))]
+    for look in (maybe_id, maybe_gaps, other_words):
+        notes += [note for c, one in read.items() if (note := look(one, owner, f"{where}: column '{c}'"))]
     doubt = ""
     if asked.group is None:
         rest = [c for c in frame.columns if c not in (asked.target, client, asked.time)]
