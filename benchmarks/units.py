@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from hanse.reports.statement_fit import MainFit, _beside, _OwnTest
 
 from hanse.data.build import build, with_own
 from hanse.data.doubts import MOST_COLUMNS, of_columns
@@ -29,7 +30,6 @@ from hanse.data.spec import parse_spec
 from hanse.games.jackknife import SURE, split_error
 from hanse.learning.intervals import Interval
 from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
-from hanse.reports.statement_fit import MainFit, _beside, _OwnTest
 
 CLIENTS, SPLITS, TEST, RIDGE = 3, 5, 0.3, 1.0
 

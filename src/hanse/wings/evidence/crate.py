@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,17 +22,15 @@ from hanse.base.files import read_json, table
 from hanse.base.toml import flat
 from hanse.cli.options import RunFolder, say
 from hanse.core.entry import LOG
-from hanse.runs.checkpoint import edited_settings
-from hanse.runs.recorded_seats import is_number
-from hanse.runs.replay import wrong_books
-from hanse.runs.round_record import METRICS, SEATS
-from hanse.runs.run_record import RunRecord, load_run
+
+if TYPE_CHECKING:
+    from hanse.runs.run_record import RunRecord
 
 PROFILE = "https://esciencelab.org.uk/federated-learning-ro-crate-profile/federated-learning-profile.html"
 # files of a run directory that are listed as results, if they are there: what is in them, and their media type
 FILES: Mapping[str, tuple[str, str]] = {
-    METRICS: ("the rounds: counts, tests, values, seconds", "application/json-lines"),
-    SEATS: ("every reply: its weight, loss, value, or why it was refused", "application/json-lines"),
+    "metrics.jsonl": ("the rounds: counts, tests, values, seconds", "application/json-lines"),
+    "clients.jsonl": ("every reply: its weight, loss, value, or why it was refused", "application/json-lines"),
     "config.toml": ("the experiment with every default", "application/toml"),
     "environment.json": ("the machine and the packages", "application/json"),
     LOG: ("every posting of the books", "application/json-lines"),
@@ -58,6 +56,9 @@ def crate(
     Examples:
         hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
     """
+    from hanse.runs.checkpoint import edited_settings  # late: it imports torch, and --help loads this module
+    from hanse.runs.replay import wrong_books
+
     if edited := edited_settings(folder):
         say(f"warning: {edited}")
     if (folder / "ledger.json").exists() and (wrong := wrong_books(folder)):
@@ -79,6 +80,8 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
         UserError: ``folder`` is not a run directory, the file cannot be written, or the library ``rocrate`` is not
             installed.
     """
+    from hanse.runs.run_record import load_run
+
     made = library("rocrate.rocrate", "hanse crate: needs rocrate; pip install '.[crate]' in a clone of hanse")
     entity = library("rocrate.model.contextentity", "hanse crate: needs rocrate").ContextEntity
     run, crate = load_run(path), made.ROCrate()
@@ -156,6 +159,8 @@ def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
 
 def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
     """Return references to what came out: the last checkpoint with its figures, the files, and each client's value."""
+    from hanse.runs.recorded_seats import is_number
+
     found = []
     models = sorted((run.path / "checkpoints").glob("*.safetensors"))
     last = run.metrics[-1]
