@@ -240,7 +240,7 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
         ...     second = statement(f"{folder}/town", 1)
         >>> first.client.paid_to_join, second.client.paid_to_join  # two rounds are too few
         ('unknown', 'even')
-        >>> second.models.answered, second.models.reached  # two updates, in models that both others were given
+        >>> second.models.used, second.models.reached  # two updates, in models that both others were given
         (2, 2)
     """
     run = load_run(folder)

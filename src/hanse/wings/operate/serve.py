@@ -7,6 +7,7 @@ imports nothing that a run's files name. Participants do not come here: they are
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import threading
@@ -24,7 +25,8 @@ import typer
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml
 from hanse.cli.options import say
-from hanse.runs.round_record import METRICS
+
+log = logging.getLogger(__name__)
 
 DEPTH, MOST = 5, 2000  # folders below the root in which runs are looked for, and how many are listed
 REST = 3  # times as long as a page took to make, it is shown before it is made again
@@ -114,6 +116,8 @@ class Pages:
 
     def runs(self) -> dict[str, Path]:
         """Return the run directories by the names of their pages. Links are not followed."""
+        from hanse.runs.round_record import METRICS
+
         found: dict[str, Path] = {}
         for here, folders, files in os.walk(self.root):
             place = Path(here)
@@ -149,7 +153,9 @@ class Pages:
                 began, poll = time.monotonic(), _POLL.replace("STAMP", now)
                 try:
                     text = report_page([run], poll)
-                except UserError as wrong:  # before its first round it has nothing to show
+                except Exception as wrong:  # before its first round it has nothing to show; or it is damaged
+                    if not isinstance(wrong, UserError):
+                        log.exception("%s cannot be shown", run)
                     text = f"{_PAGE}{poll}<h1>{escape(run.resolve().name)}</h1><p>{escape(str(wrong))}</p>"
                 made.stamp, made.text, made.when = now, text, time.monotonic()
                 made.took = made.when - began
@@ -166,6 +172,8 @@ def _config(run: Path) -> dict[str, object]:
 
 def _stamp(run: Path) -> str:
     """Return the time and the size of a run's metrics."""
+    from hanse.runs.round_record import METRICS  # late: it imports torch, and --help loads this module
+
     try:
         status = (run / METRICS).stat()
     except OSError:
