@@ -81,12 +81,6 @@ class Fit:
         return -side if self.reading.less_is_better else side
 
     @property
-    def shown_difference(self) -> float | None:
-        """The difference of the two as they are shown, such as in percent."""
-        k = self.reading.factor
-        return None if self.last is None or self.alone is None else k * self.last - k * self.alone
-
-    @property
     def alike(self) -> bool:
         """Whether the two are the same in the digits that are shown, and so are the ends of their interval."""
         ends = (self.difference, *(self.between or ()))
