@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import shutil
@@ -119,16 +118,12 @@ def test_a_report_of_what_is_left_is_drawn(
 
 @pytest.mark.parametrize("damage", rotating(list(DAMAGES), 5))
 def test_the_live_page_shows_what_is_left_of_a_damaged_directory(folder: Path, damage: str) -> None:
-    from hanse.wings.operate.page.live_run import LiveRun
-    from hanse.wings.operate.page.runs import find_runs, summary
+    from hanse.wings.operate.serve import Pages
 
     DAMAGES[damage][0](folder)
-    (folder.parent / "victim" / "file.txt").write_text('{"round": 77}\n')
-    for found in find_runs(folder.parent).values():
-        assert summary(found, 0.0)["rounds"] != 78  # a link is not followed
-    page = LiveRun(folder, "run")
-    page.look()
-    assert 'round":77' not in json.dumps(page.whole())
+    pages = Pages(folder.parent)
+    assert None not in [pages.page(name) for name in pages.runs()]  # why it cannot be read, or what is left
+    assert untouched(folder)
 
 
 def test_a_sound_directory_is_looked_at_by_every_command(folder: Path, run_hanse: Hanse) -> None:
@@ -166,10 +161,9 @@ def test_nothing_that_a_run_names_is_imported(
     for words in LOOKS.values():
         run_hanse(*(word.format(".") for word in words))
         assert not mark.exists(), words
-    from hanse.wings.operate.page.live_run import LiveRun
+    from hanse.wings.operate.serve import Pages
 
-    page = LiveRun(folder, "run")
-    page.look()
+    assert Pages(folder).page("/") is not None
     assert not mark.exists()
     assert str(folder) not in sys.path
     assert "evilmod" not in sys.modules
@@ -242,21 +236,6 @@ def test_what_is_written_is_whole_and_follows_no_link(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "page").read_text() == "two"
     assert (tmp_path / "victim").read_text() == "mine"
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["page"]
-
-
-@pytest.mark.slow
-def test_a_statement_for_the_page_runs_nothing_of_the_current_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python puts the current folder first where a module is run by its name: its numpy.py would be run."""
-    from hanse.wings.operate.page.runs import ListedRun
-    from hanse.wings.operate.page.statements import Statements
-
-    (folder / "numpy.py").write_text(EVIL.format(bait_of(folder)))
-    monkeypatch.chdir(folder)
-    text = asyncio.run(Statements().get(ListedRun("x", "run", folder), 0, "json"))
-    assert json.loads(text)["client"] == 0
-    assert not bait_of(folder).exists()
 
 
 def test_an_index_with_a_view_in_it_is_not_read(folder: Path, run_hanse: Hanse) -> None:

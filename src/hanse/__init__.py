@@ -32,19 +32,8 @@ if TYPE_CHECKING:
     from hanse.reports.valuing import shapley, value
     from hanse.runs.config import Experiment
 
-__all__ = [
-    "Experiment",
-    "Run",
-    "UserError",
-    "facts",
-    "load",
-    "resume",
-    "run",
-    "shapley",
-    "value",
-    "valued",
-    "who_gains",
-]
+__all__ = ["Experiment", "Run", "UserError", "facts", "load", "resume", "run", "shapley", "value", "valued",
+           "who_gains"]  # fmt: skip
 __version__ = "0.1.0"
 
 # the module of each public name

@@ -53,11 +53,7 @@ def test_a_sound_run_holds(folder: Path) -> None:
     for i, sums in enumerate(audit.clients):
         assert sums.utility == pytest.approx(last[f"utility/client/{i}"])
         assert sums.sold - sums.bought == pytest.approx(last[f"balance/client/{i}"])
-    assert {f.name: f.said for f in audit.facts} == {
-        "no trade": "client 4 (of the attackers) bought and sold nothing in any round",
-        "known cheats": "client 4 (of the attackers) was paid 0.000 and paid 0.000 tokens; "
-        "its utility of 0.000 is number 5 of 5",
-    }
+    assert {f.name: f.said for f in audit.facts} == {"no trade": "client 4 bought and sold nothing in any round"}
     hanse.run(small(pricing="critical"), out=folder.parent / "critical")
     assert audit_run(folder.parent / "critical").holds
 
@@ -98,7 +94,7 @@ def test_charts_of_the_market(folder: Path) -> None:
     assert trades.roles[4] == "attacker"
     groups = group_runs(load_runs([folder]))
     charts = market_charts(groups)
-    assert [c.key for c in charts] == [f"market-{k}-ipfl" for k in ("money", "gains", "imports", "sweep")]
+    assert [c.key for c in charts] == [f"market-{k}-ipfl" for k in ("gains", "imports", "sweep")]
     assert {c.key for c in charts} <= {c.key for c in figures(groups)}
     z = sweep_chart(load_market(folder)[-1], "x").marks.z  # type: ignore[union-attr]
     assert (np.diff(z, axis=0) >= 0).all()  # eager clients import more; figure 8

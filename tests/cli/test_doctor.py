@@ -40,13 +40,13 @@ def test_a_plain_install_brings_nothing_that_is_not_imported() -> None:
 def test_it_says_what_each_extra_would_add(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.EXTRAS.keys() == PROJECT["optional-dependencies"].keys()
     there = doctor._installed
-    gone = ("flwr", "cryptography", "ray", "fastapi", "rocrate")
+    gone = ("flwr", "cryptography", "ray", "rocrate")
     monkeypatch.setattr(doctor, "_installed", lambda name: None if name in gone else there(name))
     missing = doctor.missing_by_extra()
     assert missing["flower"] == ["flwr", "cryptography"]
     assert missing["ray"] == ["flwr", "cryptography"]  # hanse[flower]; flwr has to come before its own extra is known
-    assert (missing["web"], missing["crate"]) == (["fastapi"], ["rocrate"])
-    assert set(missing["dev"]) == {"flwr", "cryptography", "fastapi", "rocrate"}
+    assert missing["crate"] == ["rocrate"]
+    assert set(missing["dev"]) == {"flwr", "cryptography", "rocrate"}
     monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "ray" else there(name))
     assert doctor.missing_by_extra()["ray"] == ["ray"]  # of flwr[simulation]
 

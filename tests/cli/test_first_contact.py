@@ -97,8 +97,6 @@ SET = ["run", "exp.toml", "--set"]
         (["demo", "--out", "."], "which is not of an earlier demo; give another folder"),
         (["run", "exp.toml", "--out="], "--out: is empty; must be a word or left out"),
         (["report", ""], "the word after report: is empty"),
-        (["serve", "done", "--host", "0.0.0.0"], "--host 0.0.0.0: others could reach the page; give --auth FILE"),
-        (["token", "new", "keys.json", "--role", "king"], "--role: 'king': must be operator or participant"),
         (["new", "../up"], "NAME: '../up': must be lower-case letters, digits and '-', starting with a letter"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
@@ -134,7 +132,6 @@ def test_a_model_with_one_answer_a_sample_is_refused_on_texts(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("args", "missing", "expected"),
     [
-        (["serve", "done"], "uvicorn", "pip install '.[web]' in a clone of hanse"),
         (["run", "exp.toml", "--track", "tensorboard"], "tensorboard", "pip install '.[track]' in a clone of hanse"),
         ([*SET, "federation.engine=ray"], "flwr", "pip install '.[ray]' in a clone of hanse"),
         ([*SET, "data.source=fiqa"], "datasets", "pip install '.[llm]' in a clone of hanse"),

@@ -288,3 +288,85 @@ def test_the_error_over_splits_is_nadeau_s_and_bengio_s():
 
     half = t.ppf(0.975, 5) * np.sqrt((1 / 6 + 0.3 / 0.7) * gains.var(ddof=1))
     assert 1.96 * split_error(gains, 0.3) == pytest.approx(half)
+
+
+# ---- unasked: rows that look like several of one person
+
+
+def as_given(frame, form):
+    """The same rows in one of the forms in which nobody names a unit."""
+    if form == "named":
+        return frame, {"target": "state", "client": "hospital", "features": ["a", "b", "c"]}
+    if form == "coded":
+        return frame.assign(patient=frame.patient.map(hash)).rename(columns={"patient": "k"}), {
+            "target": "state", "client": "hospital", "features": ["a", "b", "c"]
+        }  # fmt: skip
+    return (frame[["a", "b", "c"]].to_numpy(), frame.state.to_numpy(), frame.hospital), {}
+
+
+@pytest.mark.parametrize("form", ["named", "coded", "arrays"])
+@pytest.mark.parametrize("seed", range(2))
+def test_patients_that_nobody_named_are_doubted(form, seed):
+    frame = patients(seed=seed, most=20).drop(columns="admitted")
+    given, options = as_given(frame, form)
+    doubt = as_dataset(given, **options).doubt
+    assert doubt
+    assert form == "arrays" or repr("patient" if form == "named" else "k") in doubt
+    if form == "arrays":
+        assert not as_dataset((*given, frame.patient)).doubt
+    assert not as_dataset(given, group="none", **options).doubt
+
+
+@pytest.mark.parametrize("form", ["named", "arrays"])
+def test_the_same_person_at_two_clients_is_told(form):
+    frame = patients(60).drop(columns="admitted")
+    frame.loc[frame.index % 3 == 0, "hospital"] = "Kiel"
+    given, options = as_given(frame, form)
+    doubt = as_dataset(given, **options).doubt
+    assert doubt
+    assert form == "arrays" or "several clients" in doubt
+
+
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "diabetes", "digits", "linnerud"])
+def test_scikit_learn_s_tables_are_not_doubted(name):
+    from sklearn import datasets
+
+    frame = getattr(datasets, f"load_{name}")(as_frame=True).frame.dropna()
+    target = "target" if "target" in frame else frame.columns[-1]
+    assert not as_dataset(frame, target).doubt
+    assert not as_dataset((frame.drop(columns=target).to_numpy(dtype=np.float64), frame[target].to_numpy())).doubt
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_row_a_patient_is_not_doubted(seed):
+    draw = np.random.default_rng(seed)
+    frame = pd.DataFrame(draw.normal(size=(200, 3)), columns=["a", "b", "c"]).assign(
+        age=draw.integers(20, 90, 200), ward=draw.choice(list("ABCDEFGHIJKLMN"), 200), patient=np.arange(200)
+    )
+    frame = frame.assign(state=draw.integers(0, 2, 200))
+    assert not as_dataset(frame, "state", prepare="auto", statistics="pooled").doubt
+
+
+def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
+    import hanse
+    from hanse.reports.invoice import invoice
+
+    frame = patients(most=20).drop(columns="admitted")
+    source = {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"]}
+    spec = {"data": {"source": source}, "model": "logistic", "mechanism": "fedavg", "run": {"rounds": 2}}
+    run = hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "run")
+    assert "'patient'" in run.record.about.doubt
+    assert run.record.about.doubt in run.record.doubts[0]
+    with pytest.raises(UserError):
+        invoice(tmp_path / "run", "100", "EUR")
+    options = {"model": "logistic", "rounds": 2, "mechanisms": ["fedavg"], "progress": False}
+    columns = {"target": "state", "client": "hospital", "features": ["a", "b", "c"]}
+    with pytest.raises(UserError) as wrong:
+        hanse.who_gains(frame, **columns, **options)
+    assert wrong.value.lines[0].startswith("data: ")
+    spec["data"] = {"source": {**source, "group": "none"}}
+    hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "said")
+    assert invoice(tmp_path / "said", "100", "EUR").total == 10_000
+    found = hanse.who_gains(frame, group="patient", **columns, **options)
+    assert found.unit == "patient"
+    assert all(gain.units < gain.samples for gain in found.gains)

@@ -86,6 +86,12 @@ def blocks(path: Path) -> list[Block]:
     return found
 
 
+def expanded(word: str) -> list[str]:
+    """Return the paths that a shell makes of a word with a star, or the word."""
+    found = sorted(str(path) for path in Path().glob(word)) if "/*" in word and not Path(word).is_absolute() else []
+    return found or [word]
+
+
 class WrongPageError(AssertionError):
     """A block that does not do what the page says."""
 
@@ -179,7 +185,7 @@ class Session:
     def bash(self, block: Block) -> None:
         """Run lines that begin with hanse through the command line."""
         for line in block.text.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
+            words = [name for word in shlex.split(line, comments=True) for name in expanded(word)]
             environment = {}
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
                 name, _, value = words.pop(0).partition("=")

@@ -54,7 +54,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     said = hook.to_markdown(notebook)
     for words in {
         "hospitals": ("General has the highest value", "St Mary: Not known whether joining paid", "number 4 of 4"),
-        "flower": ("site 4 clearly did harm", "<td>5</td>"),
+        "flower": ("site 4 is suspect", "<td>5</td>"),
         "null-twin": ("idea against its twin:", "95 % interval"),
     }[path.stem]:
         assert words in said

@@ -106,8 +106,10 @@ class Arena:
         self.grid = Nodes(local, folder, policy_of(experiment))
         model = {"name": experiment.model.name, **experiment.model.options}
 
-        def job(member: Any, num_clients: int) -> Assignment:
-            return Assignment("run", member.id, num_clients, experiment.run.seed, model, experiment.train.model_dump())
+        def job(member: Any) -> Assignment:
+            return Assignment(
+                "run", member.id, experiment.data.clients, experiment.run.seed, model, experiment.train.model_dump()
+            )
 
         self.federation = FlowerFederation(self.grid, Members(), job, KEY, deadline_s=60.0, capacity=N)  # type: ignore[arg-type]
         self.federation.present(-1)

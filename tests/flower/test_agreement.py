@@ -741,9 +741,9 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(node, "_verify_fab", None)
     server_access.gate_apps(tmp_path)
 
-    def sends(app: bytes, name: str = "a/b", version: str = "1.0.0", digest: str = "", **config: str) -> bool:
+    def sends(app: bytes, name: str = "a/b", version: str = "1.0.0", digest: str = "") -> bool:
         before, told = len(ran), digest or hashlib.sha256(app).hexdigest()
-        said = SimpleNamespace(fab_id=name, fab_version=version, fab_hash=told, override_config=config)
+        said = SimpleNamespace(fab_id=name, fab_version=version, fab_hash=told)
         node._pull_and_store_message(
             get_run=lambda _: said, get_fab=lambda *_: Fab(told, app, {}), trusted_entities=None
         )
@@ -768,7 +768,6 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
     assert not sends(app, name="a/c")
     assert not sends(app, version="1.0.0.0/../x")
     assert not sends(app, digest="0" * 64)
-    assert not sends(app, epochs="100")  # settings of 'flwr run --run-config'
     folder = tmp_path / "flwr" / "apps" / f"a.b.1.0.0.{digest[:8]}"
     (tmp_path / "elsewhere").mkdir()
     for swap in (lambda: folder.mkdir(parents=True), lambda: folder.symlink_to(tmp_path / "elsewhere")):

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ from strategies import (
 )
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
 
+import hanse
 from hanse.base.errors import UserError
 from hanse.runs.run_record import load_run
 
@@ -88,6 +90,16 @@ def test_a_strategy_that_gives_itself_another_method_goes_on_with_it(when: str, 
     assert watched(strategies[0], tmp_path / "run")[0] == plain(strategies[1])[0]
     assert list(vars(strategies[0])) == list(vars(strategies[1]))
     assert gaps(tmp_path / "run")[1:] == [None] * (ROUNDS - 1)
+
+
+def test_copies_of_what_is_started_are_of_the_strategys_own_kind(tmp_path: Path) -> None:
+    strategy = FedAvg(fraction_train=0.5)
+    started = hanse.valued(strategy, out=tmp_path / "run").listened
+    started.fraction_train = 0.25
+    for copied in (copy.copy(started), copy.deepcopy(started), pickle.loads(pickle.dumps(started))):
+        assert type(copied) is FedAvg
+        assert copied is not strategy
+        assert copied.fraction_train == strategy.fraction_train == 0.25
 
 
 def test_a_wrapper_of_ones_own_is_valued_as_what_it_wraps(tmp_path: Path) -> None:

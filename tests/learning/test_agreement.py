@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning import module_layers
+from hanse.learning import agreement, module_layers
 from hanse.learning.agreement import disagreement, settle, the_module
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows
@@ -57,6 +60,104 @@ def test_the_models_of_the_house_keep_the_engine_that_was_chosen(name: str, choi
     found, same, engine, said = settle(choice, problem, row, made(shape, 10, 64), CPU, precision)
     engine.close()
     assert (found, same.plain, said) == (choice, False, [])
+
+
+@pytest.fixture(autouse=True)
+def agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of comparisons without a difference, which is empty for each test."""
+    monkeypatch.setattr(agreement, "AGREED", tmp_path / "agreed.txt")
+    return tmp_path / "agreed.txt"
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The engines that are compared, in their order."""
+    met: list[str] = []
+
+    def watched(engine: Engine, *given: Any) -> str | None:
+        met.append(engine.name)
+        return disagreement(engine, *given)
+
+    monkeypatch.setattr(agreement, "disagreement", watched)
+    return met
+
+
+def settled(module: nn.Module, shape: tuple[int, ...] = (3, 4), engine: str = "stacked", label: int = 5) -> list[str]:
+    """Settle on an engine for a module; return the warnings."""
+    problem, row = problem_of(module)
+    _, _, found, said = settle(EngineChoice(engine, 1, 1), problem, row, made(shape, label), CPU, "float32")
+    found.close()
+    return said
+
+
+def test_the_same_layers_on_the_same_shapes_are_compared_once(compared: list[str], agreed: Path) -> None:
+    for _ in range(2):
+        assert settled(perceptron(nn.ReLU())) == []
+    assert compared == ["stacked"]
+    assert len(agreed.read_text().split()) == 1
+    settled(perceptron(nn.Tanh()))
+    settled(perceptron(nn.ReLU()), (12,))
+    settled(perceptron(nn.ReLU()), engine="sequential")
+    assert compared == ["stacked", "stacked", "stacked", "sequential"]
+    settled(perceptron(nn.ReLU()))
+    assert len(compared) == 4
+    assert len(set(agreed.read_text().split())) == 4
+
+
+def test_another_torch_or_another_engine_is_compared_anew(
+    compared: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settled(perceptron(nn.ReLU()))
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    settled(perceptron(nn.ReLU()))
+    assert len(compared) == 2
+    (tmp_path / "engine.py").write_text("# another version of an engine")
+    monkeypatch.setattr(agreement, "__file__", str(tmp_path / "agreement.py"))
+    settled(perceptron(nn.ReLU()))
+    settled(perceptron(nn.ReLU()))
+    assert len(compared) == 3
+
+
+class Own(nn.Module):
+    """A module of the user's own, whose code may change between two runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x.flatten(1))
+        return out
+
+
+def test_a_module_of_ones_own_is_compared_before_every_run(compared: list[str], agreed: Path) -> None:
+    for _ in range(2):
+        settled(Own(), engine="sequential")
+    assert compared == ["sequential"] * 2
+    assert not agreed.exists()
+
+
+@pytest.mark.parametrize("left", [b"not a fingerprint\n", b"\xff\xfe", b"0" * 63 + b"\n", (b"0" * 64 + b"\n") * 1001])
+def test_a_damaged_file_is_not_believed_and_said_to_be(left: bytes, compared: list[str], agreed: Path) -> None:
+    settled(perceptron(nn.ReLU()))
+    agreed.write_bytes(agreed.read_bytes() + left)
+    with pytest.warns(UserWarning, match=re.escape(str(agreed))):
+        settled(perceptron(nn.ReLU()))
+    assert compared == ["stacked"] * 2
+    settled(perceptron(nn.ReLU()))  # it was written anew
+    assert len(compared) == 2
+
+
+def test_an_installation_that_cannot_be_written_to_compares_each_time(
+    compared: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, data: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(agreement, "write_whole", refused)
+    for _ in range(2):
+        assert settled(perceptron(nn.ReLU())) == []
+    assert compared == ["stacked"] * 2
 
 
 def named_children(module: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -7,12 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from rotation import rotating
-from torch import nn
 
 from hanse.core.recipe import Recipe
-from hanse.core.table import Layout
 from hanse.learning.batches import SeatPlan, group_seats
-from hanse.learning.job import Problem, batch_plan
+from hanse.learning.job import batch_plan
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
@@ -219,23 +217,6 @@ def test_in_double_precision_they_are_the_same(model: str, recipe: str) -> None:
     jobs = jobs_of(row, [61, 9, 101, 12], mu=0.2, tilt=0.1)
     double = SequentialEngine(problem, dtype=torch.float64).train(pool, jobs, RECIPES[recipe], 0.05)
     agree(StackedEngine(problem, dtype=torch.float64).train(pool, jobs, RECIPES[recipe], 0.05), double, 1e-10)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_wide_inputs_seat_by_seat(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path for processors where single products are faster, forced where its operator exists."""
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        pytest.skip("this PyTorch has no such operator")
-    monkeypatch.setattr("hanse.learning.program.wide_vectors", lambda: True)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(300, 9, bias=bias), nn.ReLU(), nn.Linear(9, 5))
-    problem = Problem(module, Layout.of(module))
-    row = problem.layout.flatten(module)
-    pool = made((3, 100), 5)
-    recipe = Recipe(epochs=2, batch_size=10, lr=0.01, momentum=0.5, weight_decay=0.01)
-    jobs = jobs_of(row, [33, 61, 20], mu=0.1)
-    engine = StackedEngine(problem, threads=1)
-    for _ in range(2):
-        agree(engine.train(pool, jobs, recipe, 0.01), oracle(problem, pool, jobs, recipe))
 
 
 @pytest.mark.parametrize(

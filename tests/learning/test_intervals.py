@@ -15,7 +15,7 @@ import hanse
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.intervals import Z, auc_interval, difference, wilson
 from hanse.learning.metrics import Metric, Predictions, build_metric, reading_of
-from hanse.reports.statement_fit import MainFit, _beside, _OwnTest
+from hanse.reports.fits import Fit, OwnTest, _interval, _of_main
 
 HERE = f"{__name__}:"
 
@@ -131,28 +131,24 @@ def test_a_range_that_is_none_is_refused(within: object) -> None:
 def test_two_perfect_models_are_compared_with_all_that_small_tests_leave_open() -> None:
     accuracy = reading_of("accuracy")
     assert accuracy is not None
-    sure = wilson(1.0, 10)
-    fit = MainFit(reading=accuracy, values=(1.0,), error=0.0, recorded=sure, alone=0.9, alone_recorded=wilson(0.9, 10))
-    low, high = fit.difference_interval or (0, 0)
-    assert low < 0 < high
-    assert fit.sign == 0
-    older = replace(fit, recorded=None, blocks=10, difference_error=0.0)
-    assert older.interval is None  # an error of 0 is no certainty
+    right = own_test(np.ones(10, bool))
+    between = difference(1.0, wilson(1.0, 10), 0.9, wilson(0.9, 10))
+    assert Fit(reading=accuracy, last=1.0, alone=0.9, between=between).sign == 0
+    assert _interval(accuracy, 1.0, replace(right, interval=None)) is None  # an error of 0 is no certainty
 
 
-def own_test(right: NDArray[np.bool_]) -> _OwnTest:
+def own_test(right: NDArray[np.bool_]) -> OwnTest:
     """A client's test with these samples right: accuracy, Wilson's interval, and the accuracy without each block."""
     n, share = len(right), float(right.mean())
     without = np.array([np.delete(right, block.numpy()).mean() for block in sample_blocks(n)])
-    return _OwnTest(1, None, share, n, None, share, "", without, wilson(share, n))
+    return OwnTest(1, None, share, n, None, share, "", without, wilson(share, n))
 
 
 def gain(ours: NDArray[np.bool_], alone: NDArray[np.bool_]) -> tuple[float, float]:
     """The interval of the difference of two accuracies on the same samples."""
-    accuracy, mine = reading_of("accuracy"), own_test(ours)
+    accuracy = reading_of("accuracy")
     assert accuracy is not None
-    fit = MainFit(reading=accuracy, values=(mine.main,), recorded=mine.interval, blocks=len(mine.without))
-    found = _beside(fit, mine, own_test(alone), same=True).difference_interval
+    found = _of_main(accuracy, float(ours.mean()), own_test(ours), float(alone.mean()), own_test(alone))
     assert found is not None
     return found
 

@@ -425,7 +425,7 @@ def test_every_command_that_reads_the_books_finds_a_changed_log(
     for words in (["balances"], ["history"], ["export"], ["rebuild"]):
         with pytest.raises(UserError, match="the books do not hold"):
             CliRunner().invoke(app, ["ledger", *words, str(run)], catch_exceptions=False)
-    with pytest.raises(UserError, match="the books do not hold"):
+    with pytest.raises(UserError, match="do not hold"):
         statement(run, 1)
     assert said in replay(run, 1, auction / "receipts").book
     with pytest.raises(MachineError, match="heads back"):

@@ -19,7 +19,7 @@ from hanse.games import path
 from hanse.mechanisms import server_steps
 from hanse.reports.contributions import contribution_charts
 from hanse.reports.groups import group_runs
-from hanse.reports.statement_contributed import contributed
+from hanse.reports.statement import statements
 from hanse.runs import round as rounds
 from hanse.runs.round import first_state, play_round
 from hanse.runs.run_record import load_run
@@ -359,11 +359,11 @@ def test_a_statement_says_how_much_of_the_fall_came_through_the_client_and_the_r
 ) -> None:
     run = hanse.run(experiment("fedavg", rounds=4, clients=10), out=tmp_path / "run")
     record = load_run(tmp_path / "run")
-    fell, mine = column(run, "gain").sum(), contributed(record, 1)
-    assert mine.gained == pytest.approx(fell)
-    assert mine.value == pytest.approx(sum(s["value"] for s in run.clients if s["client"] == 1))
+    fell, [mine] = column(run, "gain").sum(), statements(record, [1])
+    assert mine.run.fall == pytest.approx(fell)
+    assert mine.client.value == pytest.approx(sum(s["value"] for s in run.clients if s["client"] == 1))
     assert mine.above + mine.below + mine.besides == pytest.approx(fell)
-    assert mine.error is not None
+    assert mine.client.value_error is not None
     [chart] = [c for c in contribution_charts(group_runs([record])) if c.key.startswith("contribution-stack")]
     *bands, whole = chart.marks.lines
     assert len(bands) == 8  # seven clients, and the others together

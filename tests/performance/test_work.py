@@ -241,10 +241,10 @@ def test_work_that_grows_with_clients_is_caught(monkeypatch: pytest.MonkeyPatch)
 
     play = rounds.play_round
 
-    def slow(setup: Any, state: Any) -> Any:
+    def slow(session: Any, state: Any, port: Any) -> Any:
         for client in range(200):
             torch.zeros(1).add_(client)
-        return play(setup, state)
+        return play(session, state, port)
 
     monkeypatch.setattr("hanse.runs.loop.play_round", slow)
     with pytest.raises(AssertionError):

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from hanse.learning import products, program
+from hanse.learning import products
 
 # no kernel runs: these only say where a tensor begins and how it steps
 _VIEWS = {
@@ -81,12 +81,12 @@ def counting() -> Iterator[Work]:
 @contextmanager
 def same_everywhere() -> Iterator[None]:
     """Use the ordinary products: the faster ones of some processors need other numbers of calls."""
-    before = program.wide_vectors, products.wide_vectors
-    program.wide_vectors = products.wide_vectors = lambda: False  # type: ignore[assignment]
+    before = products.wide_vectors
+    products.wide_vectors = lambda: False  # type: ignore[assignment]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        program.wide_vectors, products.wide_vectors = before
+        products.wide_vectors = before
         torch.set_num_threads(threads)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from forging import restamped
+from forging import recorded, restamped
 from telling_cases import built_in_words
 
 from hanse.base import toml
@@ -128,3 +128,32 @@ def large_run(
         "run": {"rounds": rounds, "seed": seed},
     }
     return write_run(path, metrics, seats, changes)
+
+
+def rated_run(
+    path: Path,
+    accuracy: Sequence[float],
+    mechanism: str = "fedavg",
+    samples: int = 400,
+    *,
+    worth: Sequence[float] = (),
+    error: Sequence[float] = (),
+    spread: float = 0.0,
+) -> Path:
+    """A run of two rounds after which every client has this accuracy on test samples of its own.
+
+    With ``worth`` and ``error`` two updates of each client were valued; ``spread`` is how far the values of a round
+    are from theirs without each block of validation samples.
+    """
+    seats = [seat(r, c, v / 2, value_error=error[c] / 2**0.5) for r in range(2) for c, v in enumerate(worth)]
+    mean = {"client/test_loss": 1.0, "client/test_accuracy": float(np.mean(accuracy))}
+    changes = {
+        "mechanism": {"name": mechanism}, "data": {"client_test": 0.2, "clients": len(accuracy)}, "run": {"rounds": 2}
+    }  # fmt: skip
+    write_run(path, [metric(r, **mean) for r in range(2)], seats, changes)
+    tests = {"test_accuracy": np.array(accuracy), "test_samples": np.full(len(accuracy), samples)}
+    blocks = np.array(worth)[:, None] / 2 + spread * np.where(np.arange(20) % 2, 1.0, -1.0)
+    drawn = {"answered": np.arange(len(worth)), "value_without_block": blocks} if spread else {}
+    for r in range(2):
+        recorded(path, r, **tests, test_loss=np.ones(len(accuracy)), **drawn)
+    return path

@@ -236,9 +236,9 @@ def test_tables_for_papers_and_programs(tmp_path: Path) -> None:
     paths = [accuracies(tmp_path / f"a{seed}", [0.5 + 0.1 * seed], {"run": {"seed": seed}}) for seed in range(2)]
     groups, rows = group_runs(load_runs(paths)), compare_runs(paths)
     markdown = as_text("markdown", groups, rows).splitlines()
-    assert markdown[2].startswith("| greedyfed | 2 | 1.0 | 55.00 ± 7.07 |")
+    assert markdown[2].startswith("| greedyfed | 2 | 1 | 55.00 ± 7.07 |")
     latex = as_text("latex", groups, rows)
-    assert r"greedyfed & 2 & 1.0 & 55.00 $\pm$ 7.07 &" in latex
+    assert r"greedyfed & 2 & 1 & 55.00 $\pm$ 7.07 &" in latex
     assert r"test accuracy \%" in latex
     table = list(csv.DictReader(as_text("csv", groups, rows).splitlines()))
     assert [(row["run"], float(row["test_accuracy"])) for row in table[:2]] == [("a0", 0.5), ("a1", 0.6)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forging import recorded
-from reports_cases import metric, seat, write_run
+from reports_cases import metric, rated_run, seat, write_run
 from scipy import stats
 
 import hanse
@@ -18,31 +18,13 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.reports.facts import SCHEMA, facts
 from hanse.reports.words import said
 
-
-def played(path: Path, accuracy: list[float], samples: int = 400, **given: object) -> Path:
-    """A run of two rounds after which the clients have these accuracies; each is also valued."""
-    lines = [metric(r, 0.5, **{"client/test_loss": 1.0}) for r in range(2)]
-    seats = [seat(r, c, v / 2, value_error=0.1) for r in range(2) for c, v in enumerate(given.get("worth", ()))]
-    changes = {
-        "mechanism": {"name": given.get("mechanism", "fedavg")},
-        "data": {"client_test": 0.2, "clients": len(accuracy)},
-        "run": {"rounds": 2},
-    }
-    write_run(path, lines, seats, changes)
-    n = len(accuracy)
-    for r in range(2):
-        blocks = np.array(given.get("worth", ()))[:, None] / 2 + 0.01 * np.where(np.arange(20) % 2, 1.0, -1.0)
-        arrays = {"answered": np.arange(len(blocks)), "value_without_block": blocks} if len(blocks) else {}
-        recorded(
-            path, r, test_accuracy=np.array(accuracy), test_samples=np.full(n, samples), test_loss=np.ones(n), **arrays
-        )
-    return path
+VALUED = {"error": [0.02**0.5] * 3, "spread": 0.01}  # in each round a sampling error of 0.1
 
 
 def test_joining_is_the_same_number_in_the_row_of_a_client_and_of_the_run(tmp_path: Path) -> None:
     ours, alone = [0.9, 0.9, 0.7, 0.8], [0.7, 0.8, 0.9, 0.8]
-    path = played(tmp_path / "run", ours)
-    played(tmp_path / "local", alone, mechanism="local")
+    path = rated_run(tmp_path / "run", ours)
+    rated_run(tmp_path / "local", alone, mechanism="local")
     found = facts(path)
     assert [row.paid_to_join for row in found.clients] == ["yes", "yes", "no", "even"]
     gains = np.array(ours) - alone
@@ -55,7 +37,7 @@ def test_joining_is_the_same_number_in_the_row_of_a_client_and_of_the_run(tmp_pa
 
 
 def test_values_have_both_errors_and_a_suspect_only_where_both_are_known(tmp_path: Path) -> None:
-    path = played(tmp_path / "run", [0.5] * 3, worth=[3.0, 1.0, -2.0])
+    path = rated_run(tmp_path / "run", [0.5] * 3, worth=[3.0, 1.0, -2.0], **VALUED)
     rows = facts(path).clients
     assert [row.value for row in rows] == pytest.approx([3, 1, -2])
     drawn = 2 * 0.01 * 19**0.5 * 2.0930240544082634 / 1.96
@@ -90,7 +72,7 @@ def test_money_is_what_the_ledger_says(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
-    codes = {note.code for note in facts(played(tmp_path / "a", [0.5] * 2)).notes}
+    codes = {note.code for note in facts(rated_run(tmp_path / "a", [0.5] * 2)).notes}
     assert {"not_alone"} <= codes
     bare = write_run(tmp_path / "b", [metric(0, 0.5, gap="no reply")], [seat(0, 1, refused="late")])
     found = facts(bare)
@@ -104,18 +86,21 @@ def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
     assert facts(bare).clients[1].status == "expelled"
     (tmp_path / "a" / "rounds" / "00001.npz").unlink()
     assert {note.code for note in facts(tmp_path / "a").notes} >= {"test_lost", "lost_round"}
-    few = played(tmp_path / "c" / "run", [1.0], samples=14)
-    played(tmp_path / "c" / "local", [0.1], samples=14, mechanism="local")
+    few = rated_run(tmp_path / "c" / "run", [1.0], samples=14)
+    rated_run(tmp_path / "c" / "local", [0.1], samples=14, mechanism="local")
     assert "few_units" in {note.code for note in facts(few).notes}
 
 
 def test_every_note_can_be_said_of_the_fields_that_it_has(tmp_path: Path) -> None:
-    for path in (played(tmp_path / "a", [0.5] * 2, worth=[1.0, -1.0]), write_run(tmp_path / "b", [metric(0, gap="x")])):
+    for path in (
+        rated_run(tmp_path / "a", [0.5] * 2, worth=[1.0, -1.0], **VALUED),
+        write_run(tmp_path / "b", [metric(0, gap="x")]),
+    ):
         assert all(note.said for note in facts(path).notes)
 
 
 def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
-    found = facts(played(tmp_path / "a_b&c", [0.5, 0.75], worth=[1.0, -1.0]))
+    found = facts(rated_run(tmp_path / "a_b&c", [0.5, 0.75], worth=[1.0, -1.0], **VALUED))
     frame = found.to_pandas()
     assert frame["joined"].tolist() == [0.5, 0.75]
     whole = json.loads(found.to_json())
@@ -135,7 +120,7 @@ def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
 
 
 def test_facts_of_several_runs_and_of_one_in_memory_have_the_same_columns(tmp_path: Path) -> None:
-    paths = [played(tmp_path / name, [0.5] * 2, worth=[1.0, 2.0]) for name in "ab"]
+    paths = [rated_run(tmp_path / name, [0.5] * 2, worth=[1.0, 2.0], **VALUED) for name in "ab"]
     found = facts(*paths)
     assert [row.run for row in found.clients] == ["a", "a", "b", "b"]
     experiment = hanse.Experiment(data={"clients": 3}, model="logistic", mechanism="fedavg", run={"rounds": 2})

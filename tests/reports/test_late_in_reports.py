@@ -7,10 +7,11 @@ import pytest
 
 import hanse
 from hanse.reports.compare import run_row
+from hanse.reports.facts import facts
+from hanse.reports.given_models import models_of
 from hanse.reports.groups import group_runs
 from hanse.reports.participation import refusal_counts, selection
 from hanse.reports.report import summary
-from hanse.reports.statement_models import models_of
 from hanse.runs.arrivals import STILL
 from hanse.runs.run_record import load_run
 
@@ -41,8 +42,8 @@ def test_late_updates_that_are_mixed_later_are_neither_refused_nor_asked_for_twi
     [late] = [line for line in said if "did not wait for" in line]
     assert late.endswith("2 of 12, of which 1 joined a later one.")
     assert selection(group).tolist() == pytest.approx([1, 1, 2 / 5])
-    models = models_of(run, 2)
-    assert (models.asked, models.answered, models.used) == (2, 1, 1)
+    row = facts(run).clients[2]
+    assert (row.asked, row.answered, models_of(run, 2).used) == (2, 1, 1)
 
 
 def test_late_updates_that_are_dropped_are_refused(tmp_path: Path) -> None:
@@ -52,4 +53,4 @@ def test_late_updates_that_are_dropped_are_refused(tmp_path: Path) -> None:
     assert run_row(run)["refused"] == 2
     [line] = [line for line in summary([group]) if "Updates refused" in line]
     assert line.endswith(f"2 of 12, most often because: {STILL}.")
-    assert models_of(run, 2).asked == 2
+    assert facts(run).clients[2].asked == 2

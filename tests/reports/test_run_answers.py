@@ -90,9 +90,10 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
         f"--train-alone: {played.path}: data or model were objects in Python, which can also play this: {python}",
     )
     before = statement(played.path, 0)
-    assert before.short["What next"] == f"compare with training alone ({python})."
-    assert python in before.fit.how
-    assert answers_of(played.path).next == f"Compare with training alone ({python})."
+    assert (before.next.code, before.next.fields["command"]) == ("compare_with_alone", python)
+    assert before.fit.why.fields["command"] == python
+    asked = answers_of(played.path).next
+    assert (asked.code, asked.fields["python"]) == ("compare_alone", python)
     alone = played.alone()
     assert train_alone(played.path) == alone.path  # finished: it stays as it is
     assert alone.path == played.path / "alone"  # type: ignore[operator]
@@ -100,8 +101,8 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
     joining = played.joining()
     for client, gain in enumerate(joining.gains):
         fit = statement(played.path, client).fit  # type: ignore[arg-type]
-        assert (gain.joined, gain.alone) == (fit.last, fit.alone_accuracy)
-        assert (gain.low, gain.high) == fit.difference_interval
+        assert (gain.joined, gain.alone) == (fit.last, fit.alone)
+        assert (gain.low, gain.high) == fit.between
         assert gain.gain == pytest.approx(gain.joined - gain.alone)
     assert "eval.metrics" in str(joining)
     with pytest.raises(UserError, match=r"^client 9: no such client.* 0 to 3"):
@@ -153,10 +154,12 @@ def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
     assert again.gains == hanse.load(kept.path).joining().gains == found.gains  # found next to it
     assert again.sentences()[-1] == found.sentences()[-1]
     assert "Played with model logistic, 10 rounds, lr 0.1, 1 epoch a round, and 30 % of each client's" in str(found)
-    verdicts = [statement(kept.path, client, alone=tmp_path / "runs" / "local").verdict.answer for client in range(3)]
+    verdicts = [
+        statement(kept.path, client, alone=tmp_path / "runs" / "local").client.paid_to_join for client in range(3)
+    ]
     assert verdicts == [{1: "yes", -1: "no", 0: "even"}[found.sign(gain)] for gain in found.gains]
-    first = answers_of(kept.path, tmp_path / "runs" / "local").joining
-    assert (verdicts, first.partition(".")[0]) == (["no"] * 3, "Joining paid for none of 3 clients")
+    first = answers_of(kept.path, tmp_path / "runs" / "local").joining[0]
+    assert (verdicts, first.code, first.fields["no"], first.fields["of"]) == (["no"] * 3, "joining_paid", 3, 3)
     table = found.to_pandas()
     assert (table["low"] <= table["gain"]).all()
     assert (table["gain"] <= table["high"]).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,10 @@ from hanse.reports.contributions import (
     contribution,
     contribution_charts,
     interactions,
-    standings,
 )
+from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import summary
-from hanse.reports.statement import statement
-from hanse.reports.statement_contributed import contributed
-from hanse.reports.statement_page import render
 from hanse.runs.run_record import load_run, load_runs
 
 WIDE = 2.0930240544082634 / 1.96  # of an error from 20 blocks: Student's t with 19 degrees of freedom
@@ -103,24 +99,21 @@ def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
             blocks = np.array([[value, value + 1, value + 2], [0.0, 0.0, 0.0]])
             recorded(path, r, answered=np.array([0, 1]), value_without_block=blocks)
         paths.append(path)
-    runs = load_runs(paths)
-    assert len(group_runs(runs)) == 1
-    found = standings(runs, np.array([0, 1]), 1)
+    [group] = group_runs(load_runs(paths))
+    whole = contribution(group)
+    assert whole is not None
+    found = whole.sums
     np.testing.assert_allclose(found.totals, [2, 4])
     np.testing.assert_allclose(found.sampling, [0.25, 0.25])  # sqrt((.09 + .16) / 2) / sqrt(2)
     np.testing.assert_allclose(found.without, [[4, 6, 8], [0, 0, 0]])  # two rounds, mean of two runs
-    np.testing.assert_allclose(standings(runs, np.array([0, 1]), 0).without[0], [2, 3, 4])
 
 
 def test_a_statement_says_from_whom_the_client_cannot_be_told_apart(tmp_path: Path) -> None:
     path = sampled_run(tmp_path / "a", [9.0, 5.0, 4.9, 4.8, 1.0, -3.0], [0.2, 0.2, 0.2, 0.2, 0.2, 0.2])
-    run = load_run(path)
-    mine = [contributed(run, c) for c in range(6)]
+    mine = facts(path).clients
     assert [(m.place, m.tied) for m in mine] == [(1, ()), (2, (3, 4)), (3, (2, 4)), (4, (2, 3)), (5, ()), (6, ())]
-    assert "from numbers 2 to 4." in render(statement(path, 2))
-    assert "told apart" not in render(statement(path, 0))
-    everybody = load_run(sampled_run(tmp_path / "b", [3.0, 2.0, 1.0], [5.0] * 3))
-    assert "from any of the others" in contributed(everybody, 1).standing
+    everybody = facts(sampled_run(tmp_path / "b", [3.0, 2.0, 1.0], [5.0] * 3)).clients[1]
+    assert everybody.tied == (1, 3)
 
 
 def test_the_ranking_and_its_conclusion_claim_no_order_that_may_be_chance(tmp_path: Path) -> None:
@@ -170,33 +163,28 @@ def test_a_share_that_no_validation_set_changes_has_no_error_of_the_draw() -> No
 
 def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
     path = sampled_run(tmp_path / "a", [3.0, 1.0, -2.0], [0.3, 0.4, 0.1])
-    before = statement(path, 0)
     half = np.array([3.0, 1.0, -2.0]) / 2
     blocks = half[:, None] + np.array([[0.1], [0.0], [0.0]]) * np.where(np.arange(20) % 2, 1.0, -1.0)
     for r in range(2):
         recorded(path, r, answered=np.arange(3), value_without_block=blocks)
-    mine, drawn = contributed(load_run(path), 0), WIDE * 2 * (19 / 20 * 20 * 0.1**2) ** 0.5
+    mine, drawn = facts(path).clients[0], WIDE * 2 * (19 / 20 * 20 * 0.1**2) ** 0.5
     assert mine.drawn == pytest.approx(drawn)
-    assert mine.interval == pytest.approx((3 - SURE * (0.09 + drawn**2) ** 0.5, 3 + SURE * (0.09 + drawn**2) ** 0.5))
+    half = SURE * (0.09 + drawn**2) ** 0.5
+    assert (mine.value_low, mine.value_high) == pytest.approx((3 - half, 3 + half))
     normal = np.random.default_rng(0).standard_normal((2, 400_000))  # the quotient's own 95 %, which are not symmetric
     one, other = 3 + (0.09 + drawn**2) ** 0.5 * normal[0], np.maximum(1 + 0.4 * normal[1], 0.0)
-    assert mine.share_interval == pytest.approx(np.percentile(one / (one + other), [2.5, 97.5]), abs=0.015)
-    assert contributed(load_run(path), 2).share_interval == (0.0, 0.0)
-    low, high = (f"{100 * end:.1f} %" for end in mine.share_interval or ())
-    page = render(replace(before, contributed=mine))
-    assert f"75.0 % of helpful contributions (95 % interval {low} to {high})" in page
+    ends = np.percentile(one / (one + other), [2.5, 97.5])
+    assert (mine.share_low, mine.share_high) == pytest.approx(ends, abs=0.015)
+    other_ends = facts(path).clients[2]
+    assert (mine.share, other_ends.share_low, other_ends.share_high) == (0.75, 0.0, 0.0)
 
 
 def test_the_sampling_of_coalitions_alone_makes_no_interval(tmp_path: Path) -> None:
     path = sampled_run(tmp_path / "a", [3.0, 1.0, -2.0], [0.3, 0.4, 0.1])
     for client in (0, 2):
-        mine = contributed(load_run(path), client)
+        mine = facts(path).clients[client]
         assert mine.sampling is not None
-        assert (mine.drawn, mine.interval, mine.share_interval, mine.sure) == (None, None, None, False)
-        page, _, _ = render(statement(path, client)).partition("Words used here")
-        assert "no interval" in page
-        assert "95 % interval" not in page
-        assert "did more harm than good" not in page
+        assert (mine.drawn, mine.value_low, mine.share_low, mine.suspect) == (None, None, None, False)
 
 
 # ---- interactions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -145,7 +144,7 @@ def test_a_statement_has_their_words(folder: Path) -> None:
     done = CliRunner().invoke(app, ["statement", str(folder), "--client", "4"])
     assert done.exit_code == 0, done.output
     page = (folder / "statements" / "client-4.html").read_text()
-    assert "<p>It pays 2 tokens at the bridge whenever it trains.</p>" in page
+    assert "It pays 2 tokens at the bridge whenever it trains." in page
     assert (
         "<p>What this client does in this run (sleepers): Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</p>" in page
     )
@@ -156,28 +155,6 @@ def test_a_statement_has_their_words(folder: Path) -> None:
     assert other.told == ("It pays 2 tokens at the bridge whenever it trains.",)
     paid = sum(2 * TOKEN for c in load_run(folder).clients if c.client == 0)
     assert {f.what: f.paid for f in other.money.figures}.get("tolls at the bridge", 0) == paid
-
-
-def test_the_live_page_has_their_words(folder: Path) -> None:
-    from hanse.wings.operate.page.live_run import LiveRun, encode
-
-    live = LiveRun(folder, "run")
-    live.look()
-    whole = json.loads(encode(live.whole()))
-    about = whole["about"]
-    assert about["sentences"] == [
-        "Whoever trains crosses a bridge & pays its <toll>.",
-        "Sleepers send zeros <b>all night</b>.",
-    ]
-    assert about["charts"][0]["title"] == "Tolls at each gate"
-    assert about["conducts"] == [
-        {"label": "sleepers", "sentence": "Sleepers send zeros <b>all night</b>.", "clients": 2, "cheats": True}
-    ]
-    assert about["worth"] == {"label": "Calm", "sentence": "How calm each client is."}
-    assert about["trouble"] is None
-    assert dict(whole["utility"]) == {c: 5.0 + c for c in range(6)}
-    assert about["kinds"]["toll"] == "tolls at the bridge"
-    assert whole["books"]["kinds"] == {"toll": FEE * len(load_run(folder).clients)}
 
 
 def test_before_joining_a_rule_says_its_own_terms() -> None:

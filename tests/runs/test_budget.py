@@ -8,8 +8,7 @@ import pytest
 import hanse
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
-from hanse.reports.statement import statement
-from hanse.reports.statement_page import render
+from hanse.reports.statement import render, statement
 from hanse.runs.config import RunSection
 from hanse.runs.run_record import load_run
 

@@ -16,8 +16,7 @@ from hanse.data.samples import Samples
 from hanse.learning.coalitions import WORSE, UpdateGame
 from hanse.learning.models import build_problem
 from hanse.reports.report import write_report
-from hanse.reports.statement import statement
-from hanse.reports.statement_page import render
+from hanse.reports.statement import render, statement
 from hanse.runs.chance import Guess, doubts, nothing_left
 from hanse.runs.run_record import load_run
 from hanse.runs.shape import read_said
@@ -140,8 +139,9 @@ def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: P
     ended = CliRunner().invoke(entry.app, ["run", str(toml), "--out", run], env={"COLUMNS": "500"})
     chance, values = load_run(tmp_path / "run").doubts
     found = statement(tmp_path / "run", 1)
-    assert found.contributed.place == 1  # the attacker: which is why it must be said
-    assert found.short["Its contribution"].startswith("not reliable")
+    assert found.client.place == 1  # the attacker: which is why it must be said
+    assert [note.code for note in found.notes if note.level == "doubt"] == ["chance_level", "loss_above_chance"]
+    assert found.next.code == "mind_the_doubt"
     paid = CliRunner().invoke(
         entry.app, ["invoice", run, "--budget", "100", "--currency", "EUR"], env={"COLUMNS": "500"}
     )
@@ -151,14 +151,14 @@ def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: P
         one = " ".join(said.split())  # lines break at whatever width the console has by then
         assert one.index(chance) < one.index(values) < one.index(after)
     page = write_report([run], tmp_path / "report").read_text().partition("<body>")[2]
-    for said, after in ((render(found), f"{found.verdict.headline}</h2>"), (page, '<ul class="summary">')):
+    for said, after in ((render(found), "<h2>"), (page, '<ul class="summary">')):
         assert said.index("The model is no better than guessing") < said.index(after)
 
 
 def test_a_run_that_learns_is_not_doubted(tmp_path: Path) -> None:
     hanse.run(experiment(), out=tmp_path / "run")
     assert load_run(tmp_path / "run").doubts == []
-    assert statement(tmp_path / "run", 1).doubts == ()
+    assert statement(tmp_path / "run", 1).doubts == []
     shape = json.loads((tmp_path / "run" / "shape.json").read_text())
     assert shape["guess"]["samples"] == 250
     (tmp_path / "run" / "shape.json").unlink()

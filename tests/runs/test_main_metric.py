@@ -22,11 +22,10 @@ from hanse.learning.metrics import LOSS, reading_of
 from hanse.reports.accuracy import curve_charts
 from hanse.reports.alone import train_alone
 from hanse.reports.compare import compare_runs, compare_tables
+from hanse.reports.fits import OwnTest, _interval
 from hanse.reports.groups import group_runs
 from hanse.reports.report import summary
-from hanse.reports.statement import statement
-from hanse.reports.statement_fit import MainFit
-from hanse.reports.statement_page import render
+from hanse.reports.statement import render, statement
 from hanse.runs.run_record import load_run
 from hanse.runs.setup import build
 
@@ -105,24 +104,17 @@ def own_auc(folder: Path, client: int) -> tuple[float, float]:
 def test_the_hospitals_statement_speaks_of_auc_and_does_not_say_it_lost(played: Path) -> None:
     found = statement(played, 0)
     joined, alone = own_auc(played, 0), own_auc(played / "alone", 0)
-    main = found.fit.main
+    main = found.fit
+    assert (main.reading.key, main.why) == ("auc", None)
     assert (main.last, main.alone) == (pytest.approx(joined[0], abs=1e-6), pytest.approx(alone[0], abs=1e-6))
     assert joined[0] > alone[0]
     assert joined[1] < alone[1]  # by accuracy, which the others' prevalence spoils, it lost
-    assert found.verdict.answer in ("yes", "even")
-    told = " ".join(found.verdict.reasons)
+    assert found.client.paid_to_join in ("yes", "even")
     ends = main.interval or (np.nan, np.nan)
     assert ends[0] < joined[0] < ends[1] <= 1
-    sure = f"(95 % interval {ends[0]:.3f} to {ends[1]:.3f})"
-    assert f"Its model's AUC on its own test data is {joined[0]:.3f} {sure}; alone it would be {alone[0]:.3f}" in told
-    assert "95 %" in told
-    assert "% of its own" not in told
-    low, high = main.difference_interval or (np.nan, np.nan)
+    low, high = main.between or (np.nan, np.nan)
     assert low < joined[0] - alone[0] < high
-    assert (found.verdict.answer == "yes") == (low > 0)
-    page = render(found)
-    assert "AUC on its own test data" in page
-    assert "that the model it held got right" not in page
+    assert (found.client.paid_to_join == "yes") == (low > 0)
 
 
 def test_records_report_and_comparison_have_the_metric(played: Path, tmp_path: Path) -> None:
@@ -156,10 +148,10 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
     assert np.isnan(tests.main).tolist() == [False, False, True, False]
     assert run.metrics[0]["client/test_auc"] == pytest.approx(np.nanmean(tests.main))
     assert tests.gaps[2] == reason
-    told = statement(tmp_path / "run", 2).verdict
-    assert told.answer == "unknown"
-    assert told.reasons[0] == f"Its model's AUC on its own test data is not known: {reason}."
-    assert "not known" in render(statement(tmp_path / "run", 2))
+    told = statement(tmp_path / "run", 2)
+    assert told.client.paid_to_join == "unknown"
+    assert (told.fit.why.code, told.fit.why.fields["gap"]) == ("no_metric", reason)
+    assert reason in render(told)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +199,9 @@ def test_one_output_goes_through_values_tests_and_reports(tmp_path: Path) -> Non
     assert {"test/auc", "test/auc_error", "client/test_auc", "client/test_f1"} <= result.metrics[-1].keys()
     line = result.clients[0]
     assert line["value_draw_error"] > 0  # another draw of validation samples would have judged otherwise
-    given = statement(tmp_path / "run", 0).contributed
+    given = statement(tmp_path / "run", 0).client
     assert given.drawn is not None
-    assert given.interval is not None
+    assert given.value_low is not None
 
 
 @pytest.mark.parametrize("name", rotating(["exact", "banzhaf", "mixture", "gtg"], 2))
@@ -286,8 +278,9 @@ def test_functions_as_metric_and_loss_are_written_down_by_their_import_paths() -
 
 
 def test_an_interval_ends_where_the_metric_does() -> None:
-    fit = MainFit(reading=reading_of("auc") or LOSS, values=(0.96,), error=0.1, blocks=20)
-    low, high = fit.interval or (np.nan, np.nan)
+    sides = 0.1 / 19**0.5 * np.where(np.arange(20) % 2, 1.0, -1.0)  # of which the jackknife's error is 0.1
+    test = OwnTest(0, None, None, 40, None, 0.96, "", 0.96 + sides, None)
+    low, high = _interval(reading_of("auc") or LOSS, 0.96, test) or (np.nan, np.nan)
     assert low == pytest.approx(0.96 - 2.093 * 0.1, abs=1e-3)  # Student's t with 19 degrees of freedom
     assert high == 1.0
-    assert (replace(fit, reading=LOSS).interval or (0, 0))[1] == pytest.approx(0.96 + 2.093 * 0.1, abs=1e-3)
+    assert (_interval(LOSS, 0.96, test) or (0, 0))[1] == pytest.approx(0.96 + 2.093 * 0.1, abs=1e-3)

@@ -139,28 +139,19 @@ def rows(outcome: TableOutcome) -> list[Row]:
 
 
 def _score(cell: Cell, variant: str, runs: Mapping[int, Pair], table: PaperTable) -> VariantScore:
-    mean, sd, n, seeds = _measured(cell, runs, table)
-    if cell.measure != "share":
-        return VariantScore(variant, mean, sd, n, seeds)
-    held = sum(value > 0 for value in _by_seed(cell, runs, table).values())
-    return VariantScore(variant, mean, None, n, seeds, held)
-
-
-def _measured(
-    cell: Cell, runs: Mapping[int, Pair], table: PaperTable
-) -> tuple[float | None, float | None, int, tuple[int, ...]]:
-    """Return a variant's mean, sample standard deviation, number of seeds, and seeds (see :class:`VariantScore`).
+    """Return what a variant came to.
 
     A seed without a finished run does not count. An effective round that the mean curve never reaches leaves no mean;
     a seed that never reaches it counts, but is left out of the deviation.
     """
     if cell.measure in ("rounds", "improvement"):
-        return _against(cell, runs, table.metric)
+        return VariantScore(variant, *_against(cell, runs, table.metric))
     by_seed = _by_seed(cell, runs, table)
-    if not by_seed:
-        return None, None, 0, ()
-    values = list(by_seed.values())
-    return float(np.mean(values)), _sd(values), len(values), tuple(by_seed)
+    values, seeds = list(by_seed.values()), tuple(by_seed)
+    mean = float(np.mean(values)) if values else None
+    if cell.measure == "share":
+        return VariantScore(variant, mean, None, len(values), seeds, sum(value > 0 for value in values))
+    return VariantScore(variant, mean, _sd(values), len(values), seeds)
 
 
 def _by_seed(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> dict[int, float]:
@@ -217,7 +208,7 @@ def _read(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | 
 def _against(
     cell: Cell, runs: Mapping[int, Pair], metric: str
 ) -> tuple[float | None, float | None, int, tuple[int, ...]]:
-    """Return the same as :func:`_measured` for a cell that compares each run with another one."""
+    """Return mean, deviation, number of seeds and seeds for a cell that compares each run with another one."""
     curves_by_seed = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, metric)) is not None}
     if not curves_by_seed:
         return None, None, 0, ()

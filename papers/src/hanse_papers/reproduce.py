@@ -120,15 +120,17 @@ def reproduce(
             raise UserError(f"{', '.join(for_table)}: name the paper's table that is to be played: this lists them")
         return _print_papers(paper, as_json)
     from hanse.lab.player import cores
+    from hanse.learning.engines import pick_device
     from hanse_papers.catalogue import find_table
     from hanse_papers.runner import play_audited, run_table
-    from hanse_papers.tables import filtered
+    from hanse_papers.tables import filtered, on_device, with_seeds
 
     folder = out_dir or Path("runs") / "reproduce" / paper
     chosen = filtered(_with_data(find_table(paper, table, scale, recipe, [folder])), only or [])
     # the same table at full scale: what is printed says how the chosen scale differs, and how long all would take
     full = find_table(paper, table, "paper", recipe)
-    chosen = _changed(chosen, full, seeds, device)
+    pick_device(device)  # it is looked for before anything starts
+    chosen = with_seeds(on_device(chosen, device), seeds, full.seeds)
     if export is not None:
         return say(f"wrote {_export(chosen, export)} experiments to {export}")
     _check_folder(folder)
@@ -232,16 +234,12 @@ def _check_folder(folder: Path, option: str = "--out", *, written: bool = True) 
     """
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists() or path.is_symlink())
+        if not there.is_dir():
+            raise UserError(f"{option} {folder}: {there} is not a folder")
+        if written:
+            TemporaryDirectory(prefix=".hanse-", dir=there).cleanup()
     except OSError as wrong:
-        raise UserError(f"{option} {folder}: {wrong.strerror or wrong}") from None
-    if not there.is_dir():
-        raise UserError(f"{option} {folder}: {there} is not a folder")
-    if not written:
-        return
-    try:
-        TemporaryDirectory(prefix=".hanse-", dir=there).cleanup()
-    except OSError as wrong:
-        raise UserError(f"{option} {folder}: nothing can be written to {there} ({wrong.strerror})") from None
+        raise UserError(f"{option} {folder}: nothing can be written there ({wrong.strerror})") from None
 
 
 def _with_data(table: PaperTable) -> PaperTable:
@@ -259,19 +257,6 @@ def _with_data(table: PaperTable) -> PaperTable:
     for source in sources_of(table.paper, table.name, table.scale, table.recipe):
         load(source)
     return find_table(table.paper, table.name, table.scale, table.recipe)
-
-
-def _changed(table: PaperTable, full: PaperTable, seeds: int | None, device: str) -> PaperTable:
-    """Return the table with this many seeds (None: as many as its scale says) and on this device.
-
-    Raises:
-        UserError: the device is not here. It is looked for before anything starts.
-    """
-    from hanse.learning.engines import pick_device
-    from hanse_papers.tables import on_device, with_seeds
-
-    pick_device(device)
-    return with_seeds(on_device(table, device), seeds, full.seeds)
 
 
 def _export(table: PaperTable, folder: Path) -> int:

@@ -302,15 +302,8 @@ def audits(outcome: TableOutcome) -> list[str]:
     markets = sum(outcome.results[job.key]["audit"]["rounds"] for job in books)
     replayed = f", {markets} markets replayed" if markets else ""
     audited = "1 run with books was" if len(kept) == 1 else f"{len(kept)} runs with books were"
-    return [
-        "; ".join([f"{audited} audited{replayed}", *lines]),
-        *(
-            f"{name}: not in {len(where)} of {len(has[name])} runs ({where[0]})"
-            for name, where in broken.items()
-            if where
-        ),
-        *_left_out(outcome),
-    ]
+    unsound = [f"{name}: not in {len(w)} of {len(has[name])} runs ({w[0]})" for name, w in broken.items() if w]
+    return ["; ".join([f"{audited} audited{replayed}", *lines]), *unsound, *_left_out(outcome)]
 
 
 def _checks(job: Job, audit: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hanse.base.files import write_whole
-from hanse.reports.chart import Chart, to_csv
+from hanse.reports.chart import to_csv
 from hanse_papers.changes import changed
 from hanse_papers.compare import Row, VariantScore, cpu_hours, rows
 from hanse_papers.figures import charts
@@ -135,17 +135,12 @@ def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
     return lines
 
 
-def _made(table: PaperTable) -> str:
-    """Say by which recipe and at which scale a table was made."""
-    words = {"paper": "what the text says", "authors": "what the authors' code does"}[table.recipe]
-    return f"Recipe {table.recipe} ({words}), scale {table.scale}."
-
-
 def _announced(table: PaperTable, lines: Sequence[str]) -> str:
-    """Say how a table was made, and announce the lines on what differs, if there are any."""
+    """Say by which recipe and at which scale a table was made, and announce the lines on what differs, if any."""
+    words = {"paper": "what the text says", "authors": "what the authors' code does"}[table.recipe]
     differs = "What differs from the paper, or from this recipe at full size:"
     none = "Nothing in its settings differs from the paper, or from this recipe at full size."
-    return f"{_made(table)} {differs if lines else none}"
+    return f"Recipe {table.recipe} ({words}), scale {table.scale}. {differs if lines else none}"
 
 
 def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
@@ -281,6 +276,8 @@ def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list
     These are ``<table>-<scale>.json`` (``<table>-authors-<scale>.json`` by the authors' recipe) and ``.md``, and for
     each picture a ``.png``, an ``.svg`` and a ``.csv``.
     """
+    from hanse.reports.vega import save
+
     stem = stem_of(outcome.table)
     drawn = charts(outcome, stem)
     texts = {
@@ -290,12 +287,7 @@ def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list
     }
     for name, text in texts.items():
         write_whole(folder / name, text)
-    return [*(folder / name for name in texts), *(path for chart in drawn for path in draw(chart, folder))]
-
-
-def draw(chart: Chart, folder: Path) -> list[Path]:
-    """Write a chart as PNG and SVG; return their paths."""
-    from hanse.reports.vega import save
-
-    save(chart, folder)
-    return [folder / f"{chart.key}.{kind}" for kind in ("png", "svg")]
+    for chart in drawn:
+        save(chart, folder)
+    pictures = (f"{chart.key}.{kind}" for chart in drawn for kind in ("png", "svg"))
+    return [folder / name for name in (*texts, *pictures)]

@@ -60,7 +60,7 @@ def audit(
     The payment rule is called again with what it was shown in each round, and must post what the ledger has. Checks
     that do not use it look at prices, deliveries, sums and limits. Only the run directory is needed; a payment rule of
     your own is imported only with --trust. It prints a line for each check, a line for each further fact (who traded
-    nothing, what known cheats earned), and a row for each client. It exits with 1 if a check fails.
+    nothing), and a row for each client. It exits with 1 if a check fails.
 
     Use 'hanse attack' to search for cheats that would have paid.
 

@@ -268,7 +268,7 @@ def _values(folder: Path, console: Console) -> tuple[Path, str]:
     console.print(table)
     title = "What each of twenty organisations was worth, by the number of models"
     page = write_report([place], folder / "values-report", title=title, lead=VALUES_LEAD)
-    return page, answers(group_runs([loaded])).contributed
+    return page, answers(group_runs([loaded])).lines["Who contributed?"]
 
 
 # ---- the market: twelve participants of four roles trade models of real handwritten digits

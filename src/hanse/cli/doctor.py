@@ -24,7 +24,6 @@ EXTRAS = {
     "postgres": "the ledger's index in PostgreSQL",
     "tables": "real tables to practise on",
     "crate": "run directories as RO-Crates",
-    "web": "the live page, hanse serve",
     "docs": "this documentation as a site",
     "dev": "everything that the tests need",
 }
@@ -49,7 +48,7 @@ def doctor() -> None:
     for extra, missing in missing_by_extra().items():
         table.add_row(extra, "no" if missing else "yes", EXTRAS.get(extra, ""), ", ".join(missing))
     out.print(table)
-    say("  To add some, in a clone: pip install -e '.[flower,web]'", wrap=True)
+    say("  To add some, in a clone: pip install -e '.[flower,track]'", wrap=True)
 
 
 def _versions() -> list[str]:

@@ -27,8 +27,8 @@ from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking, own_modules
 from hanse.base.terminal import plainly
 from hanse.base.wings import absent, target, wings
-from hanse.cli import audit, crate, doctor, invoice, ledger, receipt, statement, sweep
-from hanse.cli.options import Changes, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
+from hanse.cli import audit, doctor, facts, invoice, ledger, receipt, statement, sweep
+from hanse.cli.options import Changes, Dirs, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
 from hanse.flower import new
 
 app = typer.Typer(
@@ -54,7 +54,6 @@ PAPERS = "it comes with hanse-papers, the folder papers of a clone: pip install 
 ELSEWHERE = {"value": "it is a function of Python, hanse.value", "reproduce": PAPERS, "theory": "reproduce pifl theory"}
 # where the commands stand in --help
 START, RUN, LOOK, NETWORK = "Start here", "Run something", "Look at runs", "On a network"
-Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
 
 
 @app.callback()
@@ -336,8 +335,8 @@ app.command(rich_help_panel=START)(doctor.doctor)
 app.command(rich_help_panel=RUN)(sweep.sweep)
 app.command(rich_help_panel=LOOK)(statement.statement)
 app.add_typer(audit.app, name="audit", rich_help_panel=LOOK)
-app.command(rich_help_panel=LOOK)(crate.crate)
 app.command(rich_help_panel=LOOK)(invoice.invoice)
+app.command(rich_help_panel=LOOK)(facts.facts)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
 app.add_typer(receipt.app, name="receipt", rich_help_panel=LOOK)
 app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)

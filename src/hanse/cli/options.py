@@ -24,6 +24,7 @@ from hanse.base.terminal import Terminal
 # names come from outside: ":one:" in one is no emoji, "[red]" no colour
 out, err = Terminal(emoji=False, markup=False), Terminal(stderr=True, emoji=False, markup=False)
 
+Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
 ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment's file.", show_default=False)]
 Changes = Annotated[

@@ -1,8 +1,8 @@
 """``hanse statement``: what a run means for one participant.
 
-This module reads the options and prints a summary. :mod:`hanse.reports.statement` makes the figures, and
-``statement_page.py`` the page. ``prospect.py`` makes what is said before joining, and ``disputes.py`` compares
-receipts. All of these are in :mod:`hanse.reports`.
+This module reads the options and prints a summary. :mod:`hanse.reports.statement` makes the figures and the page.
+``prospect.py`` makes what is said before joining, and ``disputes.py`` compares receipts. All of these are in
+:mod:`hanse.reports`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ from hanse.cli.options import Trust, err, out, say, trusting, warn
 
 if TYPE_CHECKING:
     from hanse.reports.disputes import Replay
-    from hanse.reports.prospect import Prospect
     from hanse.reports.statement import Statement
-    from hanse.reports.statement_fit import ModelQuality
-    from hanse.reports.statement_verdict import Answer
 
 
 def statement(
@@ -94,104 +91,65 @@ def statement(
     if alone is not None and train_alone:
         raise UserError("--train-alone: not together with --alone, which names the run to compare with")
     with trusting(trust):
-        if client is None:
-            _all(place, alone, train_alone, as_json)
-        elif dry_run:
+        if client is not None and dry_run:
             _before(place, client, as_json)
-        elif check_receipts or receipts is not None:
+        elif client is not None and (check_receipts or receipts is not None):
             _check(place, client, receipts or place / "receipts", as_json)
         else:
-            number, made = _made(place, client, alone, train_alone)
-            page = out_file or place / "statements" / f"client-{number}.html"
-            _write(made, None if as_json else page)
+            _made(place, client, alone, train_alone, out_file, as_json)
 
 
-def _made(folder: Path, client: str, alone: Path | None, train_alone: bool) -> tuple[int, Statement]:
-    """Return the client's number and its statement, after training it alone if that is asked for."""
-    from hanse.reports.statement import statement as make
-    from hanse.runs.observers import counting
-    from hanse.runs.run_record import load_run
-
-    number = load_run(folder).client_of(client)
-    # first of all, so a mistake is told before anything is trained
-    with counting("statement", err):
-        report = make(folder, number, alone=alone)
-    if train_alone:
-        alone = _alone(folder)
-        with counting("statement", err):
-            report = make(folder, number, alone=alone)
-    return number, report
-
-
-def _alone(folder: Path) -> Path:
-    """Train every client by itself on the same data, unless that was done already, and return where that run is."""
-    from hanse.reports.alone import train_alone
-    from hanse.runs.observers import ProgressBar
-
-    return train_alone(folder, [ProgressBar(err, "alone")])
-
-
-def _all(folder: Path, alone: Path | None, train_alone: bool, as_json: bool) -> None:
-    """Write a page for each participant, and print a table with the verdict of each."""
-    from hanse.reports.statement import statement as make
-    from hanse.reports.statement_page import render
-    from hanse.runs.observers import counting
+def _made(
+    folder: Path, client: str | None, alone: Path | None, train_alone: bool, page: Path | None, as_json: bool
+) -> None:
+    """Write a client's page and print its verdict, or a page for each and a table; or print JSON alone."""
+    from hanse.reports.alone import compared_with
+    from hanse.reports.alone import train_alone as play
+    from hanse.reports.statement import render, statements
+    from hanse.runs.observers import ProgressBar, counting
     from hanse.runs.run_record import load_run
 
     run = load_run(folder)
-    make(folder, 0, alone=alone)  # so that a mistake is told before anything is trained
+    clients = list(range(run.num_clients)) if client is None else [run.client_of(client)]
+    beside = None if alone is None else compared_with(run, alone)
     if train_alone:
-        alone = _alone(folder)
-    made = []
+        statements(run, clients[:1], beside)  # a mistake is told before anything is trained
+        beside = compared_with(run, play(folder, [ProgressBar(err, "alone")]))
+    made: list[Statement] = []
     with counting("statements", err) as progress:
-        for client in range(run.num_clients):
-            progress(client, run.num_clients)
-            made.append(make(folder, client, alone=alone))
+        for done, one in enumerate(clients):
+            progress(done, len(clients))
+            made += statements(run, [one], beside)
             if not as_json:
-                _kept(folder / "statements" / f"client-{client}.html", render(made[-1]))
+                _kept(page or folder / "statements" / f"client-{one}.html", render(made[-1]))
     if as_json:
-        print(json.dumps([found.as_json() for found in made], indent=1, allow_nan=False))
+        found = [one.as_json() for one in made]
+        print(json.dumps(found if client is None else found[0], indent=1, allow_nan=False))
         return
     warn(made[0].doubts)
-    for line in made[0].lost:
+    if client is None:
+        _table(made, run.main.title)
+        say(f"wrote {len(made)} pages in {folder / 'statements'}")
+        return
+    for line in made[0].lines:
         say(line, wrap=True)
-    table = RichTable("client", "did joining pay?", f"its model's {run.main.title}", "alone", "worth of its updates")
+    say(f"The whole of it: {page or folder / 'statements' / f'client-{clients[0]}.html'}")
+
+
+def _table(made: Sequence[Statement], metric: str) -> None:
+    """Print a row for each participant, and what is missing in the run's records."""
+    from hanse.reports.words import said
+
+    for line in made[0].missing:
+        say(line, wrap=True)
+    table = RichTable("client", "did joining pay?", f"its model's {metric}", "alone", "worth of its updates")
     for found in made:
-        ours, theirs = _figures(found.fit)
-        table.add_row(found.label, _IN_A_WORD[found.verdict.answer], ours, theirs, _worth(found))
+        table.add_row(found.client.name, *(said(cell, found, found.client) for cell in _CELLS))
     say(table, wrap=True)
     say("In brackets: 95 % intervals.")
-    say(f"wrote {len(made)} pages in {folder / 'statements'}")
 
 
-_IN_A_WORD: dict[Answer, str] = {
-    "yes": "yes", "no": "no", "even": "not clear", "unknown": "not known"
-}  # fmt: skip
-
-
-def _worth(found: Statement) -> str:
-    """Return what a client's updates were worth, with the 95 % interval behind it if that is known; "-": not known."""
-    from hanse.reports.digits import between, rounded
-
-    value, ends = found.contributed.value, found.contributed.interval
-    half = 0.0 if ends is None else (ends[1] - ends[0]) / 2
-    if value is None:
-        return "-"
-    return rounded(value, half) + (f" ({between(value, half)})" if half else "")
-
-
-def _figures(fit: ModelQuality) -> tuple[str, str]:
-    """Return the main metric of a client's model on its own test data, and that of the model that it trained alone.
-
-    The first has its 95 % interval behind it, if that is known. What is not known is "-".
-    """
-    from hanse.learning.metrics import ACCURACY
-    from hanse.reports.statement_fit import MainFit
-
-    main = fit.main or MainFit(reading=ACCURACY, values=(fit.last,), alone=fit.alone_accuracy)
-    ours, alone = ("-" if value is None else main.reading.show(value) for value in (main.last, main.alone))
-    between = "" if main.interval is None else f" ({' to '.join(map(main.reading.show, main.interval))})"
-    return ours + between, alone
+_CELLS = ("verdict_cell", "model_cell", "alone_cell", "worth_cell")  # sentences of a statement, a few words each
 
 
 def _kept(page: Path, text: str) -> None:
@@ -200,20 +158,6 @@ def _kept(page: Path, text: str) -> None:
         write_whole(page, text)
     except OSError as wrong:
         raise UserError(f"{page}: the statement cannot be written: {wrong.strerror or wrong}") from None
-
-
-def _write(found: Statement, page: Path | None) -> None:
-    """Write the page and print the verdict with its reasons; without a page print JSON alone."""
-    from hanse.reports.statement_page import render
-
-    if page is None:
-        print(json.dumps(found.as_json(), indent=1, allow_nan=False))
-        return
-    _kept(page, render(found))
-    warn(found.doubts)
-    for line in found.lines:
-        say(line, wrap=True)
-    say(f"The whole of it: {page}")
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:
@@ -227,27 +171,8 @@ def _before(file: Path, client: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(outlook.as_json(), indent=1, allow_nan=False))
         return
-    for line in _told(outlook):
+    for line in outlook.lines:
         say(line, wrap=True)
-
-
-def _told(found: Prospect) -> Sequence[str]:
-    """Return the lines of that: the money first, then what it pays, gains and gives, and what is not known."""
-    from hanse.core.entry import tokens
-
-    lines = [f"Client {found.client} in {found.rounds} rounds of {found.mechanism}, before joining", ""]
-    if found.most is not None and found.grant is not None:
-        lines += [f"  It is given        {tokens(found.grant)} tokens", f"  It can lose        {tokens(found.most)}"]
-        each = "what its account can bear" if found.most_round is None else tokens(found.most_round)
-        lines += [f"  at most in a round {each}", ""]
-    for heading, sections in (
-        ("What it pays", found.pays),
-        ("What it stands to gain", found.gains),
-        ("What it gives", found.gives),
-        ("What is not known", found.unknown),
-    ):
-        lines += [heading, *(f"  - {line}" for line in sections), ""]
-    return lines[:-1]
 
 
 def _check(folder: Path, client: str, receipts: Path, as_json: bool) -> None:

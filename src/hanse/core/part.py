@@ -469,7 +469,9 @@ class Context:
     @staticmethod
     def tiny(num_clients: int = 3, rounds: int = 1) -> Context:
         """Return the context of a model with two parameters, in which parts show before a run what they do."""
-        return Context(num_clients, rounds, 0, Recipe(), Layout.of(nn.Linear(1, 1)), lambda number: torch.zeros(2))
+        return Context(
+            num_clients, rounds, 0, Recipe(), Layout.of(nn.Linear(1, 1, device="meta")), lambda number: torch.zeros(2)
+        )
 
     def standing(self, part: Part) -> frozenset[str]:
         """Return the slots that a part fills in this mechanism, so that it can skip questions for its other slots."""

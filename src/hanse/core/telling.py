@@ -343,6 +343,7 @@ class About:
         roles: the roles that the run's profiles give. None: they are not known.
         names: the clients' names in the data; empty if they have none.
         notes: what the data may mean otherwise than they were read, and what is wrong with them.
+        doubt: why the data's rows may be several of one person, though nobody says so; "" if there is no reason.
 
     Examples:
         The description of a small run:
@@ -358,6 +359,7 @@ class About:
     roles: Annotated[tuple[Role, ...], Field(max_length=1000)] | None = None
     names: Annotated[tuple[Label, ...], Field(max_length=MOST_CLIENTS)] = ()
     notes: Annotated[tuple[Sentence, ...], Field(max_length=100)] = ()
+    doubt: Sentence = ""
 
     @property
     def kinds(self) -> Mapping[str, str]:

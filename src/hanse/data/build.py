@@ -108,7 +108,7 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
         features=source.features,
         test=source.test,
         min_samples=source.min_samples,
-        group=source.group,
+        group=None if source.group == "" else source.group,
         time=source.time,
         cut=source.cut,
         name=source.name if source.name != OBJECT else source.object or "",

@@ -89,7 +89,7 @@ class OwnData:
             ``ColumnTransformer``. Left out: the columns are numbers already.
         statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
         group: the column that says what each row is of, such as its patient: no split divides one, and intervals count
-            them. "none": every row is a unit of its own.
+            them. "none": every row is a unit of its own. Empty: it is not said.
         time: the column that says when a row was observed: later rows are never trained on.
         cut: with ``time``, the date that divides a client's rows: one of its own ("each_client"), or one for all
             ("all_clients").
@@ -106,7 +106,7 @@ class OwnData:
     min_samples: Positive = 10
     prepare: str | None = None
     statistics: Statistics = "own"
-    group: Column | None = None
+    group: Column = ""  # not None, for which "none" stands in a file
     time: Column | None = None
     cut: Cut = "each_client"
     object: str | None = None

@@ -63,6 +63,7 @@ class Dataset:
         client_names: the names of the clients, indexed by the numbers in ``client_of``.
         ordered: a client's samples are in order of time, so its test share is cut from the end.
         black: the value of a black pixel in each channel after scaling. Augmentation pads images with it. Empty: 0.
+        doubt: why rows may be several of one person, though nobody says so; "" if there is no reason.
         time: ``[n_train]``, when each train sample was observed. A client's test share is then its latest samples.
         cut: whether the date that divides them is each client's own, or one for all.
 
@@ -95,6 +96,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     time: NDArray[np.float64] | None = None
     cut: Cut = "each_client"
+    doubt: str = ""
 
     def __post_init__(self) -> None:
         if self.inputs:

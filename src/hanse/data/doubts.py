@@ -1,16 +1,20 @@
 """What may be meant otherwise than it was read: ids among the features, counts taken as classes, labels of one client.
 
-Each function returns lines that a run tells once, before its first round. Nothing here changes a number.
+Each function returns lines that a run tells once, before its first round. Nothing here changes a number. What looks
+like several rows of one person (:func:`of_columns`, :func:`of_near_rows`) is more than a note: until it is said what a
+row is of, nobody is told whether joining pays, and no invoice is made.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, alike, plain
@@ -21,6 +25,18 @@ SWAPPED = 5.0
 """Standard errors by which a client's features must say the opposite of the others' before its labels are doubted."""
 MOST_COLUMNS = 100
 """Columns of an array, up to which they are looked at one by one."""
+MOST_ROWS = 10_000
+"""Rows up to which all are looked at for persons."""
+ALIKE_ROWS = 0.8
+"""The likeness of rows of one value from which on that value may be a person."""
+_FEWEST, _MOST = 1.25, 100  # rows of a person, on the mean
+_NEAR = 0.9  # the likeness of a row and the nearest one from which on they may be one person's
+_PERSON = re.compile(
+    r"^(patient|subject|participant|person|proband|individual|respondent|mrn|pid|subid)s?([\W_]*(id|no|nr|num|number|code))?$"
+    r"|^(child|case|pupil|student|member|customer|animal)s?[\W_]*(id|no|nr|num|number)$",
+    re.IGNORECASE,
+)
+_WHEN = re.compile(r"year|month|date|time|week|season|hour|(^|[\W_])(day|age)s?($|[\W_])", re.IGNORECASE)  # no persons
 MOST_SUMS = 20_000_000
 """Sums over clients, classes and features, up to which labels are looked at."""
 
@@ -153,6 +169,137 @@ def of_names(names: Sequence[str], labels: Sequence[Any], where: str) -> list[st
         if both := alike([(one, 0) for one in some], case=lambda _: False, looks=True):
             notes.append(f"{where}: the {what}{'es' if what == 'class' else 's'} {both} look alike: are they one?")
     return notes
+
+
+# ---- several rows of one person
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column as numbers of its different values.
+
+    Attributes:
+        codes: int64 ``[n]``, from 0 on in the order of the values; -1 for a gap.
+        exact: whether it holds words or whole numbers. Measurements repeat by chance, and more rarely name anybody.
+    """
+
+    codes: NDArray[np.int64]
+    exact: bool
+
+    @staticmethod
+    def of(values: NDArray[Any]) -> Coded:
+        """Return an array of numbers or of text ``[n]``, coded."""
+        gaps = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+        different, codes = np.unique(values[~gaps], return_inverse=True)
+        whole = values.dtype.kind != "f" or bool(np.equal(np.floor(different), different).all())
+        made = np.full(len(values), -1, np.int64)
+        made[~gaps] = codes
+        return Coded(made, whole)
+
+    def figures(self) -> NDArray[np.float64]:
+        """Return figures ``[n, k]`` whose squared differences say how unlike two rows are: an indicator for each of few
+        values, else the ranks.
+        """
+        if self.codes.max(initial=0) < FEW // 2:
+            return np.eye(FEW // 2 + 1)[self.codes]
+        order = np.cumsum(np.bincount(self.codes + 1))
+        return order[self.codes + 1][:, None] / len(self.codes)
+
+
+def _likeness(codes: NDArray[np.int64], figures: NDArray[np.float64]) -> tuple[float, float]:
+    """Return how alike two rows with the same code are, and two rows with neighbouring codes: 1 if they have the same
+    figures, 0 if they are like any two rows (the intraclass correlation).
+    """
+    count = np.bincount(codes).astype(np.float64)
+    sums = np.stack([np.bincount(codes, one) for one in figures.T], axis=1)
+    squares = np.bincount(codes, (figures**2).sum(axis=1))
+    spread = 2 * figures.var(axis=0).sum()
+    if spread == 0:
+        return 0.0, 0.0
+    same = 2 * (count * squares - (sums**2).sum(axis=1)).sum() / (count * (count - 1)).sum()
+    beside = count[1:] * squares[:-1] + count[:-1] * squares[1:] - 2 * (sums[1:] * sums[:-1]).sum(axis=1)
+    return 1 - same / spread, 1 - beside.sum() / (count[1:] * count[:-1]).sum() / spread
+
+
+def of_columns(columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | None, where: str) -> str:
+    """Return a line if a column repeats as the name of a person would; else "".
+
+    Its values are many and most rows share theirs with some others. Further, its name says so, or labels or features
+    hardly differ within a value while those of neighbouring values do. In an ordinary column neighbours are alike, too.
+
+    Args:
+        columns: all columns but that of the clients, also those that are no features.
+        target: which of them is to be predicted.
+        owner: the client of each row, or None.
+        where: what the line begins with.
+    """
+    found: list[tuple[float, Any]] = []
+    names = [name for name in columns if name != target]
+    figures = {name: columns[name].figures() for name in (target, *names[: FEW // 2])}
+    for name in names:
+        codes, person = columns[name].codes, bool(_PERSON.search(str(name)))
+        rows, sizes = np.flatnonzero(codes >= 0), np.bincount(codes[codes >= 0])
+        many = len(rows) >= len(codes) / 2 and len(sizes) >= FEW // 2 <= (sizes > 1).sum()
+        if not many or not _FEWEST <= len(rows) / len(sizes) <= _MOST or sizes.max() > len(rows) / 5:
+            continue
+        if _WHEN.search(str(name)) and not person:
+            continue
+        if len(rows) > MOST_ROWS:  # whole values, so that what repeats still does
+            kept = np.random.default_rng(0).permutation(len(sizes))[: max(FEW, len(sizes) * MOST_ROWS // len(rows))]
+            rows = rows[np.isin(codes[rows], kept)]
+        number = np.unique(codes[rows], return_inverse=True)[1]
+        likeness = {c: _likeness(number, of[rows]) for c, of in figures.items() if c != name}
+        labels, others = likeness.pop(target), [*likeness.values()]
+        features = tuple(np.mean(others, axis=0).tolist()) if len(others) > 1 else (0.0, 0.0)
+        alike = [same >= ALIKE_ROWS and beside < 0.7 * same for same, beside in (labels, features)]
+        if person or (any(alike) if columns[name].exact else all(alike)):
+            found.append((person + columns[name].exact + labels[0] + features[0], name))
+    if not found:
+        return ""
+    name = max(found, key=lambda one: one[0])[1]
+    codes, shared = columns[name].codes, ""
+    if owner is not None:
+        pairs = np.unique(np.stack([codes, np.unique(owner.astype(str), return_inverse=True)[1]]), axis=1)[0]
+        several = int((np.bincount(pairs[pairs >= 0]) > 1).sum())
+        shared = f", {several} of them at several clients" if several else ""
+    return (
+        f"{where}: column {name!r} repeats as a person's name or number would: {(codes >= 0).sum()} rows of "
+        f"{codes.max() + 1}{shared}. Rows of one would be trained and tested on. Say data.source.group = {name!r} to "
+        "keep them together, or 'none' if every row stands for itself"
+    )
+
+
+def of_near_rows(x: NDArray[np.float32], target: Coded, where: str) -> str:
+    """Return a line if the nearest rows have the same target, and rows hardly farther away do not; else "".
+
+    Rows of one person, measured again, do. Where the target follows from the features, it is much the same for the
+    farther rows, too.
+
+    Args:
+        x: the features ``[n, d]``.
+        target: what is to be predicted.
+        where: what the line begins with.
+    """
+    draw, n = np.random.default_rng(0), len(x)
+    measured = [column for column in x.T[:MOST_COLUMNS] if len(np.unique(column[:MOST_ROWS])) >= FEW]
+    if n < 8 * FEW or not measured:
+        return ""
+    ranks = np.stack([column.argsort().argsort() / n for column in measured], axis=1).astype(np.float32)
+    asked = draw.permutation(n)[: MOST_ROWS // 50]
+    far = torch.cdist(torch.from_numpy(ranks[asked]), torch.from_numpy(ranks))
+    far[torch.arange(len(asked)), torch.from_numpy(asked)] = torch.inf
+    nearest = far.topk(2 * FEW, largest=False).indices.numpy()
+    figures = target.figures()
+    spread = 2 * float(figures.var(axis=0).sum())
+    apart = ((figures[nearest] - figures[asked][:, None]) ** 2).sum(axis=2).mean(axis=0) / (spread or 1.0)
+    near, beyond = 1 - float(apart[0]), 1 - float(apart[-FEW // 2 :].mean())
+    if near < _NEAR or beyond > near / 3 or not spread:
+        return ""
+    return (
+        f"{where}: the rows most like a row nearly always have its target, and rows hardly less alike do not "
+        f"(likeness {near:.2f} and {beyond:.2f}), as with several rows of a person, which would be trained and tested "
+        "on. Say what each row is of (data.source.group, or units as the fourth of the arrays), or group = 'none'"
+    )
 
 
 def gap_codes(values: NDArray[np.float64]) -> list[float]:

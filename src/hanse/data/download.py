@@ -343,51 +343,15 @@ def fetching(source: str, looked: Sequence[Path], remedy: str, download: bool) -
 def _fetch_file(name: str, known_hash: str, bases: tuple[str, ...], folder: Path, saved_as: str = "") -> None:
     """Download one file from the first address that has it, checked by ``known_hash`` ("md5:..." or "sha256:...")."""
     import pooch  # late, as requests below: most runs download nothing
+    from requests import ConnectionError as NoConnection
 
-    pooch.get_logger().setLevel("ERROR")
     failures: list[str] = []
     for base in bases:
-        bar = _Bar(name)
         try:
-            reader = pooch.HTTPDownloader(progressbar=bar, timeout=30)
+            reader = pooch.HTTPDownloader(timeout=30)
             pooch.retrieve(base + name, known_hash, saved_as or name, folder, downloader=reader)
             return
         except (OSError, ValueError) as error:  # what requests raises is an OSError
-            failures.append(f"{base + name}: {_short(error)}")
-        finally:
-            bar.close()
+            said = "no connection" if isinstance(error, NoConnection) else " ".join(str(error).split())[:200]
+            failures.append(f"{base + name}: {said or type(error).__name__}")
     raise OSError("; ".join(failures))
-
-
-def _short(error: Exception) -> str:
-    """Return a download's error in one line."""
-    import requests
-
-    if isinstance(error, requests.ConnectionError):
-        return "no connection"
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-class _Bar:
-    """A progress bar with the interface that pooch drives: ``total``, ``update``, ``reset`` and ``close``."""
-
-    def __init__(self, name: str) -> None:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-        self.total: int | None = None
-        columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-        self._progress = Progress(*columns, transient=True)
-        self._task = self._progress.add_task(name, total=None)
-
-    def update(self, amount: int) -> None:
-        """Advance by an amount of bytes; the bar appears with the first of them."""
-        self._progress.start()
-        self._progress.update(self._task, advance=amount, total=self.total)
-
-    def reset(self) -> None:
-        """Start again from zero."""
-        self._progress.update(self._task, completed=0)
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self._progress.stop()

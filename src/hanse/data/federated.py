@@ -56,6 +56,7 @@ class FederatedData(ABC):
         server_tests: the part of ``server_test`` that comes from each distribution.
         warnings: lines that a user should see before a run.
         notes: what may be meant otherwise than it was read, told once before a run.
+        doubt: why rows may be several of one person, though nobody says so. It is told first of all.
         inputs: the layout of several inputs in a sample's row, if any.
 
     Examples:
@@ -85,6 +86,7 @@ class FederatedData(ABC):
     server_tests: tuple[Samples, ...] = field(default=(), kw_only=True)
     warnings: tuple[str, ...] = field(default=(), kw_only=True)
     notes: tuple[str, ...] = field(default=(), kw_only=True)
+    doubt: str = field(default="", kw_only=True)
     inputs: Inputs = field(default=Inputs(), kw_only=True)
 
     @property
@@ -240,6 +242,7 @@ class SplitData(FederatedData):
             names=_names(dataset, partition),
             inputs=dataset.inputs,
             notes=dataset.notes,
+            doubt=dataset.doubt,
             train=dataset.train,
             order=torch.from_numpy(np.concatenate([part for own in shares for part in own])),
             bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),

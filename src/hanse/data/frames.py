@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.doubts import maybe_gaps, maybe_id, other_words
+from hanse.data.doubts import MOST_COLUMNS, Coded, maybe_gaps, maybe_id, of_columns, other_words
 from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
 from hanse.data.preparing import AUTO, Columns, Prepare
 
@@ -71,6 +71,7 @@ class Rows:
         notes: what may be meant otherwise than it was read, one line each.
         units: ``[n]``, what each row is of, such as a patient; None if that is not said.
         time: ``[n]``, when each row was observed, float64; None if that is not said.
+        doubt: why rows may be several of one person, though nobody says so; "" if they look like none.
     """
 
     x: Any
@@ -81,6 +82,7 @@ class Rows:
     notes: tuple[str, ...] = ()
     units: NDArray[Any] | None = None
     time: NDArray[np.float64] | None = None
+    doubt: str = ""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -127,10 +129,15 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
     if lines or wrong:
         raise UserError(*lines, *wrong)
     notes = [note for one in read.values() for note in one.notes]
-    for doubt in (maybe_id, maybe_gaps, other_words):
-        notes += [note for c, one in read.items() if (note := doubt(one, owner, f"{where}: column '{c}'"))]
+    for look in (maybe_id, maybe_gaps, other_words):
+        notes += [note for c, one in read.items() if (note := look(one, owner, f"{where}: column '{c}'"))]
+    doubt = ""
+    if asked.group is None:
+        rest = [c for c in frame.columns if c not in (asked.target, client, asked.time)]
+        columns = {c: coded(frame[c]) for c in [asked.target, *rest[:MOST_COLUMNS]]}
+        doubt = of_columns(columns, asked.target, owner, where)
     if prepare is not None:
-        return Rows(frame[wanted[""]], y, owner, None, prepare, tuple(notes), units, time)
+        return Rows(frame[wanted[""]], y, owner, None, prepare, tuple(notes), units, time, doubt)
     # codes for an embedding stay whole numbers, as they do in a dictionary of arrays
     whole = {part for part, group in wanted.items() if part and all(read[c].kind == "whole" for c in group)}
     numbers = {
@@ -138,7 +145,19 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
         for part, group in wanted.items()
     }
     x = numbers if isinstance(features, Mapping) else numbers[""]
-    return Rows(x, y, owner, notes=tuple(notes), units=units, time=time)
+    return Rows(x, y, owner, notes=tuple(notes), units=units, time=time, doubt=doubt)
+
+
+def coded(column: Any) -> Coded:
+    """Return a pandas column as numbers of its values. Values that cannot be ordered are so by their text."""
+    kind = getattr(column.dtype, "kind", "O")
+    if kind in "biuf":
+        return Coded.of(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    try:
+        codes, _ = column.factorize(sort=True)
+    except TypeError:  # values of several kinds
+        codes, _ = column.map(str, na_action="ignore").factorize(sort=True)
+    return Coded(codes.astype(np.int64), True)
 
 
 def units_of(values: Any, where: str) -> NDArray[Any]:

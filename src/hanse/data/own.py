@@ -28,7 +28,16 @@ from hanse.base.errors import RAISED, UserError, first_line, gated
 from hanse.base.factories import whole_number
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.doubts import of_clients, of_inputs, of_names, of_targets
+from hanse.data.doubts import (
+    MOST_COLUMNS,
+    Coded,
+    of_clients,
+    of_columns,
+    of_inputs,
+    of_names,
+    of_near_rows,
+    of_targets,
+)
 from hanse.data.frames import (
     Asked,
     Features,
@@ -145,7 +154,7 @@ def as_dataset(
     asked = Asked(target, client, features, group, time, _prepare(prepare, statistics))
     rows = _any(given, asked, called)
     tested = test if isinstance(test, int | float) else _any(test, asked, f"{called}, test")
-    return _dataset(rows, tested, min_samples, seed, called, cut)
+    return _dataset(rows, tested, min_samples, seed, called, cut, group is not None)
 
 
 def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, int | None]:
@@ -207,7 +216,7 @@ def _any(given: Any, asked: Asked, name: str) -> Rows:
         units = None if given.units is None else given.units.numpy().astype(np.str_)
         return Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y, units=units)
     if isinstance(given, tuple | list) and len(given) in (2, 3, 4):
-        return _of_arrays(given, name)
+        return _of_arrays(given, asked, name)
     if keyed:
         return _of_torch(given, asked, name)
     raise UserError(f"data: a {type(given).__name__}: must be {FORMS}")
@@ -308,7 +317,7 @@ def _is_float(x: Any) -> bool:
     return x.is_floating_point() if isinstance(x, Tensor) else getattr(getattr(x, "dtype", None), "kind", "") == "f"
 
 
-def _of_arrays(given: Sequence[Any], name: str) -> Rows:
+def _of_arrays(given: Sequence[Any], asked: Asked, name: str) -> Rows:
     """Return ``(x, y)``, ``(x, y, clients)`` or ``(x, y, clients, units)`` as samples; lists become arrays."""
     x, y, clients, of = (*given, None, None)[:4]
     where = f"data: {name}"
@@ -323,7 +332,17 @@ def _of_arrays(given: Sequence[Any], name: str) -> Rows:
         if wrong:
             raise UserError(*wrong)
     units = None if of is None else units_of(of, f"{where}: units")
-    return Rows(x, y, owner, notes=tuple(of_inputs(x, f"{where}: inputs")), units=units)
+    columns = _columns_of(x, y) if units is None and asked.group is None else {}
+    doubt = of_columns(columns, "", owner, f"{where}: inputs") if columns else ""
+    return Rows(x, y, owner, notes=tuple(of_inputs(x, f"{where}: inputs")), units=units, doubt=doubt)
+
+
+def _columns_of(x: Any, y: Any) -> dict[Any, Coded]:
+    """Return the columns of arrays ``x [n, d]`` and ``y [n]`` by number, the targets under ""; empty for others."""
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not x.shape[1] <= MOST_COLUMNS or x.dtype.kind not in "biuf":
+        return {}
+    return {"": Coded.of(y if y.dtype.kind in "biuf" else y.astype(np.str_)), **dict(enumerate(map(Coded.of, x.T)))}
 
 
 def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
@@ -486,7 +505,7 @@ def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
 # ---- a data set of it
 
 
-def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: str, cut: Cut) -> Dataset:
+def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: str, cut: Cut, said: bool) -> Dataset:
     """Return the checked data set: clients are numbered in the order of their names, and the test set is cut off.
 
     Args:
@@ -495,6 +514,7 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         seed: the seed that decides which samples are held out.
         name: what the data are called.
         cut: how times divide the rows, if they have some.
+        said: whether it is said of what the rows are, so that nobody need doubt it.
     """
     where = f"data: {name}"
     whole_number("data.source.min_samples", min_samples, 0)
@@ -527,7 +547,10 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     if classes is not None and ids is not None and y.ndim == 1:
         x = samples.x.numpy() if samples.x.is_floating_point() and not samples.inputs else None
         notes += of_clients(x, y, ids, names, encoded.labels, where)
-    known: dict[str, Any] = {"client_names": called, "note": note, "notes": tuple(notes)}
+    doubt = rows.doubt
+    if not (doubt or said) and units is None and (samples.x.ndim, y.ndim) == (2, 1) and samples.x.is_floating_point():
+        doubt = of_near_rows(samples.x.numpy(), Coded.of(y), where)
+    known: dict[str, Any] = {"client_names": called, "note": note, "notes": tuple(notes), "doubt": doubt}
     if given is not None:
         tested = replace(_samples(given, f"{where}, test", classes), units=tested_units)
         owned = None if given.owner is None or not names else _ids(given.owner, names)

@@ -139,12 +139,8 @@ def _as_numbers(column: Any) -> NDArray[np.float64]:
 
 def _as_kinds(column: Any, kinds: Sequence[str]) -> NDArray[np.float64]:
     """Return a column of 0 and 1 for each value, ``[n, kinds]``; a gap is of none."""
-    place = {kind: k for k, kind in enumerate(kinds)}
-    made = np.zeros((len(column), len(kinds)))
-    for i, (one, missing) in enumerate(zip(column, column.isna(), strict=True)):
-        if not missing and str(one) in place:
-            made[i, place[str(one)]] = 1.0
-    return made
+    words = column.astype(object).map(str, na_action="ignore").to_numpy(dtype=object)
+    return np.asarray(words[:, None] == np.array(kinds, dtype=object), np.float64)
 
 
 def _seconds(column: Any) -> NDArray[np.int64]:

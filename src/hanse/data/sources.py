@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -46,20 +46,6 @@ from hanse.data.tables import TABLES, load_table, tables_are_here
 GENERATED = ("synthetic",)
 """Sources that make each client's samples on demand: not a :class:`Dataset`, see :mod:`hanse.data.synthetic`.
 """
-
-
-class Loader(Protocol):
-    """A source: a function that returns a :class:`Dataset`, called with keywords."""
-
-    def __call__(self, *, root: Path | None, seed: int, download: bool) -> Dataset:
-        """Return the data set.
-
-        Args:
-            root: a folder to look in first.
-            seed: keys what the source draws; most draw nothing.
-            download: whether the network may be used.
-        """
-        ...
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,22 @@ few steps on a few samples, uses no stream of the run, and leaves the template a
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+import sys
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hanse.base.errors import RAISED, UserError, first_line, gated
+from hanse.base.errors import RAISED, MachineError, UserError, first_line, gated
+from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
@@ -28,6 +35,7 @@ from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
 from hanse.learning.local import Precision, Trainer, gradients_of, loss_of
 from hanse.learning.process import untouched
+from hanse.learning.products import processor
 from hanse.learning.scoring import outcomes_of
 
 
@@ -210,6 +218,9 @@ _TOLERANCE = 1e-4  # relative
 _GRAIN = 1e-6  # of a row: by so much two ways of summing in float32 may differ
 _ROUGH = 2e-2  # relative, for bfloat16 and for the products of CUDA devices
 _SCORES = "does not score models as the module itself does"
+AGREED = Path(__file__).parent / "native" / "agreed.txt"
+"""Comparisons that found no difference, a fingerprint a line. Who can write here can also change what is compared."""
+_KEPT = 1000  # lines at most, the latest
 _STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1)
 
 
@@ -224,7 +235,8 @@ def settle(
     """Return the engine to use: the chosen engine, if it computes what the module computes.
 
     If it computes something else, or fails, the sequential engine and the problem ``plain`` are used instead, and a
-    warning says so. Without samples nothing is compared.
+    warning says so. Without samples nothing is compared, and nothing twice: what was found to agree stands beside the
+    compiled code (:data:`AGREED`).
 
     Args:
         choice: the engine that was chosen.
@@ -241,13 +253,17 @@ def settle(
         UserError: the module's outputs in evaluation mode differ between two calls.
     """
     engine = make_engine(choice, problem, device, precision)
-    if not len(samples):
+    key = _fingerprint(choice, problem, samples, device, precision)
+    if not len(samples) or (key is not None and key in _agreed()):
         return choice, problem, engine, []
     try:
         wrong = disagreement(engine, problem, row, samples, device)
     except RAISED as error:  # if it is the module's own fault, the comparison below raises it again
         wrong = f"fails on the model ({first_line(error)})"
     if wrong is None:
+        if key is not None:
+            with suppress(OSError, MachineError):  # an installation that is not the user's: engines are compared anew
+                write_whole(AGREED, "".join(f"{line}\n" for line in [*_agreed(), key][-_KEPT:]))
         return choice, problem, engine, []
     engine.close()
     warning = f"warning: engine.train: {choice.engine!r} {wrong}; each model is trained and scored by the module itself"
@@ -265,6 +281,42 @@ def settle(
         )
     again = "warning: model.name: training the model from the same row gives another row each time"
     return choice, problem, engine, [again]
+
+
+def _fingerprint(
+    choice: EngineChoice, problem: Problem, samples: Samples, device: torch.device, precision: Precision
+) -> str | None:
+    """Return all that a comparison depends on as 64 hexadecimal digits: engine, layers, shapes, machine, and versions.
+
+    None: the model has more than layers that are known, or computes on a card. It is compared before every run.
+    """
+    layers = problem.stack or read_convolutions(problem, widest=sys.maxsize)
+    if layers is None or problem.objective is not None or problem.judge is not None or device.type != "cpu":
+        return None
+    digest = hashlib.sha256()
+    for file in sorted(path for path in Path(__file__).parent.glob("**/*") if path.suffix in (".py", ".so", ".pyd")):
+        digest.update(file.read_bytes())
+    shapes = samples.x.shape[1:], samples.x.dtype, samples.y.shape[1:], samples.y.dtype, problem.layout.shapes
+    machine = torch.__version__, torch.backends.cpu.get_cpu_capability(), processor()
+    model = str(problem.module), layers, problem.layout.names, problem.frozen, problem.loss
+    digest.update(str((choice.label, precision, model, shapes, machine)).encode())
+    return digest.hexdigest()
+
+
+def _agreed() -> list[str]:
+    """Return the fingerprints of comparisons that found no difference; none from a file that is not as it was left."""
+    try:
+        lines = AGREED.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError):
+        lines = [""]
+    if len(lines) <= _KEPT and all(re.fullmatch("[0-9a-f]{64}", line) for line in lines):
+        return lines
+    warnings.warn(
+        f"{AGREED}: is damaged or of something else: is not read, and engines are compared anew", stacklevel=2
+    )
+    return []
 
 
 def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tuple[Samples, list[SeatJob]]:

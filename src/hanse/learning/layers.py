@@ -14,7 +14,6 @@ padding), and ``grad`` is the gradient of the loss at a layer's outputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +21,6 @@ import torch
 from torch import Tensor
 
 from hanse.learning.losses import Objective
-from hanse.learning.products import direct_product
 
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
@@ -113,47 +111,6 @@ class Linear:
         if self.grad_in is None:
             return grad
         return torch.bmm(self.transposed, grad, out=self.grad_in)
-
-
-class SeatwiseLinear:
-    """The first layer, computed seat by seat; used if single products on one thread are faster than batched ones.
-
-    That depends on the processor: see :mod:`hanse.learning.products`. Its arguments are those of :class:`Linear`. ``x
-    [S, B, in]`` is the buffer into which the samples will be written. All views of the buffers are made once.
-    """
-
-    def __init__(
-        self,
-        weight: Tensor,
-        weight_velocity: Tensor,
-        bias: Tensor | None,
-        bias_velocity: Tensor | None,
-        out: Tensor,
-        ones: Tensor,
-        x: Tensor,
-    ) -> None:
-        self.bias, self.bias_velocity, self.out, self.ones = bias, bias_velocity, out, ones
-        shift = torch.zeros_like(weight[:, :, :1]) if bias is None else bias
-        self.forwards = list(zip(weight.unbind(0), x.unbind(0), shift.unbind(0), out.unbind(0), strict=True))
-        self.velocities, self.x_columns = weight_velocity.unbind(0), x.transpose(1, 2).unbind(0)
-        self.grad: Tensor | None = None
-        self.grads: Sequence[Tensor] = ()
-
-    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return ``W x + b`` of the samples in the buffer, seat by seat."""
-        for weight, rows, shift, out in self.forwards:
-            torch.add(direct_product(weight, rows), shift, out=out)
-        return self.out
-
-    def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Add the gradients, seat by seat; there is no layer below that trains."""
-        if grad is not self.grad:
-            self.grad, self.grads = grad, grad.unbind(0)
-        for velocity, g, columns in zip(self.velocities, self.grads, self.x_columns, strict=True):
-            torch.add(direct_product(g, columns), velocity, alpha=momentum, out=velocity)
-        if self.bias_velocity is not None:
-            self.bias_velocity.baddbmm_(grad, self.ones, beta=momentum)
-        return grad
 
 
 class Activation:

@@ -25,13 +25,9 @@ from hanse.learning.layers import (
     Layer,
     Linear,
     Loss,
-    SeatwiseLinear,
     SquaredError,
 )
 from hanse.learning.module_layers import Spec
-from hanse.learning.products import wide_vectors
-
-_WIDE = 256  # inputs from which one product for each seat is worth its call (:class:`SeatwiseLinear`)
 
 
 @dataclass(frozen=True)
@@ -112,8 +108,6 @@ class Program:
     ) -> None:
         self.problem, self.layout, self.specs = problem, problem.layout, list(specs)
         self.seats, self.width, self.device, self.dtype = seats, width, device, dtype
-        cpu = device.type == "cpu" and dtype == torch.float32  # oneDNN's product is for these alone
-        self.seatwise = cpu and torch.get_num_threads() == 1 and wide_vectors()
         self.trained = seats * self.layout.num_parameters
         self.flat = self._empty(seats * self.layout.size)
         self.velocity = self._empty(self.trained)
@@ -207,12 +201,8 @@ class Program:
                 weight, velocity = (b[f"{name}.weight"][:active] for b in (self.blocks, self.velocity_blocks))
                 bias = column(self.blocks, f"{name}.bias") if spec.bias else None
                 bias_velocity = column(self.velocity_blocks, f"{name}.bias") if spec.bias else None
-                if not layers and self.seatwise and spec.inputs >= _WIDE:
-                    layers.append(SeatwiseLinear(weight, velocity, bias, bias_velocity, out, ones, inputs))
-                else:
-                    grad_in = shaped(grad_buffer, spec.inputs) if trains_below else None
-                    first = not layers
-                    layers.append(Linear(weight, velocity, bias, bias_velocity, out, grad_in, ones, first))
+                grad_in = shaped(grad_buffer, spec.inputs) if trains_below else None
+                layers.append(Linear(weight, velocity, bias, bias_velocity, out, grad_in, ones, not layers))
             elif spec.kind == "batch_norm":
                 layers.append(
                     BatchNorm(

@@ -1,13 +1,12 @@
 """What the transactions of a book add up to: balances, who paid whom, and how much each kind of transaction moved.
 
-The report and the live page draw their money charts from :class:`Totals`, which takes one record after another.
+The report draws its money charts from :class:`Totals`, which takes one record after another.
 :func:`net_of` and :func:`flows_of` do the arithmetic of a single transaction.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hanse.core.entry import MINT
@@ -62,11 +61,8 @@ class Totals:
     Attributes:
         balances: units by account, with escrow accounts listed separately.
         flows: units by (payer, receiver); see :func:`flows_of`.
-        traded: units (paid, received) by account, with escrow counted as its client's and grants left out.
         kinds: by kind of transaction, the units that accounts received in it; grants are left out.
         moved: the accounts that changed. The reader may clear it to see what changes next.
-        count: the number of the last transaction taken in.
-        round: the round of that transaction; -1 before the first.
 
     Examples:
         >>> from hanse.core.entry import MINT, Transaction
@@ -75,22 +71,18 @@ class Totals:
         >>> [record] = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
         >>> totals = Totals()
         >>> totals.add(record)
-        >>> totals.balances["client/0"], totals.count
-        (5, 1)
+        >>> totals.balances["client/0"], totals.moved == {"mint", "client/0"}
+        (5, True)
     """
 
     balances: dict[str, int] = field(default_factory=dict)
     flows: dict[tuple[str, str], float] = field(default_factory=dict)
-    traded: dict[str, tuple[int, int]] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)
-    count: int = 0
-    round: int = -1
 
     def add(self, record: Record) -> None:
         """Add the next transaction to all sums."""
         postings, kind = record.transaction.postings, record.transaction.kind
-        self.count, self.round = record.number, record.round
         for account, units in postings:
             self.balances[account] = self.balances.get(account, 0) + units
             self.moved.add(account)
@@ -99,18 +91,5 @@ class Totals:
             return
         if kind in self.kinds or len(self.kinds) < MOST_KINDS:
             self.kinds[kind] = self.kinds.get(kind, 0) + sum(units for _, units in postings if units > 0)
-        for account, units in net.items():
-            paid, received = self.traded.get(account, (0, 0))
-            self.traded[account] = (paid - units, received) if units < 0 else (paid, received + units)
-            self.moved.add(account)
         for source, target, moved in flows_of(net):
             self.flows[source, target] = self.flows.get((source, target), 0) + moved
-
-    def biggest(self, most: int) -> list[tuple[str, str, float]]:
-        """Return the ``most`` largest flows as ``(payer, receiver, units)``, the largest first."""
-        found = heapq.nlargest(most, self.flows.items(), key=lambda item: item[1])
-        return [(source, target, units) for (source, target), units in found]
-
-    def rows(self, accounts: Iterable[str]) -> dict[str, list[int]]:
-        """Return ``[balance, paid, received]`` in units for each of the given accounts."""
-        return {a: [self.balances.get(a, 0), *self.traded.get(a, (0, 0))] for a in accounts}

@@ -19,6 +19,7 @@ from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
 from hanse.reports.groups import SeedGroup, honest_of, roles_of
 from hanse.reports.market import MOST
 from hanse.reports.money import Books, granted
+from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord
 
 _SECTION = "How well it learned"
@@ -33,16 +34,6 @@ _CURVES = (
     ("client/test_loss", "Loss at the clients", "mean loss on own test data", 1.0),
     ("train/loss", "Training loss", "mean loss of those who trained", 1.0),
 )
-_MEANING = {
-    "test/accuracy": "The share of the server's test samples, of all clients' kinds, that the model gets right. "
-    "Where clients hold models of their own, it is the mean over the clients.",
-    "test/loss": "The loss of the model on the server's test samples; lower is better. Where clients hold models of "
-    "their own, it is the mean over the clients.",
-    "client/test_accuracy": "Each client tests the model that it holds on its own test samples; mean over clients, "
-    "without those that the experiment makes cheat (the terminal's figure during a run has them in it).",
-    "client/test_loss": "Each client tests the model that it holds on its own test samples; lower is better.",
-    "train/loss": "What the clients that trained reported, averaged. It depends on who was selected.",
-}
 
 
 def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
@@ -54,17 +45,17 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         groups: the experiments, one line each.
     """
     charts: list[Chart] = []
-    curves, meaning = _main_curves(groups)
-    for key, title, axis, factor in (*curves, *_CURVES):
+    curves = [(*curve, "") for curve in _CURVES]
+    for key, title, axis, factor, better in (*_main_curves(groups), *curves):
         lines = [line for i, group in enumerate(groups) if (line := _line(group, key, factor, i)) is not None]
         accurate = any(len(run.series("client/test_accuracy")[0]) for group in groups for run in group.runs)
         if not lines or (key == "client/test_loss" and accurate):
             continue
         band = _band(groups, lines)
         read = band if not any(band in chart.caption for chart in charts) else ""  # once in a section is enough
-        caption = f"{(_MEANING | meaning)[key]} {read}".strip()
+        told = f"{caption('curve', key, title.removeprefix('Test '), better)} {read}".strip()
         name = key.replace("/", "-").replace("_", "-")
-        charts.append(Chart(name, _SECTION, title, caption, Lines(tuple(lines)), x="rounds played", y=axis))
+        charts.append(Chart(name, _SECTION, title, told, Lines(tuple(lines)), x="rounds played", y=axis))
     return [*charts, *_over_time(groups)]
 
 
@@ -80,36 +71,23 @@ def _over_time(groups: Sequence[SeedGroup]) -> list[Chart]:
             lines.append(replace(line, x=np.interp(line.x, 1.0 + clock.rounds, clock.mean)))
     if not lines:
         return []
-    caption = (
-        "How good each experiment's model was after so many seconds on the simulation's clock, which runs while "
-        f"clients train. With several seeds, a point stands at their mean clock after a round. {_band(groups, lines)}"
-    )
+    told = caption("over_time", _band(groups, lines))
     title = f"Test {reading.title} over virtual time"
     axis = f"{reading.title} on the test set{_unit(reading)}"
     marks = Lines(tuple(lines))
-    return [Chart("test-over-time", _SECTION, title, caption, marks, x="virtual seconds", y=axis)]
+    return [Chart("test-over-time", _SECTION, title, told, marks, x="virtual seconds", y=axis)]
 
 
-def _main_curves(groups: Sequence[SeedGroup]) -> tuple[list[tuple[str, str, str, float]], dict[str, str]]:
-    """Return entries as in ``_CURVES`` and ``_MEANING`` for main metrics other than accuracy and loss."""
-    curves, meaning = list[tuple[str, str, str, float]](), dict[str, str]()
-    usual = {ACCURACY, LOSS}
+def _main_curves(groups: Sequence[SeedGroup]) -> list[tuple[str, str, str, float, str]]:
+    """Return entries as in ``_CURVES``, and what is better, for main metrics other than accuracy and loss."""
+    curves, usual = list[tuple[str, str, str, float, str]](), {ACCURACY, LOSS}
     for reading in dict.fromkeys(run.main for group in groups for run in group.runs if run.main not in usual):
-        title, better = reading.title, "lower" if reading.less_is_better else "higher"
-        title = title[:1].upper() + title[1:]  # "AUC" stays "AUC"
-        server, own = f"test/{reading.key}", f"client/test_{reading.key}"
-        curves.append(
-            (server, f"Test {reading.title}", f"{reading.title} on the test set{_unit(reading)}", reading.factor)
-        )
-        curves.append(
-            (own, f"{title} at the clients", f"mean {reading.title} on own test data{_unit(reading)}", reading.factor)
-        )
-        meaning[server] = f"{title} of the deployed models on the server's test samples; {better} is better."
-        meaning[own] = (
-            "Each client tests the model that it holds on its own test samples; mean over the clients that have a "
-            f"value, without those that the experiment makes cheat; {better} is better."
-        )
-    return curves, meaning
+        name, better = reading.title, "lower" if reading.less_is_better else "higher"
+        own, factor = f"{name[:1].upper()}{name[1:]} at the clients", reading.factor
+        server = f"{name} on the test set{_unit(reading)}"
+        curves.append((f"test/{reading.key}", f"Test {name}", server, factor, better))
+        curves.append((f"client/test_{reading.key}", own, f"mean {own_axis(reading)}", factor, better))
+    return curves
 
 
 def _unit(reading: MetricStyle) -> str:
@@ -145,11 +123,8 @@ def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
 
 def _band(groups: Sequence[SeedGroup], lines: Sequence[Curve]) -> str:
     """Return how to read lines, bands and single markers, as the end of a caption."""
-    alone = " A single marker is a single tested round." if any(len(line.x) == 1 for line in lines) else ""
-    if all(line.low is None for line in lines):
-        return f"Each line is a single run: how much another seed would change it is not known.{alone}"
-    single = " A line without a band is a single run." if any(len(group.runs) == 1 for group in groups) else ""
-    return f"Each line is a mean over seeds, with a band of one standard deviation up and down.{single}{alone}"
+    alone, banded = any(len(line.x) == 1 for line in lines), any(line.low is not None for line in lines)
+    return caption("band", alone, banded, any(len(group.runs) == 1 for group in groups))
 
 
 # ---- clients on their own data
@@ -256,16 +231,10 @@ def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
             lines.append(Curve(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))
     if not lines:
         return None
-    caption = (
-        f"For each {reading.title} on the horizontal axis, the share of clients with at most that after the last "
-        f"round, all seeds together. A curve further to the {'left' if reading.less_is_better else 'right'} is better. "
-        "A steep curve means that clients fare alike; a long "
-        f"{'tail on the right' if reading.less_is_better else 'foot on the left'} shows clients that were left behind."
-    )
-    if any(honest_of(run) is not None for group in groups for run in group.runs):
-        caption += " Clients that the experiment makes cheat are left out."
+    cheats = any(honest_of(run) is not None for group in groups for run in group.runs)
+    told = caption("distribution", reading, cheats)
     title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
-    return Chart("own-accuracy-cdf", _SECTION, title, caption, marks, x=own_axis(reading), y="clients (%)")
+    return Chart("own-accuracy-cdf", _SECTION, title, told, marks, x=own_axis(reading), y="clients (%)")
 
 
 def _honest_at_the_last_test(run: RunRecord) -> Floats | None:
@@ -287,15 +256,9 @@ def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
     if tested is None or len(tested[0]) < 2:
         return None
     if utility is not None:
-        worth, what, axis = utility, f"Utility against {run.main.title}", "utility over the run (tokens)"
-        told = "its utility, which is what the market brought it less what sharing and its net payments cost,"
+        worth, what, axis = utility, "Utility", "utility over the run (tokens)"
     elif books is not None:
-        worth, what, axis = (
-            books.held[-1] - granted(run),
-            f"Tokens earned against {run.main.title}",
-            "tokens earned or lost",
-        )
-        told = "what it holds beyond its grant"
+        worth, what, axis = books.held[-1] - granted(run), "Tokens earned", "tokens earned or lost"
     else:
         return None
     clients, accuracy = tested
@@ -310,11 +273,7 @@ def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
         few = len(clients) <= MOST
         names = tuple(f"client {run.client_label(c)}" for c in clients[here].tolist()) if few else ()
         lines.append(Curve(kind, x, y, dots=True, names=names))
-    caption = (
-        f"Each dot is one client, with its {run.main.title} on its own test data on the horizontal axis and {told} on "
-        f"the vertical one. High up on the {'left' if run.main.less_is_better else 'right'} are clients with both a "
-        f"good model and a gain. Seed {run.seeds[0]}."
-    )
+    told = caption("earned", run.main, utility is not None, run.seeds[0])
     marks = Lines(tuple(lines), zero=True, whole=False)
-    title = f"{what}: {group.label}"
-    return Chart(f"earned-{slug(group.label)}", _SECTION, title, caption, marks, x=own_axis(run.main), y=axis)
+    title = f"{what} against {run.main.title}: {group.label}"
+    return Chart(f"earned-{slug(group.label)}", _SECTION, title, told, marks, x=own_axis(run.main), y=axis)

@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.factories import named_choice
-from hanse.base.files import read_arrays, run_folder, table
-from hanse.core.entry import LOG, TOKEN, escrow
-from hanse.core.entry import client as account
+from hanse.base.files import read_arrays, run_folder
+from hanse.core.entry import LOG, TOKEN
 from hanse.core.telling import Check, Fact
 from hanse.ledger.run_ledger import movements, reading, verify_run
 from hanse.mechanisms import market_checks
@@ -120,7 +118,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     must be the prices, clients that did not pay must have got nothing, the graph must be the one that iPFL's Algorithm
     2 gives for what was declared, no import may be too many or left out (eq. 9), and nobody may lose, by the declared
     and by the true numbers. The facts are what imports that were left out would have gained (if the algorithm stops
-    early), who traded nothing, and how known cheats fared.
+    early), and who traded nothing.
 
     Args:
         folder: the run directory.
@@ -151,7 +149,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
             replace(c, said=c.said + of) if isinstance(c, Check) and c.holds and c.name not in whole else c
             for c in found
         ]
-    found += [made, *(who_traded(run, clients) if rounds else (_ranking(run), _cheats_hold(folder)))]
+    found += [made, no_trade(run, clients) if rounds else _ranking(run)]
     checks = tuple(one for one in found if isinstance(one, Check))
     return Audit(len(rounds), checks, clients, tuple(one for one in found if isinstance(one, Fact)))
 
@@ -168,34 +166,6 @@ def _ranking(run: RunRecord) -> Fact | None:
         return None
     found = contribution(SeedGroup(run.mechanism, (run,)))
     return None if found is None else Fact("order by value", found.sums.how_sure())
-
-
-def _cheats_hold(folder: Path) -> Fact | None:
-    """Return the final balances of the clients that the experiment's file makes cheat, and the others' mean; None for a
-    run without books.
-    """
-    if not (folder / "ledger.json").exists():
-        return None
-    run = load_run(folder)
-    cheats = {c: conduct.label or "cheats" for conduct in run.about.conducts if conduct.cheats for c in conduct.clients}
-    if not cheats:
-        return Fact("known cheats", _no_cheats(run))
-    try:
-        with reading(folder) as ledger:
-            balances = ledger.balances()
-    except UserError:  # books that do not hold: the check of conservation says it
-        return None
-    held = [
-        (balances.get(account(c), 0) + balances.get(escrow(c), 0)) / TOKEN
-        for c in range(run.num_clients)
-        if account(c) in balances
-    ]
-    if len(held) != run.num_clients:
-        return None
-    honest = [tokens for c, tokens in enumerate(held) if c not in cheats]
-    beside = f"; the others have {np.mean(honest):.3f} on average" if honest else ""
-    each = (f"client {run.client_label(c)} (of the {cheats[c]}) has {held[c]:.3f} tokens" for c in sorted(cheats))
-    return Fact("known cheats", ", ".join(each) + beside)
 
 
 def _made_rows(folder: Path) -> Check | Fact | None:
@@ -280,39 +250,13 @@ def _payments(folder: Path, trust: bool, lost: bool) -> Iterator[Check | Fact]:
         yield Fact("settled again", f"{again.rounds} rounds, and not the others: {again.why_not}")
 
 
-def who_traded(run: RunRecord, clients: Sequence[ClientSums]) -> tuple[Fact, Fact]:
-    """Return who traded nothing, and what those clients earned that cheat according to the experiment's file.
-
-    The records do not show cheating that the file does not declare.
+def no_trade(run: RunRecord, clients: Sequence[ClientSums]) -> Fact:
+    """Return who traded nothing.
 
     Args:
         run: the run.
         clients: the sums of the run's clients over all markets.
     """
-    conducts = [conduct for conduct in run.about.conducts if conduct.cheats]
-    cheats = {client: conduct.label or "cheats" for conduct in conducts for client in conduct.clients}
-    named = {c.client: run.client_label(c.client) for c in clients}
-    named |= {c: f"{name} (of the {cheats[c]})" for c, name in named.items() if c in cheats}
-    alone = [named[c.client] for c in clients if not c.rounds_traded]
+    alone = [run.client_label(c.client) for c in clients if not c.rounds_traded]
     nothing = f"client{'s' if len(alone) > 1 else ''} {', '.join(alone)} bought and sold nothing in any round"
-    earned = [
-        f"client {named[c.client]} was paid {c.sold:.3f} and paid {c.bought:.3f} tokens; its utility of "
-        f"{c.utility:.3f} is number {1 + sum(other.utility > c.utility for other in clients)} of {len(clients)}"
-        for c in clients
-        if c.client in cheats
-    ]
-    return (
-        Fact("no trade", nothing if alone else "nobody: every client bought or sold in some round"),
-        Fact("known cheats", "; ".join(earned) or _no_cheats(run)),
-    )
-
-
-def _no_cheats(run: RunRecord) -> str:
-    """Say that no client is declared to cheat, or that this is not known because something does not describe itself: a
-    user's own behaviour or policy, or an incomplete ``about.json``.
-    """
-    policy = named_choice(table(run.config, "clients").get("policy"), "")
-    acting = [*table(run.config, "behaviour"), *([policy] if ":" in policy else [])]
-    if len(acting) > len(run.about.conducts):
-        return f"not known: the run does not say of all that act in it whether they cheat ({', '.join(acting)})"
-    return "none of these clients, by the experiment's file"
+    return Fact("no trade", nothing if alone else "nobody: every client bought or sold in some round")

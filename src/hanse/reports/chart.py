@@ -117,15 +117,6 @@ class Heat:
     around_zero: bool = False
 
     @property
-    def limits(self) -> tuple[float | None, float | None]:
-        """The numbers at which the shades begin and end (None: at the smallest and at the largest number)."""
-        known = self.z[np.isfinite(self.z)]
-        if self.around_zero:
-            most = float(np.abs(known).max(initial=0.0)) or 1.0
-            return -most, most
-        return self.floor, None if self.floor is None else float(known.max(initial=self.floor))
-
-    @property
     def numbers(self) -> Floats:
         """The numbers that the shades stand for, ``[rows, columns]``."""
         return np.asarray(self.z**2 if self.root else self.z)
@@ -171,10 +162,6 @@ class Graph:
         most = float(self.weight.max(initial=0.0))
         drawn = np.argwhere((self.weight > LEAST_SHARE * most) & (most > 0)).tolist()
         return [(i, j, float(self.weight[i, j]) / most) for i, j in drawn]
-
-    def look(self, kind: str) -> int:
-        """The place of a kind among all kinds, for its colour and marker."""
-        return list(dict.fromkeys(self.kinds)).index(kind)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hanse.base.import_trust import is_looking
 from hanse.data.choices import OBJECT
 from hanse.reports.chart import Chart, Floats, Heat, even, slug
 from hanse.reports.groups import SeedGroup
+from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord
 
 MOST_CLIENTS = 500  # columns of a map
@@ -114,19 +115,12 @@ def class_chart(facts: DataFacts) -> Chart | None:
     kept = even(len(facts.counts), MOST_CLIENTS)
     shown = facts.counts[kept].T
     z: Floats = np.sqrt(shown.astype(np.float64))
-    caption = (
-        f"{facts.counts.shape[0]:,} clients with {int(facts.counts.sum()):,} train samples in all. Each column is a "
-        "client, each row a class. The lighter a cell, the more samples; the darkest shade means none. Shades follow "
-        "the square root of the number, so that a few samples still show. The more the columns differ, the harder it "
-        "is to learn together."
-    )
-    if len(kept) < len(facts.counts):
-        caption += f" {len(kept)} evenly spaced clients are shown."
+    told = caption("classes", len(facts.counts), int(facts.counts.sum()), len(kept))
     rows = tuple(str(c) for c in range(len(shown)))
     columns = tuple(facts.names[k] if facts.names else str(k) for k in kept.tolist())
     marks = Heat(rows, columns, z, "samples", _marks(int(shown.max())), floor=0.0, root=True)
     title = f"Who has which classes: {facts.name}"
-    return Chart(f"classes-{slug(facts.name)}", "The data", title, caption, marks, x="client", y="class")
+    return Chart(f"classes-{slug(facts.name)}", "The data", title, told, marks, x="client", y="class")
 
 
 def _marks(most: int) -> tuple[tuple[float, str], ...]:

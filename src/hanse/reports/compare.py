@@ -12,17 +12,14 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
 import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import table, write_csv
@@ -32,6 +29,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.accuracy import own_accuracy, own_main
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import ONE_SEED, SeedGroup, different_settings, group_runs
+from hanse.reports.text_table import TextTable
 from hanse.runs.checkpoint import edited_settings
 from hanse.runs.run_record import RunRecord, load_runs
 
@@ -306,6 +304,7 @@ def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, flo
     return dict(zip(EFFECTIVE, (reached, improvement(reached, needed)), strict=True))
 
 
+@lru_cache(maxsize=256)  # every table of a report asks for it
 def run_row(run: RunRecord) -> dict[str, Any]:
     """Return one run's row of :func:`compare_runs`, without its effective round."""
     accuracy = run.series("test/accuracy")[1]
@@ -479,54 +478,6 @@ def _own_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     return [_column(key) for key in dict.fromkeys(key for row in rows for key in row) if key not in usual]
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """A table of texts.
-
-    Attributes:
-        headings: ``[n]``.
-        rows: ``[n]`` texts each: a name, and then numbers.
-        title: what stands above it, if anything.
-        caption: what stands below it, if anything.
-    """
-
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    title: str = ""
-    caption: str = ""
-
-    def printed(self) -> Table:
-        """Return it for a terminal: names fold where that is narrow, numbers never do."""
-        table = Table(
-            title=self.title, caption=self.caption or None, title_justify="left", caption_justify="left",
-            box=SIMPLE_HEAD, pad_edge=False,
-        )  # fmt: skip
-        table.add_column(self.headings[0], overflow="fold", min_width=14)
-        for heading in self.headings[1:]:
-            table.add_column(heading, justify="right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-    def markdown(self) -> str:
-        """Return it as Markdown."""
-        lines = [self.headings, ("---", *["---:"] * (len(self.headings) - 1)), *self.rows]
-        return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-
-    def latex(self) -> str:
-        """Return it as LaTeX's ``tabular``, for the package ``booktabs``."""
-        head, *body = (f"{' & '.join(map(_for_latex, line))} \\\\" for line in (self.headings, *self.rows))
-        columns = "l" + "r" * (len(self.headings) - 1)
-        inside = ["\\toprule", head, "\\midrule", *body, "\\bottomrule"]
-        return "\n".join([f"\\begin{{tabular}}{{{columns}}}", *inside, "\\end{tabular}"])
-
-
-def _for_latex(text: str) -> str:
-    """Return a text as LaTeX reads it."""
-    said = re.sub(r"[&%$#_{}]", r"\\\g<0>", text.replace("\\", "/"))
-    return said.replace("~", "\\textasciitilde{}").replace("^", "\\textasciicircum{}").replace("±", "$\\pm$")
-
-
 def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]) -> list[TextTable]:
     """Return the comparison for a terminal of 80 columns: what was learned, what it cost, the differences.
 
@@ -650,7 +601,7 @@ def as_text(form: str, groups: Sequence[SeedGroup], rows: Sequence[Mapping[str, 
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMS)}")
     if form in ("latex", "markdown"):
         tables = [experiments_table(groups), *differences_tables(groups)]
-        return "\n\n".join(table.latex() if form == "latex" else table.markdown() for table in tables) + "\n"
+        return "\n".join(table.latex() if form == "latex" else table.markdown() for table in tables)
     every = [*rows, *difference_rows(groups)]
     if form == "json":
         return json.dumps(every, indent=1) + "\n"

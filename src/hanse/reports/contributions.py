@@ -2,9 +2,8 @@
 
 :func:`contribution` adds up the values of a group of runs, which :func:`contribution_charts` and
 :func:`estimate_charts` draw. :func:`interactions` says which clients complement each other. :func:`smaller_budgets`
-says what the values would have been with fewer models scored in a round. :func:`standings` compares the sums of clients
-with one another. It says which clients cannot be told apart, and how sure a client's part of the whole is. The
-statement and the report's summary use it as well, so that all places come to the same verdict.
+says what the values would have been with fewer models scored in a round. :class:`Standings` compares the sums of
+clients with one another. It says which clients cannot be told apart, and how sure a client's part of the whole is.
 
 **Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
 Rounds are sampled independently, so the variances of rounds add. *Draw*: values are measured on one validation set, and
@@ -15,8 +14,9 @@ block of samples, the sum of values without this block is added up over the roun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
 from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Ints, Lines, Series, even, slug
 from hanse.reports.groups import SeedGroup
+from hanse.reports.words import caption, said
 from hanse.runs.run_record import RunRecord
 
 # ---- how sure sums of values are
@@ -34,12 +35,7 @@ from hanse.runs.run_record import RunRecord
 SURE_SHARE = 0.95
 DRAWS = 4000  # of sums around those that were found, for intervals of their parts
 TOO_FEW = "Too few rounds were valued to say who contributed."
-HELPFUL = "helpful contributions"  # what a share is a share of: all sums of values above zero
-DOUBTFUL = "Not reliable here (see the warning)"
-EXACT = (
-    "These values are exact on the validation samples, since every group of updates was tried; what they would be on "
-    "other samples is not recorded"
-)
+EXACT = caption("exact")
 
 
 @dataclass(frozen=True)
@@ -66,6 +62,12 @@ class Errors:
         sampling, drawn = (np.nan_to_num(one, posinf=0.0) for one in (self.sampling, self.drawn))
         both = np.sqrt(sampling**2 + drawn**2)
         return np.where(unknown, np.nan, both)
+
+    @property
+    def sources(self) -> list[str]:
+        """What the errors that are known come from, in words."""
+        named = (("the sampling of coalitions", self.sampling), ("the draw of the validation samples", self.drawn))
+        return [name for name, numbers in named if np.isfinite(numbers).any()]
 
     @property
     def exact(self) -> bool:
@@ -145,11 +147,7 @@ def how_sure(errors: Errors, before: str) -> str:
         errors: the standard errors of all figures shown.
         before: the word for what shows the intervals, such as "Whiskers".
     """
-    if errors.exact:
-        return f"{EXACT}."
-    named = (("the sampling of coalitions", errors.sampling), ("the draw of the validation samples", errors.drawn))
-    found = [name for name, numbers in named if np.isfinite(numbers).any()]
-    return f"{before}: 95 % intervals, for {' and '.join(found)}." if found else "How sure this is, is not known."
+    return caption("how_sure", errors, before)
 
 
 def lost_files(run: RunRecord) -> list[str]:
@@ -161,10 +159,7 @@ def lost_files(run: RunRecord) -> list[str]:
     Args:
         run: the run.
     """
-    told = [
-        f"{why}: what it said of round {round} is left out, and no interval that needs it is given."
-        for round, why in list(run.lost.items())[:_MOST_LOST]
-    ]
+    told = [said("lost_round", round, why) for round, why in list(run.lost.items())[:_MOST_LOST]]
     more = len(run.lost) - len(told)
     told += [f"The same holds for {more} more rounds."] if more > 0 else []
     return [*told, run.beyond] if run.beyond else told
@@ -203,41 +198,15 @@ def without_values(run: RunRecord) -> list[str]:
     Args:
         run: the run.
     """
-    return [
-        f"{'Round' if len(rounds) == 1 else 'Rounds'} {_rounds(rounds)} (of {len(run.metrics)}, counted from 0) "
-        f"{'has' if len(rounds) == 1 else 'have'} no values and {'is' if len(rounds) == 1 else 'are'} left out of all "
-        f"sums of values: {why}."
-        for why, rounds in run.gaps.items()
-    ]
-
-
-def _rounds(rounds: Sequence[int]) -> str:
-    """Return ascending rounds in words: "0", "2 to 6", "0, 3 and 5 to 7"."""
-    stretches = _stretches(rounds)
-    told = [str(s[0]) if len(s) == 1 else f"{s[0]} to {s[-1]}" for s in stretches]
-    if len(told) > _MOST_STRETCHES:
-        told = [*told[: _MOST_STRETCHES - 1], f"{sum(map(len, stretches[_MOST_STRETCHES - 1 :]))} more"]
-    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
-
-
-def _stretches(numbers: Iterable[int]) -> list[list[int]]:
-    """Return ascending numbers cut where one does not follow the other: [0, 2, 3] becomes [[0], [2, 3]]."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][-1] == number - 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return found
+    return [said("no_values", list(rounds), len(run.metrics), why) for why, rounds in run.gaps.items()]
 
 
 # ---- which sums can be told apart, and how sure parts of the whole are
 
 
 ROUNDING = 1e-9  # a difference below this part of the largest sum is rounding, as of 0.1 + 0.2 and 0.3
-MOST_SPANS = 3  # stretches of places that are written out
+MOST_NAMED = 3  # clients that a label says another may tie with
 _MOST_LOST = 5  # files that are named
-_MOST_STRETCHES = 6  # of rounds without values
 
 
 @dataclass(frozen=True)
@@ -447,63 +416,6 @@ class Standings:
         return np.asarray(np.percentile(sums[kept] / whole[kept], ends, axis=0).T)
 
 
-def standings(runs: Sequence[RunRecord], clients: Ints, end: int) -> Standings:
-    """Return the sums of clients' values up to a round, for comparing clients.
-
-    Args:
-        runs: the runs of one experiment with the same clients, at least one. The sums are means over them. Runs of one
-            split have the same blocks of validation samples.
-        clients: ``[n]``, ascending.
-        end: the last round that counts, from 0.
-    """
-    ends = np.array([end], np.int64)
-    totals = np.mean([_running(run, clients, ends)[:, 0] for run in runs], axis=0)
-    squares, without = [], []
-    for run in runs:
-        group_of = np.full(max(run.num_clients, int(clients.max()) + 1), -1, np.int64)
-        group_of[clients] = np.arange(len(clients))
-        squares.append(_sampling(run, group_of, len(clients), ends)[:, 0] ** 2)
-        without.append(_without_block(run, group_of, len(clients), ends)[:, 0])
-    same = len({one.shape for one in without}) == 1
-    blocks = np.mean(without, axis=0) if same else np.zeros((len(clients), 0))
-    return Standings(clients, totals, np.sqrt(np.mean(squares, axis=0) / len(runs)), blocks)
-
-
-def in_words(places: Ints, own: int) -> str:
-    """Return places in a ranking in words.
-
-    Args:
-        places: ``[n]``, ascending, at least one.
-        own: a client's own place. It is not in ``places``, and a stretch of places that continues behind it is told as
-            one stretch.
-
-    Returns:
-        For instance "number 5" or "numbers 2, 3 and 5 to 8". If the places are widely scattered, it says how many they
-        are, as in "5 of numbers 1 to 11".
-
-    Example:
-        >>> in_words(np.array([2, 3, 5, 6]), own=4)
-        'numbers 2 to 6'
-    """
-    told = _spans(places, own)
-    if not told:
-        return f"{len(places)} of numbers {places[0]} to {places[-1]}"
-    if len(told) > 1:
-        return f"numbers {', '.join(told[:-1])} and {told[-1]}"
-    return f"number{'' if len(places) == 1 else 's'} {told[0]}"
-
-
-def _spans(places: Ints, own: int) -> list[str]:
-    """Return each stretch of places as a text, such as "2 to 6"; nothing if there are too many stretches."""
-    told: list[str] = []
-    parted = 0
-    for stretch in _stretches(sorted({own, *places.tolist()})):
-        kept = [p for p in stretch if p != own or stretch[0] < own < stretch[-1]]
-        told += [f"{kept[0]} to {kept[-1]}"] if len(kept) > 2 else map(str, kept)
-        parted += bool(kept)
-    return told if parted <= MOST_SPANS else []
-
-
 # ---- sums and charts of values
 
 
@@ -616,12 +528,19 @@ class Contribution:
         return self.sums.among(self.clients[self.seats > 1])
 
     @property
-    def harmful(self) -> list[str]:
-        """The names of the clients that clearly did harm (:func:`clearly_harmful`); none if values only rank."""
-        if self.measure.ranks:
-            return []
+    def suspect(self) -> NDArray[np.bool_]:
+        """Whose updates clearly did harm (:func:`clearly_harmful`), ``[n]``; nobody's if values only rank.
+
+        Nobody is suspected either where one of the errors is not known: the other alone would be taken for the whole.
+        """
+        sure = np.isfinite(self.last.drawn) & ~np.isinf(self.last.sampling)
         bad = clearly_harmful(self.totals, self.errors, self.seats, by_chance(self.totals, self.measure))
-        return [label for label, one in zip(self.labels, bad.tolist(), strict=True) if one]
+        return np.asarray(bad & sure & (not self.measure.ranks))
+
+    @property
+    def harmful(self) -> list[str]:
+        """The names of those (:attr:`suspect`)."""
+        return [label for label, one in zip(self.labels, self.suspect.tolist(), strict=True) if one]
 
 
 def not_ranked(updates: Sequence[int] | Ints) -> str:
@@ -636,6 +555,7 @@ def not_ranked(updates: Sequence[int] | Ints) -> str:
     return f" Not ranked: {few} client{'s' * (few > 1)} with a single valued update{' each' * (few > 1)}."
 
 
+@lru_cache(maxsize=16)  # charts, summary and answers of one report ask for it
 def contribution(group: SeedGroup) -> Contribution | None:
     """Return the values of each client added up over the rounds, or None if the runs recorded no values.
 
@@ -652,18 +572,24 @@ def contribution(group: SeedGroup) -> Contribution | None:
     columns = max(20, min(MOST_COLUMNS, MOST_CELLS // min(len(clients), MOST_CLIENTS)))
     ends = _ends_of_bins(played, columns)
     running = np.mean([_running(run, clients, ends) for run in runs], axis=0)
-    found = [errors_of(run, [np.array([c]) for c in clients.tolist()], ends) for run in runs]
+    samplings, withouts = [], []
+    for run in runs:
+        group_of = np.full(max(run.num_clients, int(clients.max()) + 1), -1, np.int64)
+        group_of[clients] = np.arange(len(clients))
+        samplings.append(_sampling(run, group_of, len(clients), ends))
+        withouts.append(_without_block(run, group_of, len(clients), ends))
     # Runs of one split share its validation samples: their errors of the draw do not average out, those of sampling do.
-    sampling = np.sqrt(np.mean([e.sampling**2 for e in found], axis=0) / len(runs))
-    drawn = np.mean([e.drawn for e in found], axis=0)
+    sampling = np.sqrt(np.mean(np.square(samplings), axis=0) / len(runs))
+    drawn = np.mean([interval_errors(without) for without in withouts], axis=0)
+    blocks = [without[:, -1] for without in withouts]
+    same = len({one.shape for one in blocks}) == 1
+    without = np.mean(blocks, axis=0) if same else np.zeros((len(clients), 0))
+    sums = Standings(clients, running[:, -1], sampling[:, -1], without)
     seats = np.sum([_valued_seats(run, clients) for run in runs], axis=0)
     order = np.argsort(-running[:, -1], kind="stable")
     labels = tuple(runs[0].client_label(c) for c in clients[order].tolist())
-    spread = Errors(sampling[order], drawn[order])
-    sums = standings(runs, clients, played - 1)
-    return Contribution(
-        clients[order], labels, seats[order], ends + 1, running[order], spread, sums, runs[0].about.measure
-    )
+    spread, measure = Errors(sampling[order], drawn[order]), runs[0].about.measure
+    return Contribution(clients[order], labels, seats[order], ends + 1, running[order], spread, sums, measure)
 
 
 def _ends_of_bins(played: int, most: int) -> Ints:
@@ -737,19 +663,11 @@ def _stack(group: SeedGroup, found: Contribution, name: str) -> list[Chart]:
         lines.append(Curve(label, rounds, outer, np.minimum(edge, outer), np.maximum(edge, outer), bare=True))
     what = fallen(group.same_clients[0])
     lines.append(Curve(f"fall of {what}", rounds, whole))
-    new, other = "", "a server's momentum, other rows that are mixed in, buffers without a gradient, rounding"
-    if not found.measure.share_out:
-        new, other = "what was new in ", f"what was not new, {other}"
-    caption = (
-        f"Each band is how much of the fall of {what} came through {new}a client's updates until then; bands whose sum "
-        "is negative at the end lie below zero. The bands above zero less those below it are the fall"
-        f"{'' if shown_besides else ', but for what came through no client'}. Through no client ({other}) came "
-        f"{besides[-1]:.2g} of {whole[-1]:.3g} at the end."
-    )
+    told = caption("stack", what, not found.measure.share_out, besides[-1], whole[-1], shown_besides)
     title = f"Through whom the loss went down: {group.label}{group.seeds_text}"
     marks = Lines(tuple(lines), zero=True)
     y = f"fall of {what}"
-    return [Chart(f"contribution-stack-{name}", _SECTION, title, caption, marks, x="rounds played", y=y)]
+    return [Chart(f"contribution-stack-{name}", _SECTION, title, told, marks, x="rounds played", y=y)]
 
 
 def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
@@ -763,26 +681,18 @@ def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Cha
     if left_out:
         totals.insert(1, found.totals[best : best + left_out].mean(keepdims=True))
         errors.insert(1, np.array([np.nan]))
-    ranks, exact = found.measure.ranks, found.last.exact
-    unit = "" if ranks else ", in the unit of the validation loss (or of the utility that the experiment names)"
-    caption = f"The sum of a client's {found.measure.plural} over all rounds{unit}. {found.measure.sentence} "
-    caption = caption.replace("  ", " ")
-    if not exact:
-        either = "be above or below the middle" if ranks else "have helped or harmed"
-        caption += f"Where a whisker reaches across zero, the updates may {either}. "
-    caption += "A single update says little."
+    ranked, exact = found.ranked, found.last.exact
     known = bool(np.isfinite(found.errors).any())
-    if known:
-        caption += f" {how_sure(found.last, 'Whiskers')}"
-    caption += " The number before a name is its place." if exact and found.ranked.known else _ties_told(found.ranked)
-    if left_out:
-        caption += f" Shown are the 15 best and the 10 worst clients, and the mean of the {left_out} between them."
+    alone = None
+    if len(ranked.clients) <= MOST_CLIENTS:  # a comparison of every pair
+        alone = sum(not len(ranked.tied(client)) for client in ranked.clients.tolist()) if ranked.known else 0
+    told = caption("ranking", found.measure, found.last, known, ranked, alone, left_out)
     series = Series(
         "total value", np.concatenate(totals), SURE * np.concatenate(errors) if known and not exact else None
     )
     marks = Bars(tuple(labels), (series,))
     title = f"Total contribution by client: {group.label}{many}"
-    return Chart(f"contribution-ranking-{name}", _SECTION, title, caption, marks, x="total value")
+    return Chart(f"contribution-ranking-{name}", _SECTION, title, told, marks, x="total value")
 
 
 def _ranked_labels(found: Contribution, which: slice) -> list[str]:
@@ -803,33 +713,9 @@ def _ranked_labels(found: Contribution, which: slice) -> list[str]:
 def _may_tie(found: Contribution, tied: Ints) -> str:
     """Return the clients that cannot be told apart from another, by name, or how many they are."""
     names = [found.labels[i] for i, client in enumerate(found.clients.tolist()) if client in set(tied.tolist())]
-    if len(names) > MOST_SPANS:
+    if len(names) > MOST_NAMED:
         return f" (may tie with {len(names)} others)"
     return f" (may tie with client{'s' * (len(names) > 1)} {', '.join(names)})" if names else ""
-
-
-def _ties_told(ranked: Standings) -> str:
-    """Return how to read the places in the labels, and whether the order can be believed.
-
-    "" if nothing is known of how sure the sums are, since the labels then have no places.
-    """
-    count = len(ranked.clients)
-    if not ranked.known or count < 2:
-        return ""
-    told = (
-        " The number before a name is its place. Clients may tie if they cannot be told apart: the 95 % interval "
-        "of the difference of their sums holds 0, so that their order may be chance."
-    )
-    if count > MOST_CLIENTS:  # counting ties takes a comparison of every pair, which would take long for more
-        return told
-    alone = sum(not len(ranked.tied(client)) for client in ranked.clients.tolist())
-    if alone == count:
-        return (
-            " The number before a name is its place; any two of these clients can be told apart (95 % intervals of the "
-            "differences of their sums)."
-        )
-    sure = f"{alone} of {count} clients {'stands' if alone == 1 else 'stand'}" if alone else "No client stands"
-    return f"{told} {sure} apart from everybody else."
 
 
 def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
@@ -838,15 +724,11 @@ def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str)
     x = found.rounds.astype(np.float64)
     spread = found.spread.total
     lines = tuple(_banded(f"client {found.labels[i]}", x, found.running[i], spread[i]) for i in kept)
-    caption = (
-        "How the same sum grows over the rounds. Where a line is flat, the client was not selected or added nothing. "
-        "Shown are "
-    ) + ("all clients." if len(kept) == len(found.clients) else "the four highest and the three lowest at the end.")
-    if any(line.low is not None for line in lines):
-        caption += f" {how_sure(found.last, 'Bands')}"
+    banded = any(line.low is not None for line in lines)
+    told = caption("growth", len(kept) == len(found.clients), banded, found.last)
     title = f"Contribution over rounds: {group.label}{many}"
     marks = Lines(lines, zero=True)
-    return Chart(f"contribution-rounds-{name}", _SECTION, title, caption, marks, x="rounds played", y="value so far")
+    return Chart(f"contribution-rounds-{name}", _SECTION, title, told, marks, x="rounds played", y="value so far")
 
 
 def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Curve:
@@ -859,14 +741,8 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
     """Return the sums of all clients over the rounds as a heat map."""
     half = MOST_CLIENTS // 2
     kept = ends(len(found.clients), half, half)
-    caption = (
-        "Each row is a client, the most valuable on top; the lighter the shade, the higher its value so far. "
-        "A row that turns light early is a client whose first updates counted."
-    )
-    if bool(np.isfinite(found.errors).any()):
-        caption += " How sure the last values are, the bars of total contributions show."
-    if len(kept) < len(found.clients):
-        caption += f" Shown are the {half} highest and {half} lowest of {len(found.clients):,} clients."
+    left_out = len(kept) < len(found.clients)
+    told = caption("every_client", bool(np.isfinite(found.errors).any()), half, left_out, len(found.clients))
     marks = Heat(
         tuple(found.labels[i] for i in kept),
         tuple(str(r) for r in found.rounds.tolist()),
@@ -874,7 +750,7 @@ def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
         "value so far",
     )
     title = f"Contribution of every client: {group.label}{many}"
-    return Chart(f"contribution-map-{name}", _SECTION, title, caption, marks, x="rounds played", y="client")
+    return Chart(f"contribution-map-{name}", _SECTION, title, told, marks, x="rounds played", y="client")
 
 
 def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints, Floats] | None:
@@ -923,32 +799,21 @@ def _interactions(group: SeedGroup, name: str) -> list[Chart]:
     most = np.sort(np.argsort(-times.sum(axis=1), kind="stable")[:MOST_PAIRED])
     mean, times, error = mean[np.ix_(most, most)], times[np.ix_(most, most)], error[np.ix_(most, most)]
     names = tuple(group.runs[0].client_label(c) for c in who[most].tolist())
-    caption = (
-        "How updates work together: the mean of each pair's interaction over the rounds in which both were "
-        "valued. Above 0 the two complement each other: together they are worth more than one by one. Below 0 they "
-        "duplicate each other: who has one of them gains less from the other, as when both hold the same data. Grey "
-        "cells are the client itself, and pairs that were never valued together. The median pair met in "
-        f"{int(np.median(times[times > 0]))} rounds." + _sure_pairs(mean, error)
-    )
-    if len(most) < len(who):
-        caption += f" The {len(most)} of {len(who):,} clients that were valued together most often are shown."
+    median = int(np.median(times[times > 0]))
+    told = caption("interactions", median, _sure_pairs(mean, error), len(most), len(who))
     marks = Heat(names, names, mean, "mean interaction", around_zero=True)
     title = f"Who complements and who duplicates whom: {group.label}{group.seeds_text}"
-    return [Chart(f"interactions-{name}", _SECTION, title, caption, marks, x="client", y="client")]
+    return [Chart(f"interactions-{name}", _SECTION, title, told, marks, x="client", y="client")]
 
 
-def _sure_pairs(mean: Floats, error: Floats) -> str:
-    """Return how many pairs surely complement or duplicate each other, as the end of a caption."""
+def _sure_pairs(mean: Floats, error: Floats) -> dict[str, int] | None:
+    """Return how many pairs surely complement or duplicate each other; None if no errors are known."""
     upper = np.triu_indices(len(mean), 1)  # each pair once
     known = np.isfinite(mean[upper]) & np.isfinite(error[upper])
     if not known.any():
-        return " How sure these numbers are is not recorded; an interaction over a few rounds says little."
-    pairs, errors = mean[upper][known], error[upper][known]
-    above, below = int((pairs > SURE * errors).sum()), int((pairs < -SURE * errors).sum())
-    return (
-        f" Of {len(pairs)} pairs {above} are surely above 0 and {below} surely below it: their 95 % intervals, for the "
-        "sampling of coalitions alone, do not hold 0."
-    )
+        return None
+    pairs, errors = mean[upper][known], SURE * error[upper][known]
+    return {"pairs": len(pairs), "above": int((pairs > errors).sum()), "below": int((pairs < -errors).sum())}
 
 
 @dataclass(frozen=True)
@@ -1008,20 +873,10 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     smaller = smaller_budgets(run, found)
     series = [Series(f"{less.budget} models", less.sums[clients], SURE * less.errors[clients]) for less in smaller]
     whole = Series("the whole budget", found.totals[kept], SURE * found.last.sampling[kept])
-    said = [
-        f"With {less.budget} models a round, {less.same} of the {less.of} best clients are the same, and "
-        f"the sums of {len(less.flips) or 'no'} client{'s' * (len(less.flips) != 1)} surely have the other sign."
-        for less in smaller
-    ]
-    caption = (
-        "What the values would have been if fewer models had been scored in each round. Whiskers: 95 % intervals, for "
-        "the sampling of coalitions. " + " ".join(said)
-    )
-    if len(kept) < len(found.clients):
-        caption += f" Shown are the {highest} highest and the {lowest} lowest of {len(found.clients):,} clients."
+    told = caption("budgets", smaller, highest, lowest, len(kept) < len(found.clients), len(found.clients))
     title = f"Values by budget: {group.label}"
     marks = Bars(tuple(f"client {found.labels[i]}" for i in kept), (*series, whole))
-    return [Chart(f"value-budgets-{name}", _SECTION, title, caption, marks, x="total value")]
+    return [Chart(f"value-budgets-{name}", _SECTION, title, told, marks, x="total value")]
 
 
 def _scores(group: SeedGroup, name: str) -> list[Chart]:
@@ -1044,20 +899,10 @@ def _scores(group: SeedGroup, name: str) -> list[Chart]:
         y = np.append(seats.score[mine], seats.score[mine][-1])
         kept = even(len(x), MOST_COLUMNS)
         lines.append(Curve(f"client {run.client_label(ranked[i])}", x[kept], y[kept]))
-    recorded = np.isfinite(seats.error).any() or np.isfinite(seats.drawn).any()
-    sure = "How sure the values behind it are" + (
-        ", the bars of total contributions show." if recorded else " is not known."
-    )
-    caption = (
-        "The score by which the mechanism decides whom to select: an average over the client's rounds, not a sum. It "
-        "changes only when the client takes part. Shown are the highest and the lowest at the end of "
-        f"{run.name}. {sure}"
-    )
+    told = caption("scores", run.name, bool(np.isfinite(seats.error).any() or np.isfinite(seats.drawn).any()))
     title = f"The score it selects by: {group.label}, {run.label.rpartition(', ')[2]}"
     marks = Lines(tuple(lines), steps=True, zero=True)
-    return [
-        Chart(f"contribution-score-{name}", _SECTION, title, caption, marks, x="rounds played", y="cumulative value")
-    ]
+    return [Chart(f"contribution-score-{name}", _SECTION, title, told, marks, x="rounds played", y="cumulative value")]
 
 
 def ends(count: int, first: int, last: int) -> list[int]:
@@ -1095,31 +940,15 @@ def estimate_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 def _chart(group: SeedGroup, exact: np.ndarray, value: np.ndarray, error: np.ndarray) -> Chart:
     """Return the chart of one experiment from its values ``[n]``, one for each update that has both."""
     apart = np.abs(value - exact)
-    scale = float(np.abs(exact).mean())
     order = np.argsort(exact, kind="stable")
     kept = order[even(len(order), MOST_POINTS)]
     ends = np.array([exact.min(), exact.max()])
-    caption = (
-        "Each dot is one client in one round, with its exact Shapley value on the horizontal axis and the estimate on "
-        f"the vertical one. On the line the two agree. They are {apart.mean():.2g} apart on average and "
-        f"{apart.max():.2g} at most; the mean size of a value is {scale:.2g}."
-    )
     known = np.isfinite(error)
-    if known.any():
-        inside = 100 * float((apart[known] <= SURE * error[known]).mean())
-        caption += (
-            f" The estimates' 95 % intervals reach {SURE * np.median(error[known]):.2g} to each side at the median; "
-            f"{inside:.0f} % of them hold the exact value."
-        )
+    half = SURE * float(np.median(error[known])) if known.any() else None
+    inside = 100 * float((apart[known] <= SURE * error[known]).mean()) if known.any() else 0.0
+    told = caption("estimates", apart.mean(), apart.max(), float(np.abs(exact).mean()), half, inside)
     dots = Curve("estimate", exact[kept], value[kept], dots=True)
     marks = Lines((dots, Curve("exact", ends, ends)), whole=False)
     title = f"Estimated and exact values: {group.label}"
-    return Chart(
-        f"estimates-{slug(group.label)}",
-        "Who contributed",
-        title,
-        caption,
-        marks,
-        x="exact Shapley value",
-        y="estimate",
-    )
+    x, y = "exact Shapley value", "estimate"
+    return Chart(f"estimates-{slug(group.label)}", _SECTION, title, told, marks, x=x, y=y)

@@ -6,6 +6,7 @@ stands once, by its note's code (:mod:`hanse.reports.words`).
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections import Counter
@@ -16,18 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from scipy import stats
 
 from hanse.base.errors import UserError, library
-from hanse.base.files import table
+from hanse.base.files import table, write_csv
 from hanse.flower.members import Orders
-from hanse.games.jackknife import SURE
+from hanse.games.jackknife import SURE, t_quantile
 from hanse.reports.accuracy import utilities
-from hanse.reports.contributions import Contribution, by_chance, clearly_harmful, contribution, gained
+from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
 from hanse.reports.fits import Fit, finite_or_none, fits_of
 from hanse.reports.groups import SeedGroup, honest_of
-from hanse.reports.money import read_books
+from hanse.reports.money import Account, read_books
+from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
 from hanse.runs.chance import doubts, nothing_left, unsold
 from hanse.runs.recorded_seats import Seat, is_number
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1  # of the JSON; it grows when a column is renamed or changes its meaning
-FEW = 30  # test units: with fewer, a difference in one run is no ground for a decision
+_MOST_LOST = 5  # rounds with a note each
+VERY_FEW = 30  # test units: with fewer, a difference in one run is no ground for a decision
 
 Answer = Literal["yes", "no", "even", "unknown"]
 Status = Literal["active", "expelled", "refused", "sat out", "left", "never asked"]
@@ -62,8 +64,10 @@ class ClientFacts:
         samples: how many training samples its updates were made from, by its last update.
         honest: whether the experiment makes it cheat (False), or not.
         asked: in how many rounds it was asked to train.
-        answered: how many of its updates were accepted.
-        late: how many of these came after their round.
+        answered: in how many rounds one of its updates was accepted. It may have several seats in a round.
+        late: how many of its updates were accepted after their round.
+        latest: by how many rounds the latest of these was late.
+        under_way: whether its last update had not arrived at the end.
         status: "active"; "expelled" by the operator; "refused", if each of its updates was; "sat out", if its privacy
             budget was used up at the end; "left", if it was not there in the last round; or "never asked".
         since: the round from which on it has this status, if that is not "active".
@@ -114,6 +118,8 @@ class ClientFacts:
     asked: int = 0
     answered: int = 0
     late: int = 0
+    latest: int = 0
+    under_way: bool = False
     status: Status = "active"
     since: int | None = _in("round")
     why: str = ""
@@ -154,6 +160,11 @@ class ClientFacts:
     def net(self) -> int:
         """What taking part brought or cost, in units: what was received less what was paid, without the grant."""
         return (self.received or 0) - (self.paid or 0)
+
+    @property
+    def holds(self) -> int:
+        """What account and escrow hold together at the end, in units."""
+        return (self.balance or 0) + (self.escrow or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +256,11 @@ class RunFacts:
     fall: float | None = _in("utility")
     refused: int | None = _in("updates")
 
+    @property
+    def others(self) -> int:
+        """How many clients there are besides one."""
+        return self.clients - 1
+
 
 Row = ClientFacts | RoundFacts | RunFacts
 _KINDS: Mapping[str, type[Row]] = {"runs": RunFacts, "clients": ClientFacts, "rounds": RoundFacts}
@@ -286,39 +302,40 @@ class Facts:
     def to_json(self) -> str:
         """Return everything as JSON: the schema's version, the units of the columns, the tables and the notes."""
         tables = {name: [asdict(row) for row in self.table(name)] for name in _KINDS}
-        notes = [{"code": note.code, "level": note.level, "fields": dict(note.fields)} for note in self.notes]
-        whole = {"schema": SCHEMA, "units": {name: self.units(name) for name in _KINDS}, **tables, "notes": notes}
+        whole = {
+            "schema": SCHEMA,
+            "units": {name: self.units(name) for name in _KINDS},
+            **tables,
+            "notes": list(map(asdict, self.notes)),
+        }
         return json.dumps(whole, indent=1, allow_nan=False)
+
+    def to_csv(self, name: str = "clients") -> str:
+        """Return a table as CSV, with all columns and all digits."""
+        out, rows = io.StringIO(), [asdict(row) for row in self.table(name)]
+        write_csv(out, [[column.name for column in fields(_KINDS[name])], *(list(row.values()) for row in rows)])
+        return out.getvalue()
 
     def to_markdown(self, name: str = "clients") -> str:
         """Return a table in Markdown, without its empty columns."""
-        head, *body = ([cell.replace("|", "\\|") for cell in row] for row in self._cells(name))
-        lines = [head, ["---"] * len(head), *body]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        return self._texts(name).markdown()
 
     def to_latex(self, name: str = "clients") -> str:
         """Return a table as a ``tabular`` of LaTeX, with rules of booktabs and without its empty columns."""
-        head, *body = (" & ".join(map(_in_latex, row)) + r" \\" for row in self._cells(name))
-        rows = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
-        return "\n".join([rf"\begin{{tabular}}{{{'l' * len(self._cells(name)[0])}}}", *rows, r"\end{tabular}", ""])
+        return self._texts(name).latex()
 
-    def _cells(self, name: str) -> list[list[str]]:
-        """Return a table as texts, its head first, without the columns that are empty everywhere."""
+    def _texts(self, name: str) -> TextTable:
+        """Return a table as texts, without the columns that are empty everywhere."""
         rows, units = [asdict(row) for row in self.table(name)], self.units(name)
         kept = [key for key in (rows[0] if rows else ()) if any(row[key] not in (None, "", ()) for row in rows)]
-        head = [f"{key} ({units[key]})" if key in units else key for key in kept]
-        return [head, *([_cell(row[key]) for key in kept] for row in rows)]
+        head = (f"{key} ({units[key]})" if key in units else key for key in kept)
+        return TextTable(tuple(head), tuple(tuple(_cell(row[key]) for key in kept) for row in rows))
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return number(value, 4)
     return "–" if value is None else ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _in_latex(text: str) -> str:
-    plain = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
-    return "".join(plain.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
 
 
 def facts(*runs: str | Path | RunRecord | Any, alone: RunRecord | None = None) -> Facts:
@@ -329,7 +346,7 @@ def facts(*runs: str | Path | RunRecord | Any, alone: RunRecord | None = None) -
         alone: a run of the same clients alone, to compare with. None: one in the run's folder ``alone``, or next to it.
 
     Raises:
-        UserError: a directory holds no run or a damaged one, or its books do not hold.
+        UserError: a directory holds no run or a damaged one.
 
     Examples:
         >>> import hanse
@@ -406,7 +423,7 @@ class RunOf:
                     client=client,
                     name=run.client_label(client),
                     unit=_unit(run),
-                    units=fit.samples,
+                    units=fit.counted,
                     honest=honest is None or client in honest,
                     metric=fit.reading.key,
                     joined=fit.last,
@@ -433,8 +450,6 @@ class RunOf:
         # an infinite sampling error means that it is not known; the other error alone would be taken for all of it
         drawn = np.where(np.isinf(found.last.sampling), np.nan, found.last.drawn)
         sure, half = np.isfinite(found.errors) & np.isfinite(drawn), SURE * found.errors
-        chance = by_chance(found.totals, measure)
-        bad = clearly_harmful(found.totals, found.errors, found.seats, chance) & sure & (not measure.ranks)
         rows = {}
         for i, client in enumerate(found.clients.tolist()):
             at, value = int(np.searchsorted(sums.clients, client)), float(found.totals[i])
@@ -454,16 +469,18 @@ class RunOf:
                 "share_high": ends[1],
                 "place": ranked.place(client) if placed else None,
                 "tied": tuple(ranked.tied_places(client).tolist()) if placed and ranked.known else None,
-                "suspect": bool(bad[i]),
+                "suspect": bool(found.suspect[i]),
             }
         return rows
 
     def _money(self) -> dict[int, dict[str, Any]]:
-        """Return the columns on tokens, by client. Raises UserError if the books do not hold."""
-        books, utility = read_books(self.record), utilities(self.record)
-        rows = {client: asdict(account) for client, account in (books.accounts if books else {}).items()}
-        for client, worth in enumerate(() if utility is None else utility.tolist()):
-            rows.setdefault(client, {})["utility"] = worth
+        """Return the columns on tokens, by client; none on books that do not hold, of which a doubt says so."""
+        utility = utilities(self.record)
+        books = None if self.record.wrong_in_books else read_books(self.record)
+        rows = {}
+        for client in range(self.record.num_clients):
+            own = {} if books is None else asdict(books.accounts.get(client, Account()))
+            rows[client] = own | ({} if utility is None else {"utility": float(utility[client])})
         return rows
 
     @cached_property
@@ -531,8 +548,10 @@ class RunOf:
             add(_code_of(run, line), "doubt", said=line)
         for line in run.about.notes:
             add("data", "warning", said=line)
-        for round, why in run.lost.items():
+        for round, why in [*run.lost.items()][:_MOST_LOST]:
             add("lost_round", "warning", round=round, why=why)
+        if len(run.lost) > _MOST_LOST:
+            add("more_lost", "warning", more=len(run.lost) - _MOST_LOST)
         if run.beyond:
             add("beyond_the_book", "warning", said=run.beyond)
         for why, rounds in run.gaps.items():
@@ -545,7 +564,7 @@ class RunOf:
             add("nothing_left", "warning", said=full)
         for row in self.clients:
             who = {"client": row.client, "name": row.name}
-            if row.units is not None and row.units < FEW and row.paid_to_join in ("yes", "no"):
+            if row.units is not None and row.units < VERY_FEW and row.paid_to_join in ("yes", "no"):
                 add("few_units", "warning", **who, units=row.units)
             if row.status in ("expelled", "refused", "sat out"):
                 add(row.status.replace(" ", "_"), "warning", **who, since=row.since, why=row.why)
@@ -594,7 +613,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
     rows = {}
     for client, mine in seats.items():
         taken = [seat for seat in mine if seat.refused is None]
-        asked = len({seat.round - seat.staleness for seat in mine})
+        asked, late = len({seat.round - seat.staleness for seat in mine}), [seat.staleness for seat in taken]
         status: Status = "active" if taken or run.in_app else "refused" if mine else "never asked"
         since, why = None, ""
         if client in expelled:
@@ -606,7 +625,8 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         elif status == "refused":
             why = Counter(seat.refused for seat in mine).most_common(1)[0][0] or ""
         rows[client] = {
-            "asked": asked, "answered": len(taken), "late": sum(seat.staleness > 0 for seat in taken),
+            "asked": asked, "answered": len({seat.round for seat in taken}), "late": sum(map(bool, late)),
+            "latest": max(late, default=0), "under_way": bool(mine) and (mine[-1].round, client) in run.under_way,
             "samples": taken[-1].samples if taken else None, "status": status, "since": since, "why": why,
         }  # fmt: skip
     return rows
@@ -614,7 +634,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
 
 def _reasons(fits: Mapping[int, Fit]) -> list[Note]:
     """Return why tests or models alone are not known, one note for each kind of reason."""
-    return list({fit.why.code: fit.why for fit in reversed(fits.values()) if fit.why is not None}.values())
+    return list({fit.why.code: fit.why for fit in reversed([*fits.values()]) if fit.why is not None}.values())
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
@@ -632,5 +652,5 @@ def mean_interval(values: Sequence[float]) -> tuple[float | None, float | None, 
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, None, None
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = t_quantile(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return (mean, mean - half, mean + half) if half > 1e-9 * abs(mean) else (mean, None, None)

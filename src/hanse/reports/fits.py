@@ -7,9 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
 
-from hanse.games.jackknife import SURE, jackknife_errors
+from hanse.games.jackknife import SURE, jackknife_errors, t_quantile
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.intervals import Interval, difference, wilson
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
@@ -18,6 +17,8 @@ from hanse.reports.chart import Floats
 from hanse.reports.words import Note
 from hanse.runs.recorded_seats import OwnTests
 from hanse.runs.run_record import RunRecord
+
+FEW = 400  # test samples: with fewer, five points of accuracy may be chance, and counts say more than shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class Fit:
         last: the metric then.
         interval: its 95 % interval for the draw of the test samples.
         samples: how many test samples the client has.
+        units: how many units, such as patients, these are of. None: each sample is one of its own.
         alone: the metric of the model that the client trained by itself.
         between: the 95 % interval of ``last`` minus ``alone``, for the draw of the test samples.
         beside: the name of the folder with the run of clients that train alone.
@@ -48,11 +50,17 @@ class Fit:
     last: float | None = None
     interval: Interval | None = None
     samples: int | None = None
+    units: int | None = None
     alone: float | None = None
     between: Interval | None = None
     beside: str | None = None
     beside_rounds: int | None = None
     why: Note | None = None
+
+    @property
+    def counted(self) -> int | None:
+        """How many units its interval counts: patients, or else samples."""
+        return self.units or self.samples
 
     @property
     def difference(self) -> float | None:
@@ -67,11 +75,26 @@ class Fit:
         """
         if self.difference is None:
             return None
-        nothing = self.reading.show_difference(0.0)
-        if self.between is None or all(self.reading.show_difference(abs(end)) == nothing for end in self.between):
+        if self.between is None or self.alike:
             return 0
         side = (self.between[0] > 0) - (self.between[1] < 0)
         return -side if self.reading.less_is_better else side
+
+    @property
+    def alike(self) -> bool:
+        """Whether the two are the same in the digits that are shown, and so are the ends of their interval."""
+        ends = (self.difference, *(self.between or ()))
+        return {self.reading.show_difference(abs(end or 0.0)) for end in ends} == {self.reading.show_difference(0.0)}
+
+    @property
+    def of_few(self) -> tuple[int, int] | None:
+        """How many of few test samples both models got right, if that is what the accuracies are shares of."""
+        n = self.samples or 0
+        if self.reading != ACCURACY or not 0 < n < FEW or self.last is None or self.alone is None:
+            return None
+        right = [n * self.last, n * self.alone]
+        whole = max(abs(count - round(count)) for count in right) < 1e-6 * n
+        return (round(right[0]), round(right[1])) if whole else None
 
     @property
     def gain(self) -> tuple[float | None, float | None, float | None]:
@@ -136,6 +159,7 @@ class OwnTest:
     gap: str
     without: Floats
     interval: Interval | None
+    units: int | None = None
 
     @staticmethod
     def of(tests: OwnTests, i: int, round: int) -> OwnTest | None:
@@ -145,9 +169,11 @@ class OwnTest:
         if loss is None and accuracy is None:
             return None
         samples = None if tests.samples is None else int(tests.samples[i])
-        left = np.zeros(0) if tests.without is None else tests.without[i][: BLOCKS if samples is None else samples]
+        units = None if tests.units is None else int(tests.units[i])
+        blocks = next((count for count in (units, samples) if count is not None), BLOCKS)
+        left = np.zeros(0) if tests.without is None else tests.without[i][:blocks]
         between = None if low is None or high is None else (low, high)
-        return OwnTest(round, loss, accuracy, samples, error, main, tests.gaps[i], left, between)
+        return OwnTest(round, loss, accuracy, samples, error, main, tests.gaps[i], left, between, units)
 
 
 def _tested(run: RunRecord) -> list[int]:
@@ -191,14 +217,23 @@ def _gap(test: OwnTest) -> Note | None:
 
 def _fit(run: RunRecord, client: int, test: OwnTest) -> Fit:
     """Return the fit of a client by its last test, without a model alone."""
-    reading, samples = _reading(run, test), test.samples or run.members.get(client, {}).get("tests")
+    reading, member = _reading(run, test), run.members.get(client)
+    samples = test.samples or (None if member is None else member.get("tests"))
     last = _figure(reading, run, test)
     interval = None
     if run.readings:
         interval = _interval(reading, last, test)
-    elif reading == ACCURACY and last is not None and samples:
-        interval = wilson(last, samples)
-    return Fit(reading=reading, round=test.round, last=last, interval=interval, samples=samples, why=_gap(test))
+    elif reading == ACCURACY and last is not None and (test.units or samples):
+        interval = wilson(last, test.units or samples or 0)
+    return Fit(
+        reading=reading,
+        round=test.round,
+        last=last,
+        interval=interval,
+        samples=samples,
+        units=test.units,
+        why=_gap(test),
+    )
 
 
 def _interval(reading: MetricStyle, value: float | None, test: OwnTest) -> Interval | None:
@@ -224,9 +259,9 @@ def _compared(fit: Fit, ours: OwnTest, alone: OwnTest, run: RunRecord, other: Ru
     if run.readings:
         between = _of_main(fit.reading, fit.last, ours, figure, alone)
     elif fit.reading == ACCURACY:
-        # Both models' errors are taken as independent. On the same samples they usually err together, so the true
-        # interval is narrower.
-        n = fit.samples
+        # Where samples have units, each unit counts as one sample. Both models' errors are taken as independent. On
+        # the same samples they usually err together, so the true interval is narrower.
+        n = fit.counted
         between = difference(fit.last, wilson(fit.last, n), figure, wilson(figure, n)) if n else None
     else:  # an upper bound, in the same way
         half = None if ours.error is None or alone.error is None else SURE * math.hypot(ours.error, alone.error)
@@ -260,8 +295,9 @@ def _correlation(reading: MetricStyle, ours: OwnTest, alone: OwnTest, error: flo
         return 0.0
     found = (mine**2 + other**2 - error**2) / (2 * mine * other)  # var(a - b) = var a + var b - 2 cov
     width = reading.within[1] - reading.within[0]
-    if found > 0 and ours.samples is not None and math.isfinite(width):
-        found = max(0.0, found - 0.5 * width**2 / (ours.samples * (ours.samples - 1) * mine * other))
+    n = ours.units or ours.samples
+    if found > 0 and n is not None and math.isfinite(width):
+        found = max(0.0, found - 0.5 * width**2 / (n * (n - 1) * mine * other))
     return min(1.0, max(-1.0, found))
 
 
@@ -269,7 +305,7 @@ def _around(value: float | None, error: float | None, blocks: int) -> Interval |
     """Return the 95 % interval around a value, by Student's t with one degree of freedom less than blocks."""
     if value is None or error is None or blocks < 2:
         return None
-    half = float(stats.t.ppf(0.975, blocks - 1)) * error
+    half = t_quantile(blocks - 1) * error
     return value - half, value + half
 
 

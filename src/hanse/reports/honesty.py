@@ -7,18 +7,20 @@ collects what became of each client of a run; :func:`honesty_charts` compares th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from hanse.core.entry import TOKEN
 from hanse.core.telling import HONEST
 from hanse.games.jackknife import SURE
-from hanse.reports.accuracy import last_tested, own_axis, utilities
+from hanse.reports.accuracy import own_axis
 from hanse.reports.chart import Bars, Chart, Floats, Series, slug
 from hanse.reports.compare import paired
 from hanse.reports.contributions import errors_of
+from hanse.reports.facts import facts_of
 from hanse.reports.groups import SeedGroup, kinds_of
-from hanse.reports.money import balances, granted
-from hanse.reports.participation import times_selected
+from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
 
 _SECTION = "Honest and dishonest"
@@ -46,26 +48,16 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
         of the rounds, unless everyone always is; and "accuracy", the main metric on the client's own test data, as it
         is shown (percent for an accuracy).
     """
-    n, found = run.num_clients, dict[str, Floats]()
-    seats = run.seats
-    some = np.isfinite(seats.value)
-    if some.any():
-        found["value"] = np.bincount(seats.client[some], weights=seats.value[some], minlength=n).astype(np.float64)
-    worth = utilities(run)
-    if worth is not None:
-        found["utility"] = worth
-    held = balances(run)
-    if held is not None:
-        found["tokens"] = held[1][-1] - granted(run)
-    if len(seats.client):
-        selected = 100.0 * times_selected(run, n) / len(run.metrics)
-        if (selected < 100).any():
-            found["selected"] = selected
-    tested = last_tested(run)
-    if tested is not None:
-        found["accuracy"] = np.full(n, np.nan)
-        found["accuracy"][tested[0]] = run.main.factor * tested[1]
-    return found
+    rows, asked = facts_of(run).clients, 100.0 / len(run.metrics)
+    columns: dict[str, list[float | None]] = {
+        "value": [row.value or 0.0 for row in rows] if any(row.updates for row in rows) else [],
+        "utility": [row.utility for row in rows],
+        "tokens": [None if row.balance is None or row.utility is not None else row.net / TOKEN for row in rows],
+        "selected": [asked * row.asked for row in rows] if any(asked * row.asked < 100 for row in rows) else [],
+        "accuracy": [None if row.joined is None else run.main.factor * row.joined for row in rows],
+    }
+    found = {name: np.array(column, np.float64) for name, column in columns.items()}
+    return {name: column for name, column in found.items() if np.isfinite(column).any()}
 
 
 def honesty_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
@@ -143,30 +135,17 @@ def _chart(
         series.append(
             Series(told, np.nan_to_num(np.array(shown)), np.array(errors) if np.isfinite(errors).any() else None)
         )
-    caption = "Each bar is the mean over the clients of one kind, for each seed by itself."
-    many = len(seeds) > 1
-    if estimated:
-        both = "the sampling of coalitions and the draw of the validation samples"
-        caption += f" Whiskers at a seed: 95 % intervals, for {both}."
-    caption += " Whiskers at the mean: 95 % intervals over the seeds." if many else " With one seed it may be chance."
-    base = next(iter(means))
+    base, apart = next(iter(means)), list[dict[str, Any]]()
     for name, values in means.items():
-        if name == base:
-            continue
         found = paired(dict(enumerate(values)), dict(enumerate(means[base])))
-        if found is not None:
+        if name != base and found is not None:
             # means of equal numbers, added up in another order, differ in their last bits: that is no difference
             rounding = 1e-9 * max(map(abs, values))
             mean = 0.0 if abs(found.mean) < rounding else found.mean
-            # equal differences, as of a choice that no seed changes, say nothing about how much seeds vary
-            sure = f"95 % interval {found.low:+.3g} to {found.high:+.3g}, {found.pairs} seeds"
-            sure = sure if found.sd > rounding else f"the same in all {found.pairs} seeds"
-            caption += (
-                f" {name[0].upper()}{name[1:]} against {base if base != HONEST else 'honest clients'}: "
-                f"{mean:+.3g} ({sure})."
-            )
-    if len(seeds) > MOST_SEEDS:
-        caption += f" The first {MOST_SEEDS} of {len(seeds)} seeds are shown; the mean is over all."
+            apart.append({"kind": name, "mean": mean, "found": found, "varies": found.sd > rounding})
+    caption = said(
+        "honest_and_not", estimated, len(seeds), MOST_SEEDS, base if base != HONEST else "honest clients", apart
+    )
     marks = Bars(tuple(labels), tuple(series), upright=True)
     return Chart(f"honesty-{figure}-{slug(group.label)}", _SECTION, title, caption, marks, y=axis)
 

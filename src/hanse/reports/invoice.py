@@ -6,32 +6,24 @@ remainder (:mod:`hanse.ledger.split`), so they sum to the total exactly.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from decimal import Decimal
-from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import named_choice
 from hanse.base.files import run_folder, table, write_csv
-from hanse.core.entry import TOKEN, escrow, tokens
-from hanse.core.entry import client as account_of
-from hanse.ledger.run_ledger import movements, reading
+from hanse.core.entry import TOKEN, tokens
 from hanse.ledger.split import split
-from hanse.reports.contributions import Standings, contribution, lost_files, without_values
-from hanse.reports.groups import SeedGroup
+from hanse.reports.contributions import Standings
+from hanse.reports.facts import ClientFacts, facts_of
+from hanse.reports.words import Note, page
 from hanse.runs.replay import wrong_books
-from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.run_record import load_run
 
 BY = ("value", "earned", "balance")
 MOST = 10**15  # of the smallest coin
@@ -39,11 +31,6 @@ MOST = 10**15  # of the smallest coin
 _NONE = ("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND", "VUV", "XAF", "XOF",
          "XPF")  # fmt: skip
 _DIGITS = dict.fromkeys(_NONE, 0) | dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3)
-_TEMPLATE = "invoice.html.j2"
-_SOURCE = files("hanse.reports").joinpath(_TEMPLATE).read_text(encoding="utf-8")
-_STYLE = _SOURCE.partition("<style>")[2].partition("</style>")[0]
-_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-_POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True)
@@ -84,8 +71,8 @@ class Invoice:
         digits: how many decimals an amount has.
         total: the total, in the smallest coin.
         lines: one for each participant, by number.
-        said: sentences on what the parts mean, and how sure they are.
-        doubts: what a reader must know before the amounts, such as that values mean little in this run.
+        notes: what the parts mean and how sure they are, and first, as doubts, what a reader must know before the
+            amounts, such as that values mean little in this run.
     """
 
     run: str
@@ -94,8 +81,7 @@ class Invoice:
     digits: int
     total: int
     lines: tuple[InvoiceLine, ...]
-    said: tuple[str, ...]
-    doubts: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def money(self, coins: int) -> str:
         """Return an amount of the smallest coin as a decimal number of the currency.
@@ -116,6 +102,16 @@ class Invoice:
         return f"{Decimal(coins).scaleb(-self.digits):,f}"
 
     @property
+    def doubts(self) -> list[str]:
+        """Sentences to show before the amounts."""
+        return [note.said for note in self.notes if note.level == "doubt"]
+
+    @property
+    def said(self) -> list[str]:
+        """Sentences to show below the amounts."""
+        return [note.said for note in self.notes if note.level != "doubt"]
+
+    @property
     def paid(self) -> int:
         """How many participants receive anything."""
         return sum(line.amount > 0 for line in self.lines)
@@ -133,8 +129,8 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
             values that are parts of a whole, else by balance.
 
     Raises:
-        UserError: an argument is wrong, the run has no such values or books, the books do not verify, or nobody is
-            above zero.
+        UserError: an argument is wrong, the run has no such values or books, the books do not verify, nobody is above
+            zero, or the data look like several rows of one person and nobody said what a row is of.
     """
     if len(currency) != 3 or not (currency.isascii() and currency.isupper() and currency.isalpha()):
         raise UserError(f"--currency '{currency}': must be three capital letters, such as EUR")
@@ -148,45 +144,61 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         raise UserError(f"{folder}: no invoice of a run whose books do not hold: {wrong}")
     if run.beyond:
         raise UserError(f"{folder}: no invoice of rounds without a book: {run.beyond}")
-    found = contribution(SeedGroup(run.mechanism, (run,)))
-    valued = found is not None and found.measure.share_out
-    able = ("value",) * valued + ("balance", "earned") * booked
+    if run.about.doubt:
+        raise UserError(f"{folder}: no invoice of data whose units are not said: {run.about.doubt}")
+    found = facts_of(run)
+    valued = found.valued
+    able = ("value",) * (valued is not None and valued.measure.share_out) + ("balance", "earned") * booked
     if not able:
         raise UserError(f"{folder}: this run has neither values that can be split nor books: nothing to split by")
     by = by or next(rule for rule in ("value", "balance") if rule in able)
     if by not in able:
-        none = "this run valued no updates" if found is None else f"a {found.measure.name} is no part of a whole"
+        none = "this run valued no updates" if valued is None else f"a {valued.measure.name} is no part of a whole"
         why = none if by == "value" else "this run has no books"
         raise UserError(f"--by {by}: {why}; allowed: {', '.join(able)}")
-    if found is None or by != "value":
-        pays = named_choice(table(run.config, "mechanism").get("settle"), "") == "by_value"
-        unsure = _unsure(found.sums) if found is not None and pays else []
-        by_books = _by_the_books(folder, run, by, currency, total)
-        return replace(by_books, doubts=(*by_books.doubts, *unsure))
-    weights, between = np.zeros(run.num_clients), np.full((run.num_clients, 2), np.nan)
-    weights[found.sums.clients] = np.maximum(found.sums.totals, 0.0)
-    between[found.sums.clients] = found.sums.between()
-    said = [f"Split by the sum of each participant's values ({found.measure.name}); a sum below zero counts as zero."]
-    if not booked:
-        said.append(
-            "This run has no books: that its values are right is the operator's word alone. A run that pays by value "
-            "(mechanism.settle = by_value) keeps books that fix them."
-        )
-    doubts = _unsure(found.sums)
-    said += [*([] if doubts else [found.sums.how_sure()]), *without_values(run), *lost_files(run)]
-    if booked:
-        said.append("The tokens in participants' statements are counted apart and are not in these amounts.")
-    made = _made(run, by, currency, total, weights, between, said)
-    return replace(made, doubts=(*made.doubts, *doubts))
+    weights = [_weight(row, by) for row in found.clients]
+    whole = sum(max(weight, 0) for weight in weights)
+    if not whole > 0:
+        raise UserError(f"{run.name}: nobody is above zero by '{by}': there is nothing to split by")
+    amounts = split(total, [float(max(weight, 0)) for weight in weights])
+    lines = []
+    for row, weight, amount in zip(found.clients, weights, amounts, strict=True):
+        known = by == "value" and row.share_low is not None and row.share_high is not None
+        between = (round(total * (row.share_low or 0)), round(total * (row.share_high or 0))) if known else None
+        units = None if by == "value" else int(weight)
+        lines.append(InvoiceLine(row.client, row.name, max(weight, 0) / whole, amount, between, units))
+    pays = named_choice(table(run.config, "mechanism").get("settle"), "") == "by_value"
+    unsure = _unsure(valued.sums) if valued is not None and (by == "value" or pays) else []
+    notes = [note for note in found.notes if note.level == "doubt"] + unsure
+    if valued is not None and by == "value":
+        notes += [Note("split_by_value", "note", {"measure": valued.measure.name})]
+        notes += [] if booked else [Note("no_books", "warning")]
+        notes += [] if unsure else [Note("parts_apart", "note", {"said": valued.sums.how_sure()})]
+        notes += [note for note in found.notes if note.code in ("no_values", "lost_round", "more_lost")]
+        notes += [Note("counted_apart", "note")] if booked else []
+    else:
+        gifts, held = sum(row.granted or 0 for row in found.clients), sum(weights)
+        if by == "balance" and 2 * gifts >= held:
+            notes.append(Note("mostly_grant", "doubt", {"gifts": gifts, "held": held}))
+        rate = Decimal(total).scaleb(-digits) * TOKEN / Decimal(whole)
+        notes.append(Note("split_by_books", "note", {"by": by}))
+        notes.append(Note("token_rate", "note", {"rate": f"{rate:.6g}", "currency": currency, "by": by}))
+    return Invoice(run.name, by, currency, digits, total, tuple(lines), tuple(notes))
 
 
-def _unsure(sums: Standings) -> list[str]:
+def _weight(row: ClientFacts, by: str) -> float:
+    """Return what a client's part is in proportion to: its value, or its tokens in units."""
+    if by == "value":
+        return row.value or 0.0
+    return row.holds - (row.granted or 0) * (by == "earned")
+
+
+def _unsure(sums: Standings) -> list[Note]:
     """Return how sure the parts are, if nobody can be told apart or one amount may be off by half of the total."""
     wide = float(np.ptp(sums.between(), axis=1).max())  # NaN, which is not known: no comparison holds
     if not sums.known or len(sums.clients) < 2 or (sums.apart and not wide > 0.5):
         return []
-    by_how_much = f" The widest 95 % interval spans {100 * wide:.0f} % of the total." if wide > 0.5 else ""
-    return [f"{sums.how_sure()}{by_how_much}"]
+    return [Note("unsure_parts", "doubt", {"how_sure": sums.how_sure(), "wide": wide})]
 
 
 def _coins(budget: str, currency: str, digits: int) -> int:
@@ -199,67 +211,6 @@ def _coins(budget: str, currency: str, digits: int) -> int:
         most = Decimal(MOST).scaleb(-digits)
         raise UserError(f"--budget {budget}: must be above 0, at most {most:f}, with {digits} decimals of {currency}")
     return int(coins)
-
-
-def _by_the_books(folder: Path, run: RunRecord, by: str, currency: str, total: int) -> Invoice:
-    """Return the invoice by what each participant holds at the end ("balance"), or that less its grants ("earned")."""
-    granted = np.zeros(run.num_clients, np.int64)
-    with reading(folder) as ledger:
-        balances = ledger.balances()
-        mine = {account_of(c): c for c in range(run.num_clients)}
-        held = np.array([balances.get(account_of(c), 0) + balances.get(escrow(c), 0) for c in range(run.num_clients)])
-        for _, transaction in movements(ledger.history()):
-            for account, given in transaction.postings if transaction.kind == "grant" else ():
-                if account in mine:
-                    granted[mine[account]] += given
-    units = held - granted if by == "earned" else held
-    weights = np.maximum(units, 0).astype(np.float64)
-    what = "what the others paid each participant, on balance" if by == "earned" else "what each participant holds"
-    said = [f"Split by {what}, by the books, which hold; less than nothing counts as nothing."]
-    if weights.sum() > 0:
-        rate = Decimal(total).scaleb(-_DIGITS.get(currency, 2)) * TOKEN / Decimal(weights.sum())
-        called = "tokens: net" if by == "earned" else "tokens it holds"
-        said.append(
-            f'A participant receives {rate:.6g} {currency} for each token of "{called}" in its statement, and nothing '
-            "if these are below zero."
-        )
-    made = _made(run, by, currency, total, weights, np.full((run.num_clients, 2), np.nan), said)
-    lines = tuple(replace(line, units=int(units[line.client])) for line in made.lines)
-    gifts, all_held = int(granted.sum()), int(held.sum())
-    if by == "earned" or 2 * gifts < all_held:
-        return replace(made, lines=lines)
-    warning = (
-        f"Participants were granted {tokens(gifts)} tokens and hold {tokens(all_held)}: this split pays mostly the "
-        "grant, even to those that earned nothing. --by earned leaves it out."
-    )
-    return replace(made, lines=lines, doubts=(*made.doubts, warning))
-
-
-def _made(
-    run: RunRecord,
-    by: str,
-    currency: str,
-    total: int,
-    weights: np.ndarray,
-    between: np.ndarray,
-    said: Sequence[str],
-) -> Invoice:
-    """Return the invoice for these weights ``[N]`` with the intervals of the shares ``[N, 2]`` (NaN: not known)."""
-    if not weights.sum() > 0:
-        raise UserError(f"{run.name}: nobody is above zero by '{by}': there is nothing to split by")
-    shares = weights / weights.sum()
-    amounts = split(total, weights.tolist())
-    lines = tuple(
-        InvoiceLine(
-            c,
-            run.client_label(c),
-            float(shares[c]),
-            amounts[c],
-            None if np.isnan(between[c]).any() else (round(total * between[c, 0]), round(total * between[c, 1])),
-        )
-        for c in range(run.num_clients)
-    )
-    return Invoice(run.name, by, currency, _DIGITS.get(currency, 2), total, lines, tuple(said), tuple(run.doubts))
 
 
 def as_csv(made: Invoice) -> str:
@@ -277,8 +228,4 @@ def as_csv(made: Invoice) -> str:
 
 def as_page(made: Invoice) -> str:
     """Return the invoice as a page to print. It needs no network and runs no script."""
-    environment = Environment(
-        loader=PackageLoader("hanse.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    today = datetime.now(UTC).date()
-    return environment.get_template(_TEMPLATE).render(i=made, policy=_POLICY, version=version("hanse"), today=today)
+    return page("invoice.html.j2", i=made)

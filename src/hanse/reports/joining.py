@@ -2,15 +2,16 @@
 
 :func:`who_gains` (``hanse.who_gains``) plays several mechanisms, and every client alone, on the same data, and returns
 :class:`Joining`. Its verdict on a client is that of the client's statement
-(:func:`hanse.reports.statement_fit.fit_of`).
+(:class:`hanse.reports.fits.Fit`).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -34,11 +35,12 @@ from hanse.data.units import Cut
 from hanse.games.jackknife import FEW_SPLITS, SURE, split_error
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle, main_of
 from hanse.learning.models import Factory
+from hanse.reports.alone import ALONE
 from hanse.reports.chart import Chart, Curve, Lines, slug
 from hanse.reports.evaluations import progress as shown
+from hanse.reports.fits import fits_of
 from hanse.reports.showing import Displayed, Picture, frame
-from hanse.reports.statement_fit import ModelQuality, fit_of
-from hanse.reports.worths import listed
+from hanse.reports.words import said
 from hanse.runs import experiment as running
 from hanse.runs.chance import NEAR_ALL
 from hanse.runs.config import Experiment, RunSection
@@ -49,8 +51,6 @@ from hanse.runs.setup import Own, build
 if TYPE_CHECKING:
     import pandas as pd
 
-ALONE = "local"
-"""The mechanism of clients that train alone."""
 _OF_SERVER = 0.2  # the share of rows that goes to the server, for mechanisms that judge updates on them
 
 
@@ -135,35 +135,25 @@ class Joining(Displayed):
         mean = {name: float(np.mean([g.gain for g in known[name]])) for name in counts}
         ahead = {name: up - down for name, (up, down, _) in counts.items()}
         best = max(counts, key=lambda name: (ahead[name], mean[name]), default=None)
-        first = _NOTHING_KNOWN if best is None else _headline(best, len(self.clients), *counts[best])
+        first = said("nobody_known") if best is None else said("who_gains", best, len(self.clients), *counts[best])
         if best is not None and len(known) > 1:
-            alike = [*ahead.values()].count(ahead[best]) > 1
-            by = "the mean gain" if alike else "clients surely better off, less those surely worse"
-            first += f" Of the {len(known)} mechanisms here, {best} is ahead by {by}."
-        each = [
-            f"{name}: {up} surely better off, {down} surely worse, {open_} open; on the mean "
-            f"{self.reading.show_difference(mean[name])} of {self.reading.title}."
-            for name, (up, down, open_) in counts.items()
-        ]
-        each += [
-            f"{name}: the gain of {len(unknown)} of {len(self.clients)} clients is not known ({listed(unknown)}): a "
-            "test of the client's model, or of the one trained alone, is not a finite number."
-            for name in known
-            if (unknown := [g.client for g in self.of(name) if not np.isfinite(g.gain)])
-        ]
+            first += f" {said('ahead', len(known), best, [*ahead.values()].count(ahead[best]) > 1)}"
+        shown = self.reading.show_difference
+        each = [said("by_mechanism", name, *counts[name], shown(mean[name]), self.reading.title) for name in counts]
+        for name in known:
+            if unknown := [g.client for g in self.of(name) if not np.isfinite(g.gain)]:
+                each.append(said("not_measured", name, unknown, len(self.clients)))
         finite = [gain.alone for gain in self.gains if np.isfinite(gain.alone)]
         alone = float(np.mean(finite)) if finite else -np.inf
         if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
-            each.append(f"Alone, clients reach {self.reading.show(alone)} on the mean: almost nothing is left to gain.")
-        each.append(f"Gains are on each client's own test rows, with 95 % intervals {self._drawn()}.")
-        return [first, *self.notes, *each, *self.played]
-
-    def _drawn(self) -> str:
-        """Return what the intervals are about."""
-        if self.splits >= FEW_SPLITS:
-            return f"from {self.splits} splits, for other {self.unit}s to train and to test on"
-        over = f", and are means over {self.splits} splits" if self.splits > 1 else ""
-        return f"for the draw of the test {self.unit}s, with the models as they are{over}"
+            each.append(said("nothing_to_gain", self.reading.show(alone)))
+        return [
+            first,
+            *self.notes,
+            *each,
+            said("what_gains_are", self.splits, self.unit, self.splits >= FEW_SPLITS),
+            *self.played,
+        ]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return a row for each client: its metric alone, and its gain by each mechanism with the interval."""
@@ -193,10 +183,7 @@ class Joining(Displayed):
             columns = np.array([[g.gain, g.low, g.high] for g in own], np.float64).T * factor
             lines.append(Curve(name, x, columns[0], columns[1], columns[2], dots=True))
         unit = "points" if self.reading.percent else ""
-        caption = (
-            f"By how much each client's {self.reading.title} is better than alone (above 0) or worse, on its own test "
-            "rows. Whiskers: 95 % intervals."
-        )
+        caption = said("gains_caption", self.reading.title)
         marks = Lines(tuple(lines), zero=True, whole=False, places=self.clients, named=True)
         axis = f"gain in {self.reading.title}{f' ({unit})' if unit else ''}"
         return Picture(Chart("who-gains", "", "Whom does joining pay?", caption, marks, y=axis))
@@ -208,12 +195,6 @@ class Joining(Displayed):
             UserError: pandas is not installed.
         """
         return frame([{**vars(gain)} for gain in self.gains], "client")
-
-
-_NOTHING_KNOWN = (
-    "Whether joining pays is not known for any client: no test of both of its models is a finite number. Numbers are "
-    "too large, or training diverges: scale the features and the target (to a spread of about 1), or take a smaller lr."
-)
 
 
 def _as_arguments(line: str) -> str:
@@ -288,8 +269,9 @@ def who_gains(
         The gains by client and mechanism.
 
     Raises:
-        UserError: for the reasons of :func:`hanse.run`; if ``test`` or ``splits`` is out of range; or if the data do
-            not say to which client each row belongs (it is meaningless to ask whether joining pays made-up clients).
+        UserError: for the reasons of :func:`hanse.run`; if ``test`` or ``splits`` is out of range; if the data do not
+            say to which client each row belongs (it is meaningless to ask whether joining pays made-up clients); or if
+            they look like several rows of one person, and ``group`` is not given.
 
     Examples:
         Three shops. Bremen has few customers, and Kiel's are the opposite of the others':
@@ -314,6 +296,8 @@ def who_gains(
     source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
     read = _Source(data, source, prepare)
     dataset = _owned(read, target, client, seed)
+    if dataset.doubt:
+        raise UserError(f"{dataset.doubt}: until then nobody can tell whether joining pays")
     by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
     named = metric if metric is not None else None if usual is None else usual.key
     plan = _Plan(
@@ -338,9 +322,9 @@ def who_gains(
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
         for split, own in enumerate(settings):
-            gains, said, told = plan.played(own, folder if splits == 1 else folder / f"split-{split}", counted)
+            gains, warned, told = plan.played(own, folder if splits == 1 else folder / f"split-{split}", counted)
             results.append(gains)
-            notes += said
+            notes += warned
     reading = main_of([named]) if named is not None else LOSS
     gains_found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
     unit = str(group) if by_units and group is not None else "unit" if by_units else "row"
@@ -379,22 +363,6 @@ def _owned(read: _Source, target: Column | None, client: Column | None, seed: in
     if len(set(dataset.client_of.tolist())) < 2:
         raise UserError(f"data: {dataset.name}: has one client, who has nobody to join")
     return dataset
-
-
-def _headline(name: str, n: int, up: int, down: int, open_: int) -> str:
-    """Return for how many of n clients joining surely pays, surely does not, and for how many neither is sure."""
-    worse = f"{down} {_are(down)} surely worse off than alone"
-    if not up and not down:
-        return f"For none of the {n} clients is it sure that joining by {name} changes anything."
-    if not up:
-        unsure = f"For {n - down} of {n} clients it is not sure whether joining by {name} pays; {worse}."
-        return unsure if down < n else f"By {name}, all {n} clients are surely worse off than alone."
-    better = f"By {name}, {up} of {n} clients {_are(up)} surely better off than alone"
-    return f"{better}, {down or 'nobody'} surely worse{f'; for {open_} it is not sure' if open_ else ''}."
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def _called(mechanisms: Any) -> dict[str, Any]:
@@ -556,12 +524,11 @@ def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
         alone: the run of the mechanism ``local`` on the same data.
         label: the name of the federation's mechanism.
     """
-    reading = joined.main if joined.readings else None
-    # training alone may have had other settings, and on purpose
-    joined = replace(joined, config={**joined.config, "train": alone.config.get("train", {})})
-    return [
-        _gain(joined.client_label(c), label, fit_of(joined, c, alone.path), reading) for c in range(joined.num_clients)
-    ]
+    gains = []
+    for client, fit in fits_of(joined, alone).items():
+        ours, theirs, gain, low, high = (math.nan if one is None else one for one in (fit.last, fit.alone, *fit.gain))
+        gains.append(Gain(joined.client_label(client), label, ours, theirs, gain, low, high, fit.samples, fit.units))
+    return gains
 
 
 def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
@@ -574,44 +541,16 @@ def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
     config = {name: table(joined.config, name) for name in ("data", "model", "train", "run")}
     train, other = config["train"], table(alone.config, "train")
     unit = "steps" if train.get("steps") else "epochs"
-    passes = f"{train.get(unit)} {unit.removesuffix('s') if train.get(unit) == 1 else unit}"
+    passes, kept = train.get(unit), config["data"].get("client_test", 0.0)
     model = named_choice(config["model"].get("name"), "?")
-    kept, rounds = config["data"].get("client_test", 0.0), len(joined.metrics)
-    told = [
-        f"Played with {'a model given as an object' if model == OBJECT else f'model {model}'}, "
-        f"{rounds} round{'' if rounds == 1 else 's'}, lr {train.get('lr')}, {passes} a round, and "
-        f"{100 * kept:.0f} % of each client's rows for tests; other settings give other gains."
-    ]
+    played = ("" if model == OBJECT else model, len(joined.metrics), train.get("lr"), passes)
+    told = [said("played_with", *played, unit.removesuffix("s") if passes == 1 else unit, kept)]
     apart = [f"{key} {value}" for key, value in other.items() if train.get(key) != value]
-    told += [f"Alone clients trained with {', '.join(apart)}."] if apart else []
+    told += [said("alone_with", apart)] if apart else []
     judged = any(line.get("client/test_accuracy") is not None for line in joined.metrics)  # a regression has none
     if not joined.readings and joined.main.percent and judged:
-        told.append(
-            "The intervals are as if both models erred independently, so rather wide; the setting eval.metrics = "
-            f"['{joined.main.key}'] compares them row by row."
-        )
+        told.append(said("wide_intervals", joined.main.key))
     return tuple(told)
-
-
-def _gain(client: str, label: str, fit: ModelQuality, reading: MetricStyle | None) -> Gain:
-    """Return one client's gain, by the main metric, or else the accuracy, or else the loss."""
-    between: tuple[float, float] | None
-    if fit.main is not None:
-        ours, alone, between = fit.main.last, fit.main.alone, fit.main.difference_interval
-    elif fit.last is not None:
-        ours, alone, between = fit.last, fit.alone_accuracy, fit.difference_interval
-    else:
-        ours, alone, between = fit.last_loss, fit.alone_loss, None
-        if ours is not None and alone is not None and fit.loss_error is not None:
-            half = SURE * fit.loss_error
-            between = ours - alone - half, ours - alone + half
-    joined, by_itself = (np.nan if one is None else float(one) for one in (ours, alone))
-    less = reading.less_is_better if reading is not None else fit.last is None
-    low, high = (np.nan, np.nan) if between is None else between
-    gain, ends = joined - by_itself, (low, high)
-    if less:
-        gain, ends = -gain, (-high, -low)
-    return Gain(client, label, joined, by_itself, gain, *ends, fit.samples, fit.units)
 
 
 def _mean(gains: Sequence[Gain], test: float) -> Gain:

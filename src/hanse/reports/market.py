@@ -11,10 +11,11 @@ import numpy as np
 from hanse.core.entry import TOKEN
 from hanse.games.market import learn_graph
 from hanse.mechanisms.market_record import MarketRound
-from hanse.reports.audit import client_sums, load_market, who_traded
+from hanse.reports.audit import client_sums, load_market, no_trade
 from hanse.reports.chart import Bars, Chart, Curve, Floats, Graph, Heat, Lines, Series, slug
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
+from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord
 
 SECTION = "The market"
@@ -38,7 +39,7 @@ class Trades:
     imports: Floats
     utility: Floats
     last: MarketRound
-    facts: tuple[str, ...]
+    idle: str
 
 
 def load_trades(run: RunRecord) -> Trades | None:
@@ -59,7 +60,7 @@ def load_trades(run: RunRecord) -> Trades | None:
         imports=imports,
         utility=np.array([c.utility for c in sums]),
         last=rounds[-1],
-        facts=tuple(f"{fact.name.capitalize()}: {fact.said}." for fact in who_traded(run, sums)),
+        idle=no_trade(run, sums).said,
     )
 
 
@@ -89,26 +90,14 @@ def market_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         if trades is None or len(trades.clients) > MOST:
             continue
         label = group.label + (f", seed {run.seeds[0]}" if len(group.runs) > 1 else "")
-        charts += [
-            _money(trades, label),
-            _gains(trades, label),
-            _imports(trades, label),
-        ]
+        charts += [_gains(trades, label), _imports(trades, label)]
         if trades.last.tariff is None:  # at posted prices nobody declares an eagerness
             charts.append(sweep_chart(trades.last, label))
     return [*charts, *_scatter(groups)]
 
 
-def _chart(kind: str, title: str, label: str, caption: str, marks: Bars | Heat, *, x: str, y: str) -> Chart:
-    return Chart(f"market-{kind}-{slug(label)}", SECTION, f"{title}: {label}", caption, marks, x=x, y=y)
-
-
-def _money(trades: Trades, label: str) -> Chart:
-    marks = Heat(trades.names, trades.names, trades.money, "tokens", floor=0.0)
-    caption = (
-        "The same payments pair by pair. Every row is a buyer, every column a seller; the lighter, the more tokens."
-    )
-    return _chart("money", "Who bought from whom", label, caption, marks, x="seller", y="buyer")
+def _chart(kind: str, title: str, label: str, told: str, marks: Bars | Heat, *, x: str, y: str) -> Chart:
+    return Chart(f"market-{kind}-{slug(label)}", SECTION, f"{title}: {label}", told, marks, x=x, y=y)
 
 
 def _gains(trades: Trades, label: str) -> Chart:
@@ -117,17 +106,13 @@ def _gains(trades: Trades, label: str) -> Chart:
         Series("bought", -trades.money.sum(axis=1)),
         Series("utility", trades.utility),
     )
-    caption = (
-        "For each client what it was paid, what it paid (to the left), and its utility over the run: gain from what it "
-        f"imported, less the cost of sharing, less the net payment. {' '.join(trades.facts)}"
-    )
-    return _chart("gains", "Who gained what", label, caption, Bars(trades.names, series), x="tokens", y="client")
+    told, marks = caption("gains", trades.idle), Bars(trades.names, series)
+    return _chart("gains", "Who gained what", label, told, marks, x="tokens", y="client")
 
 
 def _imports(trades: Trades, label: str) -> Chart:
     marks = Heat(trades.names, trades.names, trades.imports, "share of the rounds", floor=0.0)
-    caption = "How often each row's client imported each column's model, as a share of the rounds."
-    return _chart("imports", "Who learned from whom", label, caption, marks, x="model of", y="client")
+    return _chart("imports", "Who learned from whom", label, caption("imports"), marks, x="model of", y="client")
 
 
 def sweep_chart(last: MarketRound, label: str) -> Chart:
@@ -141,12 +126,8 @@ def sweep_chart(last: MarketRound, label: str) -> Chart:
             )
             z[a, b] = graph.sum(axis=1).mean()
     rows, columns = (tuple(f"{name} x{f:g}" for f in FACTORS) for name in ("K", "lambda"))
-    caption = (
-        "Imports a client on average, if everybody's eagerness K or the weight lambda of the models' difference were "
-        "another multiple of what it was; distances are those of the run's last market."
-    )
     marks = Heat(rows, columns, z, "imports a client", floor=0.0)
-    return _chart("sweep", "What K and lambda change", label, caption, marks, x="lambda", y="eagerness")
+    return _chart("sweep", "What K and lambda change", label, caption("sweep"), marks, x="lambda", y="eagerness")
 
 
 def _scatter(groups: Sequence[SeedGroup]) -> list[Chart]:
@@ -164,11 +145,11 @@ def _scatter(groups: Sequence[SeedGroup]) -> list[Chart]:
             lines.append(Curve(group.label, x, y, dots=True))
     if len(lines) < 2:
         return []
-    caption = f"Every dot is one run: the clients' mean {main.title} on their own data across, their mean utility up."
+    told = caption("utilities", main.title)
     x_axis = f"{main.title} on own data, %" if main.percent else f"{main.title} on own data"
     y_axis = "mean utility, tokens"
     marks = Lines(tuple(lines), zero=True, whole=False)
-    return [Chart("market-utility", SECTION, f"Utility and {main.title}", caption, marks, x=x_axis, y=y_axis)]
+    return [Chart("market-utility", SECTION, f"Utility and {main.title}", told, marks, x=x_axis, y=y_axis)]
 
 
 # ---- who paid whom, as a graph: clients on a circle, arrows as wide as the money
@@ -184,7 +165,7 @@ def transactions_chart(trades: Trades, title: str) -> Chart:
     An arrow goes from the buyer to the seller, and the text next to each client is its net payment, in tokens.
     """
     names = [str(c) for c in trades.clients]
-    return _flow_graph(title, names, trades.roles, trades.money, "", "transactions")
+    return _flow_graph(title, names, trades.roles, trades.money, "transactions")
 
 
 def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
@@ -208,8 +189,7 @@ def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
         dropped = len(names) - len(kept)
         names, kinds = [names[i] for i in kept], [kinds[i] for i in kept]
         weight = weight[np.ix_(kept, kept)]
-    more = f" The {MOST_NODES} that moved most; {dropped} others are left out." if dropped else ""
-    return _flow_graph(f"Who paid whom: {label}", names, kinds, weight, more, f"transactions-{slug(label)}")
+    return _flow_graph(f"Who paid whom: {label}", names, kinds, weight, f"transactions-{slug(label)}", dropped)
 
 
 def kinds_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
@@ -227,19 +207,13 @@ def kinds_chart(run: RunRecord, books: Books, label: str) -> Chart | None:
     called = Counter(names)
     labels = tuple(n if called[n] == 1 else f"{n} ({kind})" for n, (kind, _) in zip(names, kinds, strict=True))
     marks = Bars(labels, (Series("moved", np.array([tokens for _, tokens in kinds])),))
-    caption = "All tokens that came to an account by each kind of transaction, over the whole run; grants are left out."
     title = f"What tokens moved for: {label}"
-    return Chart(f"kinds-{slug(label)}", SECTION, title, caption, marks, x="tokens")
+    return Chart(f"kinds-{slug(label)}", SECTION, title, caption("kinds"), marks, x="tokens")
 
 
 def _flow_graph(
-    title: str, names: list[str], kinds: tuple[str, ...] | list[str], weight: Floats, more: str, key: str
+    title: str, names: list[str], kinds: tuple[str, ...] | list[str], weight: Floats, key: str, dropped: int = 0
 ) -> Chart:
     net = weight.sum(axis=0) - weight.sum(axis=1)
     marks = Graph(tuple(names), tuple(kinds), weight, tuple(f"{x:+.2f}" for x in net), "tokens", kinds.count("pool"))
-    caption = (
-        "An arrow goes from who pays to who is paid, over the whole run; the wider and darker, the more tokens. Beside "
-        "each stands what it got less what it paid. Colour and shape tell the roles. Arrows below a hundredth of the "
-        "largest are not drawn; grants and bids that came back are no payments." + more
-    )
-    return Chart(key, SECTION, title, caption, marks)
+    return Chart(key, SECTION, title, caption("flows", MOST_NODES, dropped), marks)

@@ -1,25 +1,29 @@
 """The books of a run as arrays, and charts of balances over the rounds, what cheating costs, accuracies of tiers.
 
 :func:`read_books` adds up a run's ledger once, for all charts and tables that need it. :func:`balances` gives what each
-client held over the rounds. :func:`token_charts` draws both.
+client held over the rounds. :func:`money_of` lists the postings of one client. :func:`token_charts` draws charts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import groupby
+from itertools import accumulate, groupby, takewhile
 
 import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import table
-from hanse.core.entry import TOKEN, is_account
+from hanse.core.entry import TOKEN, Transaction, escrow, is_account
+from hanse.core.entry import client as account_of
 from hanse.core.telling import Plot
+from hanse.ledger.record import Record
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
 from hanse.reports.groups import SeedGroup, kinds_of
 from hanse.reports.part_charts import plotted
+from hanse.reports.words import said
+from hanse.runs.names import client_names
 from hanse.runs.run_record import RunRecord
 
 
@@ -35,6 +39,17 @@ class Account:
     paid: int = 0
     balance: int = 0
     escrow: int = 0
+
+    def take(self, owner: int, transaction: Transaction) -> None:
+        """Add a transaction that moves the account or the escrow of client ``owner``."""
+        moved = [(name, units) for name, units in transaction.postings if name in (account_of(owner), escrow(owner))]
+        self.balance += sum(units for name, units in moved if name == account_of(owner))
+        self.escrow += sum(units for name, units in moved if name == escrow(owner))
+        if transaction.kind == "grant":
+            self.granted += sum(units for _, units in moved)
+        elif not stays(moved):
+            self.received += sum(max(units, 0) for _, units in moved)
+            self.paid -= sum(min(units, 0) for _, units in moved)
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,10 @@ class Books:
             then ``pools``.
         kinds: the kinds of transactions, without grants, each with the tokens that they moved between accounts.
         accounts: the books of each client that has an account, by its number.
+        records: the transactions that move each client's account or escrow, by its number.
+        name: the name of the book.
+        count: how many transactions the book has.
+        head: the hash of the last posting.
 
     Examples:
         >>> import hanse
@@ -70,6 +89,10 @@ class Books:
     flow: Floats
     kinds: tuple[tuple[str, float], ...] = ()
     accounts: Mapping[int, Account] = field(default_factory=dict)
+    records: Mapping[int, Sequence[Record]] = field(default_factory=dict, repr=False)
+    name: str = ""
+    count: int = 0
+    head: str = ""
 
 
 def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
@@ -114,13 +137,18 @@ def read_books(run: RunRecord) -> Books | None:
     last, totals, rounds, rows = int(run.metrics[-1]["round"]), Totals(), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
     accounts: dict[int, Account] = {}
+    own: dict[int, list[Record]] = {}
     with reading(run.path) as ledger:
-        for round, records in groupby(ledger.history(), key=lambda record: min(record.round, last)):
+        # the run may be posting meanwhile: what comes after this moment is left out, so all sums agree
+        book = ledger.as_book()
+        history = takewhile(lambda record: record.number <= book.count, ledger.history())
+        for round, records in groupby(history, key=lambda record: min(record.round, last)):
             for record in records:
                 totals.add(record)
-                for name, units in record.transaction.postings if record.transaction.kind == "grant" else ():
-                    if (owner := _client_of(name)) is not None:
-                        accounts.setdefault(owner, Account()).granted += units
+                for owner in dict.fromkeys(_client_of(name) for name, _ in record.transaction.postings):
+                    if owner is not None:
+                        own.setdefault(owner, []).append(record)
+                        accounts.setdefault(owner, Account()).take(owner, record.transaction)
             for account in totals.moved:
                 owner = _client_of(account)
                 if owner is not None and owner < len(row):
@@ -131,19 +159,14 @@ def read_books(run: RunRecord) -> Books | None:
         opened = list(ledger.balances())
     if not rounds:
         return None
-    for name, units in totals.balances.items():
-        if (owner := _client_of(name)) is not None:
-            account = accounts.setdefault(owner, Account())
-            account.paid, account.received = totals.traded.get(f"client/{owner}", (0, 0))
-            setattr(account, "balance" if name.startswith("client/") else "escrow", units)
     used = {name for pair in totals.flows for name in pair}
     clients = sorted(owner for name in used if (owner := _client_of(name)) is not None)
     others = used - {f"client/{c}" for c in clients}
     pools = [name for name in dict.fromkeys([*opened, *sorted(used)]) if name in others]
     places = {name: i for i, name in enumerate([*(f"client/{c}" for c in clients), *pools])}
     flow = np.zeros((len(places), len(places)))
-    for (source, target), units in totals.flows.items():
-        flow[places[source], places[target]] = units
+    for (source, target), moved in totals.flows.items():
+        flow[places[source], places[target]] = moved
     return Books(
         np.array(rounds, np.int64),
         np.stack(rows) / TOKEN,
@@ -152,6 +175,10 @@ def read_books(run: RunRecord) -> Books | None:
         flow / TOKEN,
         tuple((kind, units / TOKEN) for kind, units in totals.kinds.items()),
         accounts,
+        own,
+        ledger.book,
+        book.count,
+        book.head,
     )
 
 
@@ -162,6 +189,164 @@ def _client_of(account: str) -> int | None:
     """
     kind, _, number = account.partition("/")
     return int(number) if kind in ("client", "escrow") and is_account(account) and len(number) < 19 else None
+
+
+# ---- one client's postings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posting:
+    """One line of the client's account or of its escrow.
+
+    Attributes:
+        number: the number of its transaction in the ledger.
+        round: the round in which it was posted, from 0.
+        step: the name of the transaction's step, which is unique in its round.
+        kind: what kind of transaction it is, such as "grant" or "bid".
+        memo: the purpose of the posting, in words.
+        account: "client/N" or "escrow/N".
+        units: the amount, above zero if the account received it (1 token is 1,000,000 units).
+        holds: what account and escrow have together after the posting, in units.
+        others: the other accounts that the transaction moves. It is empty unless the run allows names.
+    """
+
+    number: int
+    round: int
+    step: str
+    kind: str
+    memo: str
+    account: str
+    units: int
+    holds: int
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PostingSum:
+    """The sum of all postings of one kind.
+
+    Attributes:
+        kind: the kind, as the ledger calls it.
+        what: the name of this kind on the page.
+        received: the units that came in.
+        paid: the units that went out.
+        transactions: the numbers of the transactions that make up the sum.
+        within: whether they only move units between the client's own account and its escrow.
+    """
+
+    kind: str
+    what: str
+    received: int
+    paid: int
+    transactions: tuple[int, ...]
+    within: bool = False
+
+    @property
+    def net(self) -> int:
+        """What came in less what went out, in units."""
+        return self.received - self.paid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Money:
+    """A participant's postings. Amounts are units; 1 token is 1,000,000 units.
+
+    Attributes:
+        book: the name of the book.
+        count: how many transactions the book has.
+        head: the hash of the last posting. With it, a receipt can be compared with the book.
+        figures: the sums by kind, in order of appearance.
+        lines: every posting.
+    """
+
+    book: str
+    count: int
+    head: str
+    figures: tuple[PostingSum, ...]
+    lines: tuple[Posting, ...]
+
+
+def money_of(run: RunRecord, client: int, *, names: bool = False) -> Money | None:
+    """Return the postings of a client, or None if nobody pays in this run.
+
+    Args:
+        run: the run.
+        client: the client's number.
+        names: whether postings name the other accounts of their transactions.
+
+    Raises:
+        UserError: the books are missing, cannot be read, or do not verify.
+    """
+    try:
+        books = read_books(run)
+    except UserError as wrong:
+        raise UserError(f"{run.path}: no statement of its books: {wrong}") from None
+    if books is None:
+        return None
+    called = client_names(run.path) if names else None
+    lines = _own_lines(books.records.get(client, ()), client, called)
+    return Money(
+        book=books.name, count=books.count, head=books.head, figures=_sums(lines, run.about.kinds), lines=lines
+    )
+
+
+def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str] | None = None) -> tuple[Posting, ...]:
+    """Return the postings of a client's account and escrow among ``records``, which come in order of their numbers.
+
+    ``called`` has the clients' names; with it the other accounts of each transaction are listed. None lists none.
+    """
+
+    def named(account: str) -> str:
+        """Return an account with its owner's name behind it, if that is known."""
+        kind, _, number = account.partition("/")
+        name = (called or {}).get(int(number)) if kind in ("client", "escrow") and number.isdecimal() else None
+        return account if name is None else f"{account} ({name})"
+
+    own = (account_of(client), escrow(client))
+    found = [(r, name, units) for r in records for name, units in r.transaction.postings if name in own]
+    holds = accumulate(units for _, _, units in found)
+    return tuple(
+        Posting(
+            number=r.number,
+            round=r.round,
+            step=r.transaction.step,
+            kind=r.transaction.kind,
+            memo=r.transaction.memo,
+            account=name,
+            units=units,
+            holds=held,
+            others=tuple(dict.fromkeys(named(n) for n, _ in r.transaction.postings if n not in own))
+            if called is not None
+            else (),
+        )
+        for (r, name, units), held in zip(found, holds, strict=True)
+    )
+
+
+def _sums(lines: Sequence[Posting], kinds: Mapping[str, str]) -> tuple[PostingSum, ...]:
+    """Return the sums of postings by kind, in order of appearance, with the names that ``kinds`` has for them.
+
+    Units that only move between the client's two accounts, as a bid does before it wins a seat, are not an expense:
+    such a kind is marked as ``within`` and shows what moved on the account itself.
+    """
+    moved: dict[int, list[tuple[str, int]]] = {}  # by each transaction
+    for line in lines:
+        moved.setdefault(line.number, []).append((line.account, line.units))
+    found = []
+    for kind in dict.fromkeys(line.kind for line in lines):
+        numbers = tuple(dict.fromkeys(line.number for line in lines if line.kind == kind))
+        outside = [moved[number] for number in numbers if not stays(moved[number])]
+        counted = [units for one in outside for _, units in one]
+        if not outside:
+            counted = [line.units for line in lines if line.kind == kind and line.account.startswith("client/")]
+        received, paid = sum(max(units, 0) for units in counted), -sum(min(units, 0) for units in counted)
+        found.append(PostingSum(kind, kinds.get(kind, kind), received, paid, numbers, not outside))
+    return tuple(found)
+
+
+def stays(moved: Sequence[tuple[str, int]]) -> bool:
+    """Return whether units only move between a client's account and its escrow, as (account, units)."""
+    return not sum(units for _, units in moved) and len({name for name, _ in moved}) == 2
 
 
 # ---- charts
@@ -241,18 +426,13 @@ def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
         return None
     if len(known) <= MOST_LINES:
         lines = [Curve(f"client {run.client_label(c)}", x, held[:, c]) for c in known.tolist()]
-        what = "Each line is a client: what its account and its escrow hold together."
     else:
         names = (("richest", 1.0), ("upper tenth", 0.9), ("median", 0.5), ("lower tenth", 0.1), ("poorest", 0.0))
         lines = [Curve(name, x, np.nanquantile(held, q, axis=1)) for name, q in names]
-        what = (
-            f"What account and escrow hold together, for the richest and the poorest of the {len(known)} clients and "
-            "for those between; a line is not always the same client."
-        )
-    caption = f"{what} A client whose line rises earns. Lines that spread apart mean that some clients become rich. "
     key, title = f"balances-{slug(group.label)}", f"Token balances over the rounds: {group.label}"
     marks = Lines(tuple(lines), steps=True)
-    return Chart(key, SECTION, title, f"{caption}Seed {run.seeds[0]}.", marks, x="rounds played", y="tokens")
+    caption = said("balances", len(known), MOST_LINES, run.seeds[0])
+    return Chart(key, SECTION, title, caption, marks, x="rounds played", y="tokens")
 
 
 def _riders_chart(group: SeedGroup) -> Chart | None:
@@ -273,6 +453,6 @@ def _riders_chart(group: SeedGroup) -> Chart | None:
         return None
     who = " and ".join(labels)
     told = " ".join(c.sentence for c in group.runs[0].about.conducts if c.label in labels)
-    caption = f"The mean balance of honest clients and of {who}, for each seed by itself. {told}".strip()
+    caption = said("riders", who, told)
     key, title, marks = f"riders-{slug(group.label)}", f"What {who} lose: {group.label}", Lines(tuple(lines))
     return Chart(key, SECTION, title, caption, marks, x="rounds played", y="tokens")

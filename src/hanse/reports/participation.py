@@ -1,8 +1,8 @@
 """Charts of who took part and what that cost: selections, refusals, seconds by stage, megabytes transferred.
 
 :func:`participation_charts` draws how often clients were selected and why updates were refused; :func:`cost_charts`
-draws time and traffic. The figures can also be had by themselves: :func:`selection`, :func:`times_selected`,
-:func:`refusal_counts`, :func:`stage_seconds` and :func:`mean_of`.
+draws time and traffic. The figures can also be had by themselves: :func:`selection`, :func:`refusal_counts`,
+:func:`stage_seconds` and :func:`mean_of`. :func:`sitting_out` says whom a privacy budget kept out.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Ints, Lines, Series, even
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Lines, Series, even
+from hanse.reports.facts import facts_of
 from hanse.reports.groups import SeedGroup
+from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
+from hanse.runs.sat_out import SAT_OUT, clients_named, told_used_up, used_up
 
 MOST_NAMED = 60  # clients with a place of their own on the axis; of more, a sorted curve is drawn
 MOST_REASONS = 12  # bars of the chart of refusals
@@ -27,27 +30,39 @@ def selection(group: SeedGroup) -> Floats:
     Args:
         group: the seeds of one experiment. The mean is over the runs with the same clients.
     """
-    runs = group.same_clients
-    most = max(run.num_clients for run in runs)
-    return np.asarray(np.mean([times_selected(run, most) / len(run.metrics) for run in runs], axis=0))
-
-
-def times_selected(run: RunRecord, clients: int) -> Ints:
-    """Return in how many rounds each client was selected, ``[clients]``.
-
-    A round counts once, however many seats the client had in it. A late update counts in the round that asked for it.
-
-    Args:
-        run: the run.
-        clients: the length of the result, at least the run's number of clients.
-    """
-    pairs = np.unique(np.stack([run.seats.asked, run.seats.client]), axis=1)
-    return np.bincount(pairs[1], minlength=clients)[:clients]
+    shares: dict[int, list[float]] = {}
+    for run in group.same_clients:
+        for row in facts_of(run).clients:
+            shares.setdefault(row.client, []).append(row.asked / len(run.metrics))
+    return np.array([sum(one) / len(group.same_clients) for one in shares.values()])
 
 
 def refusal_counts(group: SeedGroup) -> Counter[str]:
     """Return how many updates were refused in all runs of a group, by the reason in the record."""
     return Counter(reason for run in group.runs for _, _, reason in run.refusals())
+
+
+def sitting_out(run: RunRecord) -> list[str]:
+    """Return a sentence for each reason why a privacy account kept clients out of all rounds, or of all later ones."""
+    asked, out = Counter(seat.client for seat in run.clients), Counter[int]()
+    why: dict[int, str] = {}
+    for seat in run.clients:
+        if seat.refused is not None and seat.refused.startswith(SAT_OUT):
+            out[seat.client] += 1
+            why[seat.client] = seat.refused
+    named: dict[str, list[str]] = {}
+    for client in sorted(why):
+        if out[client] == asked[client]:
+            named.setdefault(why[client], []).append(run.client_label(client))
+    since = used_up(
+        (seat.client, seat.round, seat.refused) for seat in run.clients if out[seat.client] < asked[seat.client]
+    )
+    return [
+        f"Sat out every round: {clients_named(who)}, each because {reason}."
+        if len(who) > 1
+        else f"Client {who[0]} sat out every round: {reason}."
+        for reason, who in named.items()
+    ] + [f"{line[0].upper()}{line[1:]}." for line in told_used_up(since)]
 
 
 def participation_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
@@ -80,27 +95,19 @@ def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
             kept = even(len(s), 400)
             lines.append(Curve(label, kept.astype(np.float64) + 1, np.sort(s)[::-1][kept], look=places[label]))
         marks, x = Lines(tuple(lines)), "clients, the most often selected first"
-        caption = (
-            "A flat curve means that everyone is selected alike, a steep one that training relies on few clients. "
-        )
+        look = "curve"
     elif len(choosing) == 1:
         label, s = next(iter(choosing.items()))
         marks = Bars(_names(groups, label, len(s)), (Series(label, s, look=places[label]),), upright=True)
-        caption = ""
+        look = "bars"
     else:
         z = np.full((len(choosing), most), np.nan)
         for row, s in zip(z, choosing.values(), strict=True):
             row[: len(s)] = s
         marks = Heat(tuple(choosing), _names(groups, next(iter(choosing)), most), z, "% of rounds", floor=0.0)
         y = ""
-        caption = (
-            "In a row of one shade everyone is selected alike; light cells are the clients that training relies on. "
-        )
-    caption += (
-        "The share of all rounds in which a client was asked to train (mean over seeds where the clients are the same)."
-    )
-    if len(choosing) < len(groups):
-        caption += " Experiments in which everyone trains in every round are left out."
+        look = "map"
+    caption = said("selections", look, len(choosing) < len(groups))
     return [Chart("selection", _SECTION, "How often each client was selected", caption, marks, x=x, y=y)]
 
 
@@ -122,9 +129,7 @@ def _refusals(groups: Sequence[SeedGroup]) -> list[Chart]:
     series = tuple(
         Series(label, np.array([float(c[r]) for r in reasons]), look=places[label]) for label, c in counts.items()
     )
-    caption = "Updates that were asked for and not used, by the reason in the record; sums over all seeds."
-    if len(total) > len(reasons):
-        caption += f" The {len(reasons)} most frequent of {len(total)} reasons."
+    caption = said("refusals", len(reasons), len(total))
     marks = Bars(tuple(reasons), series)
     return [Chart("refusals", _SECTION, "What was refused, and why", caption, marks, x="number of updates")]
 
@@ -192,12 +197,7 @@ def _time(groups: Sequence[SeedGroup]) -> list[Chart]:
     rest = np.array([sum(v for k, v in s.items() if k in small | {"other"}) for s in spent])
     series += [Series("other", rest)] if rest.any() else []
     marks = Bars(tuple(group.label for group in groups), tuple(series), stacked=True)
-    caption = (
-        "Mean wall-clock seconds of a round on the machine that ran it, by stage: 'train' is the clients' training, "
-        "'value' the valuation of their updates, 'test' the evaluation. Comparable only between runs on one quiet "
-        "machine."
-    )
-    return [Chart("time", _COST, "Time a round, by stage", caption, marks, x="seconds a round")]
+    return [Chart("time", _COST, "Time a round, by stage", said("seconds_by_stage"), marks, x="seconds a round")]
 
 
 def _bytes(groups: Sequence[SeedGroup]) -> list[Chart]:
@@ -211,7 +211,4 @@ def _bytes(groups: Sequence[SeedGroup]) -> list[Chart]:
         (Series("server to clients", down), Series("clients to server", up)),
         stacked=True,
     )
-    caption = (
-        "Megabytes (10⁶ bytes) that the models and answers of a round take on the wire, mean over rounds and seeds."
-    )
-    return [Chart("bytes", _COST, "Traffic a round", caption, marks, x="MB a round")]
+    return [Chart("bytes", _COST, "Traffic a round", said("traffic"), marks, x="MB a round")]

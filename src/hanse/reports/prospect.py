@@ -7,17 +7,22 @@ not say it, the bound is what any account can lose: its grant, and the debt that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from hanse.base.errors import UserError, named
 from hanse.base.factories import call
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.entry import TOKEN, tokens
 from hanse.core.part import Mechanism
+from hanse.core.port import Train
+from hanse.core.recipe import Recipe
+from hanse.core.table import Floats, Ints
 from hanse.core.telling import FREE, BeforeJoining, Terms
 from hanse.data import FederatedData
 from hanse.data import build as build_data
@@ -25,7 +30,7 @@ from hanse.federation.behaviour import Me
 from hanse.federation.policy import POLICIES
 from hanse.federation.profiles import at_round, build_profiles
 from hanse.mechanisms.weigh import BySamples
-from hanse.reports.statement_privacy import before
+from hanse.reports.words import said
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
 from hanse.runs.names import client_of
@@ -64,6 +69,23 @@ class Prospect:
     gains: tuple[str, ...]
     gives: tuple[str, ...]
     unknown: tuple[str, ...]
+
+    @property
+    def lines(self) -> list[str]:
+        """What a terminal shows: the money first, then what it pays, gains and gives, and what is not known."""
+        lines = [f"Client {self.client} in {self.rounds} rounds of {self.mechanism}, before joining", ""]
+        if self.most is not None and self.grant is not None:
+            lines += [f"  It is given        {tokens(self.grant)} tokens", f"  It can lose        {tokens(self.most)}"]
+            each = "what its account can bear" if self.most_round is None else tokens(self.most_round)
+            lines += [f"  at most in a round {each}", ""]
+        for heading, sections in (
+            ("What it pays", self.pays),
+            ("What it stands to gain", self.gains),
+            ("What it gives", self.gives),
+            ("What is not known", self.unknown),
+        ):
+            lines += [heading, *(f"  - {line}" for line in sections), ""]
+        return lines[:-1]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -156,17 +178,12 @@ def _terms(mechanism: Mechanism, joining: BeforeJoining) -> Terms:
 
 def _with_bond(experiment: Experiment, terms: Terms) -> Terms:
     """Return the terms with what it takes to prove a size, if the experiment asks for that."""
-    said, bond = experiment.sizes, round(experiment.sizes.bond * TOKEN)
-    if not said.proved:
+    sizes, bond = experiment.sizes, round(experiment.sizes.bond * TOKEN)
+    if not sizes.proved:
         return terms
-    sentence = (
-        f"Before it trains it commits to its distinct samples, with a bond of {tokens(bond)} tokens. An auditor looks "
-        f"at {said.leaves} of them, which are drawn at random; the bond comes back if all are there, and is lost if "
-        f"one is not or if {said.repeats + 1} questions are not answered. What is not proved counts as no samples."
-    )
     return replace(
         terms,
-        pays=(sentence, *(terms.pays if terms.money else ())),
+        pays=(said("bond_for_size", bond, sizes.leaves, sizes.repeats + 1), *(terms.pays if terms.money else ())),
         most=bond if not terms.money else None if terms.most is None else terms.most + bond,
         most_round=None if terms.most_round is None else terms.most_round + bond,
         money=True,
@@ -199,38 +216,67 @@ def _gives(
     experiment: Experiment, mechanism: Mechanism, data: FederatedData | None, clients: int, client: int
 ) -> tuple[str, ...]:
     """Return sentences on what a client gives: how often it trains, what it sends, and how large that is."""
-    seats = mechanism.most_seats(clients)
-    asked = f"{seats} of {clients} clients are asked to train in a round" if seats < clients else ""
-    found = [f"{asked}."] if asked else []
-    section = experiment.federation
-    seen = "in a sum with those of others" if section.secure is not None else "in the clear"
-    how = seen if section.private is None else "with noise" + (f", {seen}" if section.secure is not None else "")
-    found.append(f"Each time that it trains, its updated model goes to the server {how}, with its number of samples.")
+    seats, section = mechanism.most_seats(clients), experiment.federation
+    found = [said("seats_of", seats, clients)] if seats < clients else []
+    found.append(said("what_is_sent", section.secure is not None, section.private is not None))
     if data is not None:
-        _, row = build_model(experiment, data)
-        # four bytes a parameter
-        found.append(
-            f"Each time, a model of {4e-6 * row.numel():.2g} MB is sent each way, or one for each of its seats."
-        )
-        sizes, recipe = np.asarray(data.sizes), experiment.train.recipe
-        if (guard := settled(experiment, sizes).get("private")) is not None:
-            rules = guard.terms
-            costs = before(
-                rules, client, sizes, row.numel(), seats=seats, rounds=experiment.run.rounds, recipe=recipe,
-                by_samples=isinstance(mechanism.weigh, BySamples),
-            )  # fmt: skip
-            found.append(costs)
-            found += [f"{line.removeprefix('warning: ')}." for line in rules.of(client).drowned()]
+        row = build_model(experiment, data)[1]
+        found.append(said("size_sent", 4e-6 * row.numel()))  # four bytes a parameter
+        if (guard := settled(experiment, np.asarray(data.sizes)).get("private")) is not None:
+            found.append(_before(experiment, guard.terms, client, np.asarray(data.sizes), row.numel(), seats))
+            found += [f"{line.removeprefix('warning: ')}." for line in guard.terms.of(client).drowned()]
     return tuple(found)
 
 
 def _unknown(money: bool, why: str) -> tuple[str, ...]:
     """Return sentences on what cannot be known before a run; ``why`` the data are not here, or ""."""
-    lines = ["How much better its model will be than one trained alone: compare after a trial run."]
-    if why:
-        lines.append(f"Everything that depends on the data, which are not here: {why}.")
-    if money:
-        lines.append(
-            "What a token is worth outside this federation: grants are made for it, and nobody pays anything in."
-        )
-    return tuple(lines)
+    told = [said("unknown_gain"), said("unknown_data", why) if why else "", said("unknown_worth") if money else ""]
+    return tuple(line for line in told if line)
+
+
+# ---- what privacy costs
+
+
+def _before(experiment: Experiment, rule: Any, client: int, sizes: Ints, size: int, seats: int) -> str:
+    """Return what privacy costs a client, said before it joins.
+
+    Args:
+        experiment: the experiment.
+        rule: what clients let out, with the noise.
+        client: the client's number.
+        sizes: ``[N]``, how many samples each client has.
+        size: P, how many numbers a model has.
+        seats: how many clients train in a round.
+    """
+    mine, recipe, rounds = rule.of(client), experiment.train.recipe, experiment.run.rounds
+    lasts, lengths = None, (math.nan, math.nan)
+    by_samples = isinstance(experiment.mechanism.built.weigh, BySamples)
+    if mine.noise is not None:
+        one = mine.update(int(sizes[client]), recipe)
+        lasts = max(n for n in range(rounds + 1) if mine.opened().affords(one * n))
+        lengths = noise_lengths(rule, client, sizes, size, seats, recipe, by_samples)
+    known = lengths if math.isfinite(lengths[0]) else None
+    return said("privacy_before", rule.unit, mine.epsilon, mine.delta, lasts, rounds, known, seats, by_samples)
+
+
+def noise_lengths(
+    rule: Any, client: int, sizes: Ints, size: int, seats: int, recipe: Recipe, by_samples: bool
+) -> tuple[float, float]:
+    """Return how long the noise is in a client's update, and in the mean of a round's updates.
+
+    Both are divided by the greatest length without noise. NaN: that length has no bound. Noise of the standard
+    deviation s at each of P numbers has about the length ``s sqrt(P)``. In a mean with weights w_i the noise has the
+    length ``sqrt(P sum w_i^2 s_i^2)``. If a round draws m of N clients, the mean square is taken: N / m of that of all
+    clients' shares. ``by_samples``
+    says whether updates weigh by samples, or all alike; the other arguments are as of :func:`_before`.
+    """
+    task, lr = Train(0, 0, torch.zeros(0)), recipe.lr_at(0)
+    given = [(rule.of(c), (int(n), recipe, lr, task)) for c, n in enumerate(sizes)]
+    noise: Floats = np.array([terms.level(*one) for terms, one in given])
+    learned: Floats = np.array([terms.longest(*one) for terms, one in given])
+    counts = sizes if by_samples and sizes.sum() else np.ones(len(sizes))
+    shares = counts / counts.sum()
+    left = float((shares**2 * noise**2).sum()) * len(sizes) / seats
+    own, mean = noise[client] / learned[client], math.sqrt(left) / float(shares @ learned)
+    longer = math.sqrt(size) if np.isfinite(learned).all() else math.nan
+    return float(own) * longer, mean * longer

@@ -24,7 +24,7 @@ from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import answers
 from hanse.reports.chart import Chart, numbers, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
-from hanse.reports.compare import TextTable, differences_tables, experiments_table, run_row, runs_table
+from hanse.reports.compare import differences_tables, experiments_table, run_row, runs_table
 from hanse.reports.contributions import (
     EXACT,
     Contribution,
@@ -35,15 +35,16 @@ from hanse.reports.contributions import (
     not_ranked,
     without_values,
 )
-from hanse.reports.digits import between, rounded
+from hanse.reports.digits import between, listed, rounded
 from hanse.reports.groups import ONE_SEED, SeedGroup, group_runs, honest_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
-from hanse.reports.participation import cost_charts, participation_charts, refusal_counts
-from hanse.reports.statement_privacy import sitting_out
+from hanse.reports.participation import cost_charts, participation_charts, refusal_counts, sitting_out
+from hanse.reports.text_table import TextTable
 from hanse.reports.vega import DrawingError, save, script, to_vegalite
+from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord, load_runs
 
 TOP = "In short"  # the section of the one picture that stands above everything else
@@ -174,7 +175,7 @@ def _ranked(found: Sequence[Result], factor: float, unit: str) -> str:
     if len(told) > _MOST_NAMED:
         others = f"{len(told) - _MOST_NAMED + 1} others down to {_number(found[-1], factor, unit)}"
         told = [*told[: _MOST_NAMED - 1], others]
-    return told[0] if len(told) == 1 else f"{told[0]} against {_list(told[1:])}"
+    return told[0] if len(told) == 1 else f"{told[0]} against {listed(told[1:])}"
 
 
 def _number(result: Result, factor: float, unit: str) -> str:
@@ -209,68 +210,29 @@ def _value(groups: Sequence[SeedGroup]) -> list[str]:
         several = np.flatnonzero(found.seats > 1)  # one update says too little to be ranked by
         if len(several) < 2:
             continue
-        best, worst = int(several[0]), int(several[-1])
-        comma = "," if group.seeds_text else ""
-        told.append(
-            f"In {group.label}{group.seeds_text}{comma} {_ends_of(found, best, worst)}.{not_ranked(found.seats)}"
-        )
+        best, worst = (_placed(found, int(several[at])) for at in (0, -1))
+        below = int((found.totals < 0).sum())
+        told.append(caption("ends", group, found, best, worst, below) + not_ranked(found.seats))
         sure = sure or (f" {EXACT}." if found.last.exact else "")
     if told:
         told[-1] += sure
     return told
 
 
-def _ends_of(found: Contribution, best: int, worst: int) -> str:
-    """Say who has the highest and who the lowest sum (their positions), unless others cannot be told apart from them,
-    and whose updates did harm.
+def _placed(found: Contribution, at: int) -> dict[str, Any]:
+    """Return the name of the client at a position, its sum or its part of the whole with the 95 % interval, and who
+    cannot be told apart from it: names, or how many of how many; nothing if nobody, or if that is not known.
     """
-    shares, totals, total = found.shares, found.totals, float(found.totals.sum())
-    if shares is not None:
-        errors = 100 * found.sums.parts()[1][np.searchsorted(found.sums.clients, found.clients[[best, worst]])]
-        top, low = (f"{_sure(100 * shares[at], e, ' %')}" for at, e in zip((best, worst), errors, strict=True))
-        top += " of the total value"
+    if found.shares is None:
+        size = _sure(found.totals[at], found.errors[at])
     else:
-        top, low = (_sure(totals[at], found.errors[at]) for at in (best, worst))
-        top += ", above the middle on average" if found.measure.ranks else f"; all clients together {total:.3g}"
-        top = f"value {top}"
-    first, last = (_tied_with(found, at) for at in (best, worst))
-    highest, lowest = (f"client {found.labels[at]}" for at in (best, worst))
-    if first:
-        told = f"{highest} is ahead ({top}), but {first} may be first"
-    else:
-        told = f"{highest} has the highest value ({top})"
-    if last:
-        told += f"; {lowest} is last ({low}), but so may be {last}"
-    elif first:
-        told += f"; {lowest} has the lowest value ({low})"
-    else:
-        told += f", {lowest} the lowest ({low})"
-    return told + _harm(found)
-
-
-def _tied_with(found: Contribution, at: int) -> str:
-    """Return who cannot be told apart from the client at this position: names, or how many of how many. Nothing if
-    nobody, or if that is not known.
-    """
+        error = found.sums.parts()[1][np.searchsorted(found.sums.clients, found.clients[at])]
+        size = _sure(100 * found.shares[at], 100 * error, " %")
     ranked = found.ranked
-    tied = ranked.tied(int(found.clients[at])).tolist() if ranked.known else []
-    if len(tied) > _MOST_TIED:
-        others = len(ranked.clients) - 1
-        return f"any of the {others} others" if len(tied) == others else f"any of {len(tied)} others"
+    tied, others = ranked.tied(int(found.clients[at])).tolist() if ranked.known else [], len(ranked.clients) - 1
     labels = dict(zip(found.clients.tolist(), found.labels, strict=True))
-    *more, only = [labels[client] for client in tied] or [""]
-    names = f"{', '.join(more)} or {only}" if more else only
-    return f"client {names}" if names else ""
-
-
-def _harm(found: Contribution) -> str:
-    """Say how many sums are below zero, and how many of these clients clearly did harm."""
-    below = found.totals < 0
-    if not below.any():
-        return ""
-    by = "by clearly more than the clients differ" if found.measure.scatters else "clearly"
-    clearly = f", {len(found.harmful) or 'none'} of them {by}" if found.ranked.known else ""
-    return f"; {int(below.sum())} of {len(below)} sums {'are' if below.sum() > 1 else 'is'} below zero{clearly}"
+    names = [labels[client] for client in tied] if len(tied) <= _MOST_TIED else []
+    return {"name": found.labels[at], "size": size, "names": names, "tied": len(tied), "others": others}
 
 
 def _sure(value: float, error: float, unit: str = "") -> str:
@@ -292,7 +254,7 @@ def _refused(groups: Sequence[SeedGroup]) -> list[str]:
             reasons += counts
     if not told:
         return []
-    return [f"Updates refused: {_list(told)}, most often because: {reasons.most_common(1)[0][0]}."]
+    return [f"Updates refused: {listed(told, len(told))}, most often because: {reasons.most_common(1)[0][0]}."]
 
 
 def _late(groups: Sequence[SeedGroup]) -> list[str]:
@@ -303,7 +265,7 @@ def _late(groups: Sequence[SeedGroup]) -> list[str]:
             seats = [seat for run in group.runs for seat in run.clients]
             asked, mixed = sum(not seat.staleness for seat in seats), sum(seat.staleness > 0 for seat in seats)
             told.append(f"{group.label} {late:,} of {asked:,}, of which {mixed:,} joined a later one")
-    return [f"Updates that their round did not wait for: {_list(told)}."] if told else []
+    return [f"Updates that their round did not wait for: {listed(told, len(told))}."] if told else []
 
 
 def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str]:
@@ -327,10 +289,6 @@ def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[str
         if len(lengths) > 1:
             told.append(f"The seeds of {group.label} are not equally far; curves end with the shortest.")
     return told
-
-
-def _list(items: Sequence[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 # ---- the page and the files
@@ -368,39 +326,58 @@ def write_report(
     ``progress`` is called with how many figures are drawn, and of how many. Raises UserError: not a run directory, no
     finished round, or ``out`` cannot be written.
     """
+    words = _words(dirs, trust=trust)
+    words |= {"title": title or words["title"], "lead": lead or "", "poll": ""}
+    words["warnings"] += _write_figures(Path(out), words["charts"], progress)
+    page = _page(**words)
+    with _written_to(Path(out)):
+        write_whole(Path(out) / "report.html", page)
+    return Path(out) / "report.html"
+
+
+def report_page(dirs: Sequence[str | Path], poll: str) -> str:
+    """Return the page of a report on the runs in ``dirs``, without files of its figures.
+
+    Args:
+        dirs: the run directories.
+        poll: a script element that loads the page again when there is a new one.
+
+    Raises:
+        UserError: there is no run, or it has no finished round.
+    """
+    return _page(**_words(dirs, trust=False), lead="", poll=Markup(poll))
+
+
+def _words(dirs: Sequence[str | Path], *, trust: bool) -> dict[str, Any]:
+    """Return what the page says and shows of runs."""
     runs = load_runs(dirs)
     groups = group_runs(runs)
     with looking(trust=trust):
         data = data_facts(groups)
         books, unread = books_of(groups)
         charts = figures(groups, data, books)
-    first = answers(groups, books)
+    first = answers(groups)
     # the picture on top: who contributed, or else the first of the others, which then does not stand below again
     charts = charts if first.picture is None else [first.picture, *charts]
     charts = [replace(chart, section=TOP) if i == 0 else chart for i, chart in enumerate(charts)]
     notes = dict.fromkeys(f"Data: {facts.note}" for facts in data if facts.note)  # once each
-    missing = _write_figures(Path(out), charts, progress)
-    page = _page(
-        title=title or _title(groups),
-        lead=lead or "",
-        doubts=first.doubts,
-        answers=first,
-        summary=summary(groups),
-        warnings=[*warnings(groups, runs), *unread, *notes, *missing],
-        experiments=experiments_table(groups),
-        differences=differences_tables(groups),
-        base=groups[0].label,
-        runs=runs_table(runs) if len(runs) > 1 else None,
-        repeated=any(len(group.runs) > 1 for group in groups),
-        run_count=len(runs),
-        charts=charts,
-        skipped=[f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],
-        told=[(g.label, said) for g in groups if (said := g.runs[0].about.sentences)],
-        configs=[(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
-    )
-    with _written_to(Path(out)):
-        write_whole(Path(out) / "report.html", page)
-    return Path(out) / "report.html"
+    return {
+        "title": _title(groups),
+        "doubts": first.doubts,
+        "answers": first,
+        "summary": summary(groups),
+        "warnings": [*warnings(groups, runs), *unread, *notes],
+        "experiments": experiments_table(groups),
+        "differences": differences_tables(groups),
+        "base": groups[0].label,
+        "runs": runs_table(runs) if len(runs) > 1 else None,
+        "repeated": any(len(group.runs) > 1 for group in groups),
+        "run_count": len(runs),
+        "charts": charts,
+        "skipped": [f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],
+        "told": [(g.label, said) for g in groups if (said := g.runs[0].about.sentences)],
+        "configs": [(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
+    }
 
 
 def _write_figures(out: Path, charts: Sequence[Chart], progress: Callable[[int, int], None] | None = None) -> list[str]:
@@ -443,7 +420,7 @@ def _written_to(out: Path) -> Iterator[None]:
         raise UserError(f"{out}: the report cannot be written: {wrong.strerror or wrong}") from None
 
 
-def _page(*, charts: Sequence[Chart], **words: Any) -> str:
+def _page(*, charts: Sequence[Chart], poll: str, **words: Any) -> str:
     environment = Environment(
         loader=PackageLoader("hanse.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -455,7 +432,13 @@ def _page(*, charts: Sequence[Chart], **words: Any) -> str:
         sections.setdefault(chart.section, []).append(figure)
     top = sections.pop(TOP, [])
     return environment.get_template("report.html.j2").render(
-        policy=_POLICY, vega=Markup(script()), top=top, sections=sections, version=version("hanse"), **words
+        policy=_POLICY + ("; connect-src 'self'" if poll else ""),
+        poll=poll,
+        vega=Markup(script()),
+        top=top,
+        sections=sections,
+        version=version("hanse"),
+        **words,
     )
 
 

@@ -24,8 +24,9 @@ from hanse.base.errors import UserError, in_python
 from hanse.core.telling import About
 from hanse.data.choices import OBJECT
 from hanse.learning.models import Factory
-from hanse.reports.showing import Displayed, Picture, frame, number
-from hanse.reports.worths import Worths, listed
+from hanse.reports.digits import listed, number
+from hanse.reports.showing import Displayed, Picture, frame
+from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
 from hanse.runs import reading
 from hanse.runs.chance import Guess, nothing_left
@@ -140,9 +141,8 @@ class Run(PlainRun, Displayed):
         Raises:
             UserError: a run has no directory, or there is no run alone.
         """
-        from hanse.reports.alone import HERE
-        from hanse.reports.joining import ALONE, Joining, gains_of, settings_of
-        from hanse.reports.statement_fit import find_alone
+        from hanse.reports.alone import ALONE, HERE, find_alone
+        from hanse.reports.joining import Joining, gains_of, settings_of
 
         if self.path is None and alone is not None:
             raise UserError(
@@ -183,8 +183,7 @@ class Run(PlainRun, Displayed):
         Raises:
             UserError: there is no such client, or the run has no directory.
         """
-        from hanse.reports.statement import statement
-        from hanse.reports.statement_page import render
+        from hanse.reports.statement import render, statement
 
         path = self._path("statement")
         found = statement(path, client_of(client, self.names, "client") if isinstance(client, str) else client)

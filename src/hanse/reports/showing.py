@@ -141,20 +141,6 @@ def frame(rows: Sequence[dict[str, Any]], index: str) -> pd.DataFrame:
     return made.set_index(index)
 
 
-def number(value: float, digits: int = 3) -> str:
-    """Format a number with this many significant digits, and without an exponent if that is short.
-
-    Examples:
-        >>> number(0.123456), number(-0.0), number(12345.6), number(0.00001234), number(float("nan"))
-        ('0.123', '0', '12346', '1.23e-05', '–')
-    """
-    if value != value:  # NaN
-        return "–"
-    if not value:
-        return "0"
-    return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{digits}g}"
-
-
 def _drawn(picture: Picture) -> str:
     """Return a picture as an HTML image; a line in its place where it cannot be drawn."""
     from hanse.reports.vega import DrawingError

@@ -1,35 +1,79 @@
 """A participant's statement: what it gave, what it gained, what it is owed, and whether joining paid.
 
-:func:`statement` makes one from a run directory. It combines what is also available separately. :class:`ModelQuality`
-compares the client's own tests with those of a model that it trains alone. :func:`contributed` says what its updates
-were worth, :func:`models_of` where its models went, and :func:`money_of` what its books are. :func:`verdict_of` answers
-whether joining paid. :mod:`hanse.reports.alone` plays the run of single clients that the comparison needs.
-
-The sentences are read by participants who are not engineers. None of these claims more than the numbers allow: each
-says how sure it is, or that this is not known. Rounds are numbered from 0, as in the records. The page is made by
-:mod:`hanse.reports.statement_page`; ``docs/statement.md`` explains each figure.
+:func:`statement` takes a client's row of the run's facts, and adds what only its own statement says: its rounds, its
+postings, where its models went. :func:`render` makes the page, and ``docs/statement.md`` explains each figure. The
+sentences (``sentences.j2``) are read by participants who are not engineers. None of these claims more than the numbers
+allow: each says how sure it is, or that this is not known. Rounds are numbered from 0, as in the records.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hanse.base.errors import UserError
-from hanse.base.files import MEMBERS, table
-from hanse.reports.alone import by_python
-from hanse.reports.contributions import lost_files
-from hanse.reports.statement_contributed import Contributed, contributed
-from hanse.reports.statement_fit import ModelQuality, fit_of
-from hanse.reports.statement_models import Models, models_of
-from hanse.reports.statement_money import Money, money_of
-from hanse.reports.statement_privacy import privacy_of
-from hanse.reports.statement_short import in_short
-from hanse.reports.statement_verdict import JoiningVerdict, verdict_of
-from hanse.runs.run_record import load_run
+import numpy as np
+from markupsafe import Markup
 
-APART = "only the participant can, on its own data"  # who trains alone in a run whose data are elsewhere
+from hanse.base.errors import UserError
+from hanse.base.files import MEMBERS, read_text, table
+from hanse.core.entry import TOKEN
+from hanse.core.telling import Measure
+from hanse.games.jackknife import SURE
+from hanse.learning.intervals import wilson
+from hanse.learning.metrics import ACCURACY
+from hanse.reports.alone import by_python, compared_with
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Lines, Series
+from hanse.reports.contributions import Errors, fallen
+from hanse.reports.facts import SCHEMA, VERY_FEW, ClientFacts, RunFacts, RunOf, facts_of
+from hanse.reports.fits import FEW, Fit, finite_or_none, history_of
+from hanse.reports.given_models import GivenModels, models_of
+from hanse.reports.money import Money, money_of
+from hanse.reports.tags import differences
+from hanse.reports.words import Note, page, said
+from hanse.runs.recorded_seats import Seat
+from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.sat_out import SAT_OUT
+
+MOST_BARS = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientRound:
+    """A round in which the client was asked to train, or in which its late update arrived. None: not known.
+
+    Attributes:
+        round: the number of the round, from 0.
+        value: what the client's update was worth. If it had several seats, their sum.
+        error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
+            together.
+        share: the client's part of the total of all values above zero. The shares of a round sum to 1. A client whose
+            own value is not above zero has share 0.
+        weight: the weight that the update had in the model that it trained.
+        late: how many rounds the update came after the one in which the client was asked.
+        refused: why there was no usable update. None: there was one.
+    """
+
+    round: int
+    value: float | None
+    error: float | None
+    share: float | None
+    weight: float | None
+    late: int
+    refused: str | None
+
+    @property
+    def half(self) -> float | None:
+        """Half the 95 % interval of the value; None if it is not known or has no width."""
+        return SURE * self.error if self.value is not None and self.error else None
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of that interval."""
+        return None if self.half is None or self.value is None else (self.value - self.half, self.value + self.half)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,56 +81,132 @@ class Statement:
     """What a run did for one client, and what the client did for the run.
 
     Attributes:
-        run: the name of the run directory.
-        mechanism: the mechanism's name.
-        seed: the run's seed.
-        client: the client's number.
-        label: how the client is called: its name, or its number.
-        rounds: how many rounds were played.
-        planned: how many rounds were planned. It is more than ``rounds`` if the run is not finished.
-        num_clients: how many clients the run has.
-        names: whether the run allows its clients to be named to one another.
-        verdict: whether joining paid, and why.
-        short: short answers that are shown below the verdict's headline, by what they are about.
-        fit: how good the client's model is, on its own test data.
-        contributed: what the client's updates were worth.
-        money: the client's books, in units (1 token is 1,000,000 units). None: nobody pays.
-        models: where the client's models went, and what it got of others' models.
+        run: the run's row of the facts.
+        client: the client's row.
+        notes: what it must know of the run and of itself, the doubts first.
+        fit: its model compared with one trained alone: the metric, and why something is not known.
+        curve: the metric on its own test data after each round in which it tested.
+        rounds: the rounds in which it was asked to train.
+        measure: what one value is.
+        fallen: what fell by ``run.fall``.
+        valued: how many clients had an update valued.
+        ranked: how many of these can be ranked.
+        above: the sum of all clients' sums above zero.
+        below: the sum of those below zero.
+        money: its postings. None: nobody pays.
+        models: where its models went, and what it got of others' models.
+        privacy: what it has spent of its privacy budget. None: it has none.
+        next: what would tell or help it most.
+        named: whether the run allows its clients to be named to one another.
         told: sentences that the mechanism's parts have for participants, and a sentence on what the experiment makes
             this client do, if anything.
-        lost: sentences on files of rounds that are missing or were changed.
-        doubts: sentences to show first, if the run's model is no better than chance or its values mean little.
     """
 
-    run: str
-    mechanism: str
-    seed: Any
-    client: int
-    label: str
-    rounds: int
-    planned: int
-    num_clients: int
-    names: bool
-    verdict: JoiningVerdict
-    short: dict[str, str]
-    fit: ModelQuality
-    contributed: Contributed
+    run: RunFacts
+    client: ClientFacts
+    notes: tuple[Note, ...]
+    fit: Fit
+    curve: tuple[tuple[int, float], ...]
+    rounds: tuple[ClientRound, ...]
+    measure: Measure
+    fallen: str
+    valued: int
+    ranked: int
+    above: float
+    below: float
     money: Money | None
-    models: Models
+    models: GivenModels
+    privacy: Note | None
+    next: Note
+    named: bool
     told: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """Whether joining paid, as a sentence without its full stop, and what came in or went out in tokens."""
+        return said("headline", self, self.client)
+
+    @property
+    def short(self) -> dict[str, str]:
+        """Up to four short answers, by what they are about; without privacy they have at most 60 words."""
+        found = {
+            "Its model": said("its_model", self.fit),
+            "Its contribution": said("its_contribution", self, self.client),
+            "Its privacy": "" if self.privacy is None else self.privacy.said,
+            "What next": self.next.said,
+        }
+        return {about: told for about, told in found.items() if told}
+
+    @property
+    def reasons(self) -> list[str]:
+        """A sentence on the model, one on the tokens and, if the two disagree, one on what one cost of the other."""
+        told = [said("of_model", self), said("economy", self, self.client), said("rate", self)]
+        return [line for line in told if line]
+
+    @property
+    def gaps(self) -> list[str]:
+        """Sentences on which rounds have no values, and why."""
+        return [note.said for note in self.notes if note.code == "no_values"]
+
+    @property
+    def doubts(self) -> list[str]:
+        """Sentences to show first, if the run's model is no better than chance or its values mean little."""
+        return [note.said for note in self.notes if note.level == "doubt"]
+
+    @property
+    def missing(self) -> list[str]:
+        """Sentences on records that are missing or were changed."""
+        return [note.said for note in self.notes if note.code in ("lost_round", "more_lost", "beyond_the_book")]
+
+    @property
+    def half(self) -> float | None:
+        """Half the 95 % interval of the value; None if there is no interval, or it has no width."""
+        both = self.client.value_high is not None and self.client.value_error
+        return SURE * (self.client.value_error or 0.0) if both else None
+
+    @property
+    def besides(self) -> float:
+        """The part of the fall that came through no client's updates."""
+        return 0.0 if self.run.fall is None else self.run.fall - (self.run.value or 0.0)
+
+    @property
+    def stretches(self) -> tuple[int, Floats]:
+        """How many rounds each bar of the picture of values stands for, and the sums ``[n]`` of their values."""
+        last = max([self.run.rounds, *(1 + r.round for r in self.rounds)])  # a line of the metrics may be lost
+        step = next(s * 10**e for e in range(9) for s in (1, 2, 5) if last <= s * 10**e * MOST_BARS)
+        at = [r.round // step for r in self.rounds]
+        values = np.array([r.value or 0.0 for r in self.rounds])
+        return step, np.bincount(at, values, minlength=-(-last // step)).astype(np.float64)
+
+    @property
+    def bars(self) -> tuple[int, float, float]:
+        """The rounds of a bar, and the least and the greatest sum that the picture of values shows."""
+        step, sums = self.stretches
+        return step, min(0.0, *sums.tolist()), max(0.0, *sums.tolist())
+
+    @property
+    def rate(self) -> float | None:
+        """The tokens that a point of the metric cost, or 0.01 of one that is not shown in percent.
+
+        None if one of the two is not known, or if both gained or both lost.
+        """
+        difference, sign = self.fit.difference, self.fit.sign
+        if not sign or difference is None or self.money is None or self.client.utility is not None:
+            return None  # a formula's gain is nothing that was paid
+        gain = 100 * difference * (-1 if self.fit.reading.less_is_better else 1)
+        worth = self.client.net / TOKEN
+        return abs(worth / gain) if worth * gain < 0 else None
 
     @property
     def lines(self) -> list[str]:
         """What a terminal or a notebook shows of it: the verdict, the text below it, and which files are lost."""
-        name = "" if self.label == str(self.client) else f"{self.label}: "
-        told = [f"{about}: {said}" for about, said in self.short.items()]
-        return [f"{name}{self.verdict.headline}.", *told, *self.lost]
+        name = "" if self.client.name == str(self.client.client) else f"{self.client.name}: "
+        return [f"{name}{self.headline}.", *(f"{about}: {told}" for about, told in self.short.items()), *self.missing]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return asdict(self)
+        found = asdict(self)
+        return {"schema": SCHEMA, **found, "fit": {**found["fit"], "reading": self.fit.reading.key}}
 
 
 def statement(folder: str | Path, client: int, *, alone: str | Path | None = None) -> Statement:
@@ -118,47 +238,272 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
         ...     first = statement(f"{folder}/town", 1)
         ...     _ = train_alone(Path(folder, "town"))
         ...     second = statement(f"{folder}/town", 1)
-        >>> first.verdict.headline
-        'Whether joining paid is not known'
-        >>> second.verdict.headline  # two rounds are too few
-        'Not known whether joining paid: the difference may be chance'
-        >>> second.models.answered, second.models.reached  # two updates, in models that both others were given
+        >>> first.client.paid_to_join, second.client.paid_to_join  # two rounds are too few
+        ('unknown', 'even')
+        >>> second.models.used, second.models.reached  # two updates, in models that both others were given
         (2, 2)
     """
     run = load_run(folder)
-    if type(client) is not int or not 0 <= client < run.num_clients:
-        raise UserError(f"--client {client}: no such client; this run has clients 0 to {run.num_clients - 1}")
-    names = table(run.config, "clients").get("named") is True
-    fit = fit_of(run, client, None if alone is None else Path(alone))
-    given = contributed(run, client)
-    money = money_of(run.path, client, kinds=run.about.kinds, names=names)
-    models = models_of(run, client, names=names)
-    verdict, doubts = verdict_of(fit, money, models), tuple(run.doubts)
+    return statements(run, [client], None if alone is None else compared_with(run, Path(alone)))[0]
+
+
+def statements(run: RunRecord, clients: Sequence[int], alone: RunRecord | None = None) -> list[Statement]:
+    """Return the statements of several clients of a run.
+
+    Args:
+        run: the run.
+        clients: their numbers.
+        alone: a run of single clients that can be compared with it; None as for :func:`statement`.
+
+    Raises:
+        UserError: there is no such client, or the books do not hold.
+    """
+    wrong = [c for c in clients if type(c) is not int or not 0 <= c < run.num_clients]
+    if wrong:
+        raise UserError(f"--client {wrong[0]}: no such client; this run has clients 0 to {run.num_clients - 1}")
+    return [_statement(facts_of(run, alone), client) for client in clients]
+
+
+def _statement(found: RunOf, client: int) -> Statement:
+    run, row, fit = found.record, found.clients[client], found.fits[client]
+    named = table(run.config, "clients").get("named") is True
+    totals = np.zeros(0) if found.valued is None else found.valued.totals
+    notes = tuple(note for note in found.notes if note.fields.get("client", client) == client)
     return Statement(
-        run=run.name,
-        mechanism=run.mechanism,
-        seed=run.seeds[0],
-        client=client,
-        label=run.client_label(client),
-        rounds=len(run.metrics),
-        planned=run.rounds_planned if run.unfinished else len(run.metrics),
-        num_clients=run.num_clients,
-        names=names,
-        verdict=verdict,
-        short=in_short(
-            fit,
-            given,
-            net=0 if money is None else money.net,
-            doubts=doubts,
-            finished=not run.unfinished,
-            privacy=privacy_of(run, client, given),
-            alone=APART if (run.path / MEMBERS).exists() else by_python(run),
-        ),
+        run=found.whole,
+        client=row,
+        notes=notes,
         fit=fit,
-        contributed=given,
-        money=money,
-        models=models,
+        curve=tuple(history_of(run, client)[1]),
+        rounds=_rounds(run, client),
+        measure=run.about.measure,
+        fallen=fallen(run),
+        valued=len(totals),
+        ranked=0 if found.valued is None else len(found.valued.ranked.clients),
+        above=float(np.maximum(totals, 0.0).sum()),
+        below=float(np.minimum(totals, 0.0).sum()),
+        money=money_of(run, client, names=named),
+        models=models_of(run, client, names=named),
+        privacy=_privacy(run, row),
+        next=_next(run, row, fit, notes, has_values=bool(len(totals))),
+        named=named,
         told=run.about.told_to(client),
-        lost=tuple(lost_files(run)),
-        doubts=doubts,
     )
+
+
+def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, has_values: bool) -> Note:
+    """Return the one thing that would tell or help this client most."""
+    few = fit.counted is not None and fit.counted < FEW
+    choices = {
+        "wait_for_the_end": run.unfinished,
+        "mind_the_doubt": any(note.level == "doubt" for note in notes),
+        "check_what_it_sent": row.suspect,
+        "ask_why_no_values": bool(run.gaps) and not has_values,
+        "ask_for_own_tests": fit.sign is None and fit.last is None and fit.round is None,
+        "compare_with_alone": fit.sign is None,
+        "see_other_rows": bool(fit.sign) and fit.counted is not None and fit.counted < VERY_FEW,
+        "weigh_tokens": (fit.sign or 0) * row.net < 0,
+        "test_more_rows": fit.sign == 0 and few,
+        "leave_or_personal": fit.sign == -1,
+        "stay": fit.sign == 1,
+    }
+    command = "" if (run.path / MEMBERS).exists() else by_python(run) or "--train-alone"
+    fields = {"samples": fit.counted, "command": command}
+    return Note(next((code for code, holds in choices.items() if holds), "weigh_costs"), "note", fields)
+
+
+# ---- its rounds
+
+
+def _rounds(run: RunRecord, client: int) -> tuple[ClientRound, ...]:
+    """Return the rounds of a client, by the values that the mechanism measured."""
+    seats, lines = run.seats, dict[int, list[int]]()
+    for at in np.flatnonzero(seats.client == client).tolist():
+        lines.setdefault(int(seats.round[at]), []).append(at)
+    positive = _positive_by_round(run)
+    return tuple(_round(run, number, at, float(positive[number])) for number, at in sorted(lines.items()))
+
+
+def _positive_by_round(run: RunRecord) -> Floats:
+    """Return for each round the sum of the values above zero, ``[R]``; the seats of a client are added up first."""
+    seats, width = run.seats, run.num_clients
+    some = np.isfinite(seats.value)
+    pairs, place = np.unique(seats.round[some] * width + seats.client[some], return_inverse=True)
+    values = np.maximum(np.bincount(place, weights=seats.value[some], minlength=len(pairs)), 0.0)
+    return np.bincount(pairs // width, weights=values, minlength=1 + int(run.metrics[-1]["round"])).astype(np.float64)
+
+
+def _sum(numbers: Floats) -> Floats:
+    """Return the sum of the ``numbers`` that are not NaN; NaN if all are. An infinite one ("not known") stays so."""
+    known = numbers[~np.isnan(numbers)]
+    return np.asarray(known.sum() if len(known) else np.nan)
+
+
+def _round(run: RunRecord, number: int, at: list[int], positive: float) -> ClientRound:
+    """Return one round of a client.
+
+    ``at`` are the positions of its seats, ``positive`` is the sum of the round's values above zero.
+    """
+    seats, values = run.seats, run.seats.value[at]
+    # Sampling errors of several seats are independent and add as squares. Errors of the draw are not: the seats share
+    # the validation samples, so these add as they are, which is the worst case.
+    error = Errors(np.sqrt(_sum(seats.error[at] ** 2)), _sum(seats.drawn[at])).total
+    weights = [w for i in at if (w := run.clients[i].weight) is not None]
+    reasons = [reason for i in at if (reason := run.clients[i].refused)]
+    value = finite_or_none(float(_sum(values)))
+    return ClientRound(
+        round=number,
+        value=value,
+        error=None if value is None else finite_or_none(float(error)),
+        share=None if value is None or positive <= 0 else max(value, 0.0) / positive,
+        weight=float(sum(weights)) if weights else None,
+        late=max(run.clients[i].staleness for i in at),
+        refused=reasons[0] if len(reasons) == len(at) else None,
+    )
+
+
+# ---- its privacy
+
+
+def _privacy(run: RunRecord, row: ClientFacts) -> Note | None:
+    """Return what a client has spent of its privacy budget, and what noise did to its value; None without a budget.
+
+    All of it is taken from what the client's account said with its answers and refusals. Budgets may be lowered in the
+    course of a run, and a participant may have its own budget.
+    """
+    if not isinstance(table(run.config, "federation").get("private"), Mapping):
+        return None
+    mine = [seat for seat in run.clients if seat.client == row.client]
+    spent = [seat for seat in mine if None not in (seat.epsilon, seat.budget, seat.delta)]
+    out = {seat.round: seat.refused for seat in mine if (seat.refused or "").startswith(SAT_OUT)}
+    more: float | None = None
+    if row.value and row.sampling and row.value_low is not None and row.value_high is not None:
+        valued = [(seat.round, seat.error or 0.0) for seat in mine if seat.value is not None]
+        if row.value_low <= 0 <= row.value_high:
+            needed = rounds_to_tell(row.value, row.value_error or 0.0, valued)
+            tells = needed < 1000 * len(valued)
+            more = max(1, math.ceil(needed) - len(valued)) if tells else needed if math.isinf(needed) else None
+    lacks = more is not None and math.isfinite(more) and not out and _too_little(spent, int(more))
+    fields = {"epsilon": row.epsilon, "budget": row.budget, "delta": row.delta, "answers": len(spent), "out": len(out),
+              "of": len({seat.round for seat in mine}), "why": out[max(out)] if out else "", "lacks": lacks,
+              "more": None if more is None or math.isinf(more) else more,
+              "never": more is not None and math.isinf(more)}  # fmt: skip
+    return Note("privacy_spent" if spent or out else "privacy_unknown", "note", fields)
+
+
+def _too_little(said: Sequence[Seat], more: int) -> bool:
+    """Whether a budget surely does not last for so many more answers.
+
+    Epsilon is at least proportional to the root of the number of equal answers, and its square grows with each by at
+    least as much as with the one before: the Gaussian mechanism's epsilon is convex in the root (Balle, Wang 2018).
+    """
+    if len(said) < 2:  # before the first one, other runs may have spent some
+        return False
+    before, last = (seat.epsilon or 0.0 for seat in said[-2:])
+    return last**2 + more * (last**2 - before**2) > (said[-1].budget or 0.0) ** 2
+
+
+def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float]]) -> float:
+    """Return after how many rounds a client's sum of values could be told from 0; infinity if never.
+
+    The sums, and the loss that noise causes in them, grow with the number of rounds t, and chance as its root
+    (:func:`hanse.mechanisms.value_noise.together`): ``t^2 v^2 > 1.96^2 (t chance^2 + t^2 worse^2)``.
+
+    Args:
+        value: the sum of the client's values.
+        error: the standard error of that sum, from all sources.
+        errors: of each valued round its number r and the error of its value, whose square is
+            ``chance^2 + (2 r + 1) worse^2``.
+
+    Examples:
+        >>> rounds_to_tell(2.0, 2.0, [(r, 1.0) for r in range(4)]).__round__(1)  # chance alone: 1.96^2 / .5^2
+        15.4
+        >>> rounds_to_tell(2.0, 2.0, [(r, (0.25 * (2 * r + 1)) ** 0.5) for r in range(4)])
+        inf
+    """
+    many, odd = len(errors), np.array([2.0 * r + 1 for r, _ in errors])
+    squares = np.square([e for _, e in errors])
+    varies = float(np.square(odd - odd.mean()).sum()) if many > 1 else 0.0
+    worse = max(0.0, float((odd - odd.mean()) @ squares) / varies) if varies else 0.0
+    chance = max(0.0, error**2 - worse * float(odd.sum())) / many
+    left = (value / many) ** 2 - SURE**2 * worse
+    return SURE**2 * chance / left if left > 0 else math.inf
+
+
+# ---- the page
+
+
+def render(made: Statement) -> str:
+    """Return the page (HTML). It needs no network and runs no script, and texts from outside are text."""
+    from hanse.reports.vega import small_svg  # late: the terminal draws nothing
+
+    return page(
+        "statement.html.j2",
+        s=made,
+        c=made.client,
+        value_chart=_value_chart(made),
+        curve_chart=_curve_chart(made),
+        balance_chart=_balance_chart(made),
+        picture=lambda chart: Markup(small_svg(chart)),
+    )
+
+
+def differences_of(folder: Path, file: Path) -> list[str]:
+    """Return what is wrong with the numbers of a statement's page, held against the run; nothing if they agree.
+
+    Args:
+        folder: the run directory.
+        file: the page.
+
+    Raises:
+        UserError: there is no run, or the file is not a statement's page.
+    """
+    text = read_text(file)
+    whose = re.search(r'<meta name="client" content="(\d+)">', text)
+    if whose is None:
+        raise UserError(f"--check {file}: is not the page of a statement: make it with 'hanse statement'")
+    made = statement(folder, int(whose[1]))
+    return differences(text, [made], ("statement.html.j2", "sentences.j2", "words.html.j2"))
+
+
+def _value_chart(made: Statement) -> Chart | None:
+    """Return the value of each round as bars; of many rounds, the sums of equally long stretches."""
+    if made.client.value is None:
+        return None
+    step, sums = made.stretches
+    labels = tuple(str(step * i) for i in range(len(sums)))
+    return _chart("value", said("value_caption", *made.bars), Bars(labels, (Series("value", sums),), upright=True))
+
+
+def _curve_chart(made: Statement) -> Chart | None:
+    """Return the curve of the metric on the client's own test data, with Wilson's bands for shares of samples."""
+    reading, alone = made.fit.reading, made.fit.alone
+    if len(made.curve) < 2:
+        return None
+    rounds, values = np.array(made.curve, dtype=np.float64).T
+    samples = made.fit.counted if reading == ACCURACY else None
+    lines = [_banded("in the federation", rounds, values, reading.factor, samples)]
+    if alone is not None:
+        ends = np.array([0.0, max(1.0, made.run.rounds - 1.0)])
+        lines.append(_banded("alone, at the end", ends, np.full(2, alone), reading.factor, samples))
+    caption = said("curve_caption", reading, float(values[0]), float(values[-1]), alone)
+    return _chart("accuracy", caption, Lines(tuple(lines)), y=reading.axis)
+
+
+def _banded(name: str, x: Floats, y: Floats, factor: float, samples: int | None) -> Curve:
+    low, high = factor * np.array([wilson(a, samples) for a in y.tolist()]).T if samples else (None, None)
+    return Curve(name, x, factor * y, low, high, bare=True)
+
+
+def _balance_chart(made: Statement) -> Chart | None:
+    if made.money is None or len(made.money.lines) < 2:
+        return None
+    after = {line.round: line.holds / TOKEN for line in made.money.lines}
+    after.setdefault(max(made.run.rounds - 1, *after), after[max(after)])  # it holds what it held until the end
+    x, y = np.array(sorted(after.items()), dtype=np.float64).T
+    marks = Lines((Curve("in the federation", x, y, bare=True),), steps=True)
+    return _chart("balance", said("balance_caption"), marks, y="tokens")
+
+
+def _chart(key: str, caption: str, marks: Lines | Bars, y: str = "value") -> Chart:
+    return Chart(key, "Statement", caption, caption, marks, x="round", y=y)

@@ -44,7 +44,7 @@ from hanse.reports.evaluations import (
     seconds_of,
 )
 from hanse.reports.forms import Given, Parameters, given_updates, shown_names, start_of, weights_of
-from hanse.reports.showing import number
+from hanse.reports.words import said
 from hanse.reports.worths import Worths
 from hanse.runs.chance import NEAR_ALL
 
@@ -108,36 +108,22 @@ class Valuation(Worths):
 
     def notes(self) -> Sequence[str]:
         """Return how the values were computed, and what they sum to."""
-        line = (
-            f"All together are worth {number(self.all_together)}, nothing {number(self.nothing)}. Found by "
-            f"'{self.method}' from {self.evaluated:,} coalitions in {number(self.seconds, 2)} s"
-        )
-        if self.calls < self.evaluated - 1 and self.method != "path":
-            line += f", of which {self.evaluated - self.calls:,} were known"
-        if abs(self.residual) > path.TOLERANCE * abs(self.all_together - self.nothing):
-            line += f"; the gradient leaves {self.residual:.4g} of the change unexplained"
-        return [f"{line}.", self._errors_told(), *self.hints]
+        missing = abs(self.residual) > path.TOLERANCE * abs(self.all_together - self.nothing)
+        known = self.evaluated - self.calls if self.calls < self.evaluated - 1 and self.method != "path" else 0
+        return [said("found_by", self, known, missing), said("errors_of_values", self, self._errors()), *self.hints]
 
-    def _errors_told(self) -> str:
-        """Return in a sentence which errors the intervals are for, or why there are none."""
-        missed = "orders that were not drawn" if self.method in _BY_ORDERS else "coalitions that were not tried"
-        found = [missed] if (self.sampling > 0).any() else []
-        found += ["what your function says anew each time"] if (self.unsteady > 0).any() else []
-        if self.samples:
-            of = f", of {self.units:,} units" if self.units else ""
-            drawn = f"the draw of the {self.samples:,} test samples{of}"
-            return f"Intervals: 95 %, for {' and '.join([*found, drawn])}. {_SHARED_ERRORS}"
-        if self.method == "path":
-            return "No intervals: path values sample nothing, and what other test samples would give is not known."
-        other = "what other test samples would give is not known, unless your function returns one number for each"
-        if found:
-            return f"Intervals: 95 %, for {' and '.join(found)}; {other}. {_SHARED_ERRORS}"
+    def _errors(self) -> str:
+        """Return the code of which errors the intervals are for, or of why there are none."""
         players = len(self.values) - self.weightless
-        if self.method in _EXACT or (self.method == "mixture" and self.evaluated >= 2**players):
-            return f"Exact: all coalitions that count were tried, so there is no estimation error to show; {other}."
-        if np.isnan(self.sampling).any():
-            return f"No intervals: the error due to {missed} is not known; {other}."
-        return f"No intervals: what was tried does not vary, but leaves out {missed}; {other}."
+        whole = self.method in _EXACT or (self.method == "mixture" and self.evaluated >= 2**players)
+        codes = {
+            "drawn": self.samples > 0,
+            "path": self.method == "path",
+            "tried": bool((self.sampling > 0).any() or (self.unsteady > 0).any()),
+            "exact": whole,
+            "unknown": bool(np.isnan(self.sampling).any()),
+        }
+        return next((code for code, holds in codes.items() if holds), "no_variation")
 
 
 def value(
@@ -254,7 +240,9 @@ def value(
     drawn = None if units is None else units_of(units, "units")
     plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, named, drawn)
     found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache, n_jobs)), given.names, counted)
-    return found if start is not None else replace(found, hints=(_without_start(found), *found.hints))
+    if start is not None:
+        return found
+    return replace(found, hints=(said("without_start", found.all_together), *found.hints))
 
 
 def _among(found: Valuation, names: tuple[str, ...], counted: Ints) -> Valuation:
@@ -266,20 +254,6 @@ def _among(found: Valuation, names: tuple[str, ...], counted: Ints) -> Valuation
     for name, array in whole.items():
         array[counted] = getattr(found, name)
     return replace(found, names=names, weightless=len(names) - len(counted), **whole)
-
-
-def _without_start(found: Valuation) -> str:
-    """Return what values mean where the model before was not given."""
-    if found.all_together < 0:
-        return (
-            "No start was given, so no update at all counts as 0, which is better than all together: give start= (the "
-            "model before, or its worth), or nearly all values come out below 0."
-        )
-    return (
-        f"No start was given, so no update at all counts as 0: the values share out the whole "
-        f"{number(found.all_together)}, with what the model could do before training. With start= (the model before, "
-        "or its worth) they share out only what the updates added."
-    )
 
 
 def _checked_names(names: Any) -> tuple[str, ...]:
@@ -532,7 +506,7 @@ def _valued(
         unsteady = _unsteady(asked, memo, others)
     hints = _near_all([worth for members, worth in memo.worths.items() if members])
     if (unsteady > SURE * _NEGLIGIBLE * abs(together - nothing)).any():
-        hints = (*hints, _TWICE)
+        hints = (*hints, said("says_otherwise"))
     return Valuation(
         values,
         np.hypot(np.hypot(sampling, np.nan_to_num(drawn)), np.nan_to_num(unsteady)),
@@ -543,7 +517,7 @@ def _valued(
         nothing,
         calls=asked.evaluated,
         seconds=time.perf_counter() - began,
-        hints=(*hints, _ALONE) if plan.method == "leave_one_out" else hints,
+        hints=(*hints, said("if_this_one_left")) if plan.method == "leave_one_out" else hints,
         sampling=sampling,
         drawn=drawn,
         samples=asked.samples or 0,
@@ -580,26 +554,13 @@ def _unsteady(asked: Evaluations, memo: games.Memo, others: Callable[[Floats], F
 
 _LOOKS = 4
 _ROUNDED = 1e-12  # the part of a worth that float64's rounding may change
-_TWICE = (
-    "Your function does not say the same of the same model twice; the intervals contain that. Fix its random draws, or "
-    "return the mean of several."
-)
-_SHARED_ERRORS = (
-    "All values share one draw, so their errors are not independent: overlapping intervals do not say whether two "
-    "differ, and equal updates may get different values."
-)
-_ALONE = (
-    "A leave-one-out value is what would be lost if this one alone left: those that can stand in for each other get "
-    "about 0, and which of them are below 0 is mostly chance."
-)
 
 
 def _near_all(worths: Sequence[float]) -> tuple[str, ...]:
     """Say so where all coalitions but the empty one are worth almost 1, as an accuracy without room is."""
     if min(worths) < NEAR_ALL or max(worths) > 1:
         return ()
-    return ("All coalitions are worth almost 1. If that is an accuracy, almost nothing is left to gain, and "
-            "differences between values are mostly noise: take minus a loss, or harder samples.",)  # fmt: skip
+    return (said("near_all"),)
 
 
 def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, shown: bool | None) -> Valuation:

@@ -1,6 +1,6 @@
 """Draws a chart, as a Vega-Lite specification.
 
-From this are made the report's page, its PNG and SVG files, a statement's pictures and the live page.
+From this are made the report's page, its PNG and SVG files, and a statement's pictures.
 
 A specification is data, which :func:`to_vegalite` makes. The Vega library in :func:`script` draws it in a browser;
 :func:`to_svg` and :func:`save` draw it without one. Names that a stranger chose (of clients, experiments, metrics) are
@@ -32,6 +32,7 @@ from hanse.reports.chart import (
     Bars,
     Chart,
     Curve,
+    Floats,
     Graph,
     Heat,
     Lines,
@@ -97,11 +98,6 @@ def to_vegalite(chart: Chart, *, page: bool = False) -> Spec:
     if not page:
         lines = textwrap.wrap(chart.title, _TITLE, break_on_hyphens=False)
         spec["title"] = {"text": lines, **spec.get("title", {})}
-    return whole_spec(spec, page=page)
-
-
-def whole_spec(spec: Spec, *, page: bool) -> Spec:
-    """Return a drawing with the common settings: the width, the look, and texts that can be drawn anywhere."""
     whole: Spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": "container" if page else WIDTH,
@@ -443,7 +439,7 @@ def _bar_rows(name: str, series: Series, marks: Bars) -> list[Spec]:
 def _heat(chart: Chart, marks: Heat) -> Spec:
     """Draw the shades as one image, one pixel per cell, so a map of tens of thousands of cells is a small file."""
     rows, columns = marks.z.shape
-    low, high = shades_between(marks)
+    low, high = _shades_between(marks)
     x, y = (_cell_axis(labels, name, most) for labels, name, most in
             ((marks.columns, chart.x, 16), (marks.rows, chart.y, 24)))  # fmt: skip
     x["scale"] |= {"domain": [0, columns]}
@@ -511,13 +507,15 @@ def _cell_axis(labels: Sequence[str], name: str, most: int) -> Spec:
     return {"type": "quantitative", "title": name or None, "axis": axis, "scale": {"nice": False, "zero": False}}
 
 
-def shades_between(marks: Heat) -> tuple[float, float]:
+def _shades_between(marks: Heat) -> tuple[float, float]:
     """Return the numbers at which a heat map's shades begin and end."""
     known = _placed(marks.z[np.isfinite(marks.z)])
-    low, high = (None if limit is None else float(_placed(limit)) for limit in marks.limits)
-    least = float(known.min(initial=0.0) if not known.size else known.min()) if low is None else low
-    most = float(known.max(initial=0.0) if not known.size else known.max()) if high is None else high
-    return (least, most) if most > least else (least, least + max(1.0, 1e-6 * abs(least)))
+    if marks.around_zero:
+        most = float(np.abs(known).max(initial=0.0)) or 1.0
+        return -most, most
+    low = float(_placed(marks.floor)) if marks.floor is not None else float(known.min()) if known.size else 0.0
+    most = float(known.max(initial=low))
+    return (low, most) if most > low else (low, low + max(1.0, 1e-6 * abs(low)))
 
 
 _CIVIDIS = (
@@ -553,51 +551,54 @@ def _image(marks: Heat, low: float, high: float) -> str:
 
 # ---- graphs: nodes on a circle, bent arrows between them
 
+_BENDS = np.linspace(0.0, 1.0, 12)  # along an arrow, whose path is drawn through so many points
+
 
 def _graph(marks: Graph) -> Spec:
-    """Draw arrows as curved lines with heads. The drawing library computes an arrow's path from its two ends, so the
-    live page draws new payments by the same formulas.
-    """
+    """Draw arrows as curved lines with heads, the wider the more."""
     kinds = list(dict.fromkeys(marks.kinds))
-    colours = [colour(i) for i in range(len(kinds))]
-    shapes = [MARKERS[i % len(MARKERS)] for i in range(len(kinds))]
+    legend = _legend(kinds, hidden=len(kinds) < 2)
+    tinted = _by_look("kind", kinds, [colour(i) for i in range(len(kinds))], legend)
+    shape = _by_look("kind", kinds, [MARKERS[i % len(MARKERS)] for i in range(len(kinds))], legend)
     called = distinct(list(marks.names))
     nodes = [
-        {"name": name, "kind": kind, "x": _number(x), "y": _number(y), "inside": inside, "beside": beside.split("\n"),
+        {"kind": kind, "x": _number(x), "y": _number(y), "inside": inside, "beside": beside.split("\n"),
          "bx": _number(bx), "by": _number(by), "told": f"{name}: {note}"}
         for name, kind, note, (x, y), (inside, beside, bx, by)
         in zip(called, marks.kinds, marks.notes, marks.places.tolist(), marks.texts, strict=True)
     ]  # fmt: skip
-    arrows = [
-        {"a": called[i], "b": called[j], "share": _number(share),
-         "told": f"{called[i]} to {called[j]}: {marks.weight[i, j]:.4g} {marks.unit}"}
-        for i, j, share in marks.arrows
-    ]  # fmt: skip
-    return graph_spec(nodes, arrows, kinds, colours, shapes)
-
-
-def graph_spec(
-    nodes: Sequence[Spec], arrows: Sequence[Spec], kinds: Sequence[str], colours: Sequence[str], shapes: Sequence[str]
-) -> Spec:
-    """Return the drawing of nodes and arrows.
-
-    Args:
-        nodes: rows with ``name``, ``kind``, the place ``x`` and ``y`` (the unit circle), the texts ``inside`` and
-            ``beside`` the node, ``bx`` and ``by``, the place of the text beside it, and ``told``, the tooltip.
-        arrows: rows with ``a`` and ``b`` (names of nodes), ``share`` of the widest arrow, and ``told``.
-        kinds: the kinds of nodes, in the order of the legend.
-        colours: one for each kind.
-        shapes: one for each kind, by Vega's names.
-    """
-    legend = _legend(kinds, hidden=len(kinds) < 2)
-    tinted = _by_look("kind", kinds, colours, legend)
+    ways, heads = list[Spec](), list[Spec]()
+    for i, j, share in marks.arrows:
+        arrow: Spec = {"kind": marks.kinds[i], "share": _number(share)}
+        path, angle = _way(marks.places[i], marks.places[j])
+        ways += [{**arrow, "id": len(heads), "k": k, "x": _number(x), "y": _number(y)}
+                 for k, (x, y) in enumerate(path[:-1].tolist())]  # fmt: skip
+        heads.append({**arrow, "x": _number(path[-1, 0]), "y": _number(path[-1, 1]), "angle": _number(angle),
+                      "told": f"{called[i]} to {called[j]}: {marks.weight[i, j]:.4g} {marks.unit}"})  # fmt: skip
     return {
         "height": 510,
         "usermeta": {"column": _column(kinds), "square": True},  # a page gives it the height that goes with its width
-        "datasets": {"nodes": list(nodes), "arrows": list(arrows)},
+        "datasets": {"nodes": nodes, "ways": ways, "heads": heads},
         "resolve": {"scale": {"size": "independent", "strokeWidth": "independent", "opacity": "independent"}},
-        "layer": [*_arrow_layers(tinted), *_node_layers(len(nodes), tinted, _by_look("kind", kinds, shapes, legend))],
+        "layer": [*_arrow_layers(tinted), *_node_layers(len(nodes), tinted, shape)],
     }
+
+
+def _way(start: Floats, end: Floats) -> tuple[Floats, float]:
+    """Return the points ``[13, 2]`` of an arrow between two places ``[2]``, the last one its head, and the head's
+    rotation in degrees clockwise from the top.
+
+    The middle of the way is pushed aside, so there and back can be told apart. Where that is outwards it is pushed
+    further inwards instead, since outwards lie the nodes between the two. The nodes themselves cover either end.
+    """
+    (ax, ay), (cx, cy) = start.tolist(), end.tolist()
+    bend = -0.36 if ay * cx - ax * cy > 0.01 else 0.12
+    middle = (start + end) / 2 + bend * np.array([ay - cy, cx - ax])
+    off = min(0.4, 0.1 / (0.001 + math.hypot(cx - ax, cy - ay)))
+    t = np.append(off + (1 - 2 * off - 0.03) * _BENDS, [1 - off - 0.06, 1 - off])[:, None]
+    path = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
+    x, y = (path[-1] - path[-2]).tolist()
+    return np.delete(path, -2, axis=0), math.degrees(math.atan2(x, y))
 
 
 def _at(x: str, y: str) -> Spec:
@@ -615,15 +616,15 @@ def _by_share(least: float, most: float) -> Spec:
 
 
 def _arrow_layers(tinted: Spec) -> list[Spec]:
-    way = {"detail": {"field": "id"}, "order": {"field": "k"}}
-    looks = {"color": tinted, "strokeWidth": _by_share(0.7, 5), "opacity": _by_share(0.4, 0.9)}
+    way = {"detail": {"field": "id"}, "order": {"field": "k"}, "strokeWidth": _by_share(0.7, 5)}
     turned = {"field": "angle", "type": "quantitative", "scale": None}
-    head = {"color": tinted, "angle": turned, "size": _by_share(60, 220), "tooltip": {"field": "told"}}
-    arrows, at = {"name": "arrows"}, _at("px", "py")
+    head = {"angle": turned, "size": _by_share(60, 220), "tooltip": {"field": "told"}}
+    place = {**_at("x", "y"), "color": tinted}
     return [
-        {"data": arrows, "transform": _ways(12), "mark": {"type": "line"}, "encoding": {**at, **way, **looks}},
-        {"data": arrows, "transform": _heads(), "encoding": {**at, **head},
-         "mark": {"type": "point", "shape": "triangle-up", "filled": True}},
+        {"data": {"name": "ways"}, "mark": {"type": "line"},
+         "encoding": {**place, **way, "opacity": _by_share(0.4, 0.9)}},
+        {"data": {"name": "heads"}, "mark": {"type": "point", "shape": "triangle-up", "filled": True},
+         "encoding": {**place, **head}},
     ]  # fmt: skip
 
 
@@ -642,53 +643,6 @@ def _node_layers(many: int, tinted: Spec, shape: Spec) -> list[Spec]:
         {"data": nodes, "mark": inside, "encoding": {**at, "text": {"field": "inside"}}},
         *({"data": nodes, **_layer(which, {**outside, "align": side}, beside)} for side, which in sides),
     ]
-
-
-def _ends() -> list[Spec]:
-    """Look up the places of an arrow's two ends, and the kind of the node that it comes from."""
-    nodes = {"data": {"name": "nodes"}, "key": "name"}
-    return [
-        {"lookup": "a", "from": {**nodes, "fields": ["x", "y", "kind"]}, "as": ["ax", "ay", "kind"]},
-        {"lookup": "b", "from": {**nodes, "fields": ["x", "y"]}, "as": ["cx", "cy"]},
-        {"window": [{"op": "row_number", "as": "id"}]},
-        # the middle of the way is pushed aside, so there and back can be told apart; where that is outwards, it is
-        # pushed further inwards instead, since outwards lie the nodes between the two
-        {"calculate": "datum.ay * datum.cx - datum.ax * datum.cy > 0.01 ? -0.36 : 0.12", "as": "bend"},
-        {"calculate": "(datum.ax + datum.cx) / 2 - datum.bend * (datum.cy - datum.ay)", "as": "mx"},
-        {"calculate": "(datum.ay + datum.cy) / 2 + datum.bend * (datum.cx - datum.ax)", "as": "my"},
-        # the part of the way at either end that the nodes themselves cover
-        {"calculate": "min(0.4, 0.1 / (0.001 + sqrt(pow(datum.cx - datum.ax, 2) + pow(datum.cy - datum.ay, 2))))",
-         "as": "off"},
-    ]  # fmt: skip
-
-
-def _ways(points: int) -> list[Spec]:
-    """Return the transforms that turn an arrow into ``points`` rows: positions on a quadratic Bezier curve."""
-    return [
-        *_ends(),
-        {"calculate": f"sequence(0, {points})", "as": "k"},
-        {"flatten": ["k"]},
-        {"calculate": f"datum.off + (1 - 2 * datum.off - 0.03) * datum.k / {points - 1}", "as": "t"},
-        *_on_the_way("datum.t", "px", "py"),
-    ]
-
-
-def _heads() -> list[Spec]:
-    """Return the transforms for an arrow's head: its position and rotation, in degrees clockwise from the top."""
-    return [
-        *_ends(),
-        *_on_the_way("(1 - datum.off - 0.06)", "qx", "qy"),
-        *_on_the_way("(1 - datum.off)", "px", "py"),
-        {"calculate": "180 / PI * atan2(datum.px - datum.qx, datum.py - datum.qy)", "as": "angle"},
-    ]
-
-
-def _on_the_way(t: str, x: str, y: str) -> list[Spec]:
-    return [
-        {"calculate": f"pow(1 - {t}, 2) * datum.a{axis} + 2 * {t} * (1 - {t}) * datum.m{axis} + pow({t}, 2) * "
-                      f"datum.c{axis}", "as": name}
-        for axis, name in (("x", x), ("y", y))
-    ]  # fmt: skip
 
 
 # ---- names and numbers

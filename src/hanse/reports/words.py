@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -17,8 +18,10 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from hanse.core.entry import tokens
+from hanse.games.jackknife import SURE
 from hanse.reports.digits import (
     about,
     agreeing,
@@ -29,9 +32,11 @@ from hanse.reports.digits import (
     listed,
     number,
     percent,
+    places,
     points,
     rounded,
 )
+from hanse.reports.tags import shown, tagged
 
 Level = Literal["doubt", "warning", "note"]
 """How much a note matters: a doubt comes before any result, a warning beside it, a note explains it."""
@@ -61,7 +66,7 @@ class Note:
         return said(self.code, **self.fields)
 
 
-def said(sentence: str, *given: Any, **fields: Any) -> str:
+def said(sentence: str, /, *given: Any, **fields: Any) -> str:
     """Return a sentence of ``sentences.j2`` as text, on one line.
 
     Args:
@@ -69,25 +74,58 @@ def said(sentence: str, *given: Any, **fields: Any) -> str:
         given: what it takes by position.
         fields: what it takes by name.
     """
-    return " ".join(str(getattr(environment(pages=False).get_template("sentences.j2").module, sentence)(
-        *given, **fields)).split())  # fmt: skip
+    return of_template("sentences.j2", sentence, *given, **fields)
+
+
+def of_template(template: str, macro: str, /, *given: Any, **fields: Any) -> str:
+    """Return what a macro of a template says, as :func:`said` does of ``sentences.j2``."""
+    found = getattr(environment(pages=False).get_template(template).module, macro)
+    return " ".join(str(found(*given, **fields)).split())
+
+
+def caption(chart: str, /, *given: Any, **fields: Any) -> str:
+    """Return how to read a chart, by its macro in ``captions.j2``."""
+    return of_template("captions.j2", chart, *given, **fields)
 
 
 @cache
 def environment(*, pages: bool) -> Environment:
-    """Return the templates' environment; for pages, what comes from outside is escaped."""
+    """Return the templates' environment.
+
+    For pages, what comes from outside is escaped, and each number has a tag with the value that it shows
+    (:mod:`hanse.reports.tags`).
+    """
     made = Environment(
         loader=PackageLoader("hanse.reports", "."), autoescape=pages, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
+        lstrip_blocks=True, finalize=shown if pages else None,
     )  # fmt: skip
-    made.filters |= {
-        "about": about, "client": called, "gain": lambda units: ("+" if units > 0 else "") + about(units),
-        "listed": listed, "number": number, "percent": percent, "rounded": rounded,
-        "rounds": in_stretches, "tokens": tokens,
+    numbers: dict[str, Callable[..., str]] = {
+        "about": about,
+        "difference": lambda value, metric: metric.show_difference(value),
+        "end": lambda value, metric: metric.show_difference(value).removesuffix(" points"),
+        "gain": lambda units: ("+" if units > 0 else "") + about(units),
+        "metric": lambda value, metric: metric.show(value),
+        "number": number,
+        "percent": percent,
+        "rounded": rounded,
+        "shaped": lambda value, form: format(value, form),
         "signed": lambda units: ("+" if units > 0 else "") + tokens(units),
-        "top": lambda text: text[:1].upper() + text[1:],
-    }  # fmt: skip
-    made.globals |= {"agreeing": agreeing, "between": between, "ends": ends, "points": points}
+        "tokens": tokens,
+    }
+    made.filters |= {name: tagged(told) if pages else told for name, told in numbers.items()}
+    made.filters |= {"client": called, "listed": listed, "rounds": in_stretches}
+    made.filters["top"] = lambda text: text[:1].upper() + text[1:]
+    if pages:
+        made.globals |= {
+            "agreeing": tagged(agreeing, lambda ours, alone, half: (ours, alone, ours - alone)),
+            "between": tagged(between, lambda value, half: (value - half, value + half)),
+            "ends": tagged(ends, lambda low, high, half, **_: (low, high)),
+            "places": tagged(places, lambda others, own: re.findall(r"\d+", places(others, own))),
+        }
+    else:
+        made.globals |= {"agreeing": agreeing, "between": between, "ends": ends, "places": places}
+    made.globals["tell"] = lambda note: getattr(made.get_template("sentences.j2").module, note.code)(**note.fields)
+    made.globals |= {"points": lambda told: points(Markup(told).striptags()), "sure": SURE}
     return made
 
 

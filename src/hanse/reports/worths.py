@@ -13,7 +13,8 @@ import numpy as np
 
 from hanse.core.table import Floats
 from hanse.games.jackknife import SURE
-from hanse.reports.showing import Displayed, Picture, frame, number
+from hanse.reports.digits import ends, listed, number, rounded
+from hanse.reports.showing import Displayed, Picture, frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,8 +83,6 @@ class Worths(Displayed):
         known = np.isfinite([self._bears(i) for i in self.order])
         if not known.any():
             return ("", self.unit), [[self.names[i], self._told(i)] for i in self.order]
-        from hanse.reports.digits import ends  # here: what has no errors need not load it
-
         rows = []
         for i in self.order:
             low, high = self.intervals[i]
@@ -106,8 +105,6 @@ class Worths(Displayed):
         """Return a value with the digits that its error bears, the same wherever it is told."""
         if not np.isfinite(self._bears(i)):
             return number(self.values[i])
-        from hanse.reports.digits import rounded
-
         return rounded(self.values[i], self._bears(i))
 
     def plot(self) -> Picture:
@@ -140,14 +137,3 @@ class Worths(Displayed):
             for name, v, (low, high), e in columns
         ]
         return frame(rows, "name")
-
-
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """Join names in words. If there are many, give the first few and the number of others.
-
-    Examples:
-        >>> listed(["Hope", "Kiel", "Riga"]), listed(["Hope", "Kiel", "Riga"], most=1)
-        ('Hope, Kiel and Riga', 'Hope and 2 more')
-    """
-    kept = [*names[:most], *([f"{len(names) - most} more"] if len(names) > most else [])]
-    return kept[0] if len(kept) == 1 else f"{', '.join(kept[:-1])} and {kept[-1]}"

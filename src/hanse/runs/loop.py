@@ -67,9 +67,10 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     experiment, limits, failures = session.experiment, session.experiment.run, 0
     first = state.table.rows if experiment.train.loop is not None and state.round == 0 else None
     notes = [*(f"warning: {line}" for line in session.data.warnings), *(f"note: {line}" for line in session.data.notes)]
+    doubt = [f"warning: {session.data.doubt}"] if session.data.doubt else []
     run = Run(
         experiment, session.problem, table=state.table, home=state.home, names=session.data.names,
-        about=session.about, guess=guess_of(session.data, session.problem), said=(*session.said, *notes),
+        about=session.about, guess=guess_of(session.data, session.problem), said=(*doubt, *session.said, *notes),
     )  # fmt: skip
     if folder is not None:
         run.path = folder.path

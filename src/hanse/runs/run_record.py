@@ -1,7 +1,6 @@
 """A whole run read from its directory (:func:`load_run`) as a :class:`RunRecord`, the input of all reports.
 
-To follow a run in progress, use :class:`hanse.runs.line_tail.LineTail`; for a run's models, see
-:mod:`hanse.runs.reading`.
+For a run's models, see :mod:`hanse.runs.reading`.
 
 The directory may come from a stranger. Reads are therefore bounded, nothing is imported or unpickled, no link is
 followed, and any damage becomes one line that names the file (:mod:`hanse.base.files`).
@@ -176,8 +175,8 @@ class RunRecord:
 
     @cached_property
     def doubts(self) -> list[str]:
-        """Sentences to show before the results: that there is none, edited settings, books that do not hold, a model no
-        better than chance, meaningless values, warnings of parts.
+        """Sentences to show before the results: that rows may be several of one person, that there is no result, edited
+        settings, books that do not hold, a model no better than chance, meaningless values, warnings of parts.
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
@@ -190,7 +189,8 @@ class RunRecord:
         secure = table(self.config, "federation").get("secure") is not None
         none = [*unsold(self.metrics), *(in_no_sum((s.client, s.refused) for s in self.clients) if secure else ())]
         none = [self.nothing] if self.nothing else none
-        return [*none, *([f"{edited}."] if edited else []), *unlike, *known, *self.about.warnings]
+        person = [f"{self.about.doubt}."] if self.about.doubt else []
+        return [*person, *none, *([f"{edited}."] if edited else []), *unlike, *known, *self.about.warnings]
 
     @cached_property
     def nothing(self) -> str | None:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from web_cases import at_once
-
-from hanse.wings.operate.serve import listen, prepare
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -57,17 +51,3 @@ class Watch:
     def elsewhere(self) -> list[str]:
         """Return what was asked of anybody but the page's own server."""
         return [url for url in self.asked if not url.startswith((self.base + "/", "data:"))]
-
-
-@contextmanager
-def served(folder: Path, auth: Path | None = None, port: int = 0) -> Iterator[str]:
-    """Yield the address of ``hanse serve`` on this folder, in a thread of this process."""
-    server, _ = prepare(folder, "127.0.0.1", 0, auth)
-    with listen("127.0.0.1", port) as listening, at_once():
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()

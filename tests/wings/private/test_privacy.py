@@ -25,8 +25,8 @@ from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.loop import Loop, LoopEngine
-from hanse.reports.statement import statement
-from hanse.reports.statement_privacy import _too_little, sitting_out
+from hanse.reports.participation import sitting_out
+from hanse.reports.statement import _too_little, statement
 from hanse.runs.config import TrainSection
 from hanse.runs.observers import mostly_refused
 from hanse.runs.recorded_seats import Seat
@@ -468,9 +468,9 @@ def test_the_lesser_budget_binds_a_run_that_is_resumed(epsilon: float, answers: 
         answers
     ] * 4
     budget = min(epsilon, 4.5)
-    said = statement(tmp_path / "run", 0).short["Its privacy"]
-    assert f" of {budget:g} at delta 1e-05 is spent" in said
-    assert f"So it sat out {5 - answers} of 5 rounds, as it says." in said
+    said = statement(tmp_path / "run", 0).privacy.fields
+    assert f" of {budget:g} at delta 1e-05 is spent" in said["why"]
+    assert (said["out"], said["of"]) == (5 - answers, 5)
 
 
 def test_terms_that_a_run_began_with_bind_clients_that_had_not_answered_yet(tmp_path: Path) -> None:
@@ -531,10 +531,10 @@ def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_st
         f"warning: federation.private.epsilon: client 1 will sit out every round: the budget is {why}"
     )
     hanse.run(experiment(2, given), out=tmp_path / "run")
-    said = statement(tmp_path / "run", 1).short["Its privacy"]
-    assert said.startswith(f"its privacy budget is {why}")
-    assert said.endswith("So it sat out 2 of 2 rounds, as it says.")
-    assert sitting_out(load_run(tmp_path / "run")) == [f"Client 1 sat out every round: {said.split('. So')[0]}."]
+    said = statement(tmp_path / "run", 1).privacy.fields
+    assert said["why"].startswith(f"its privacy budget is {why}")
+    assert (said["out"], said["of"]) == (2, 2)
+    assert sitting_out(load_run(tmp_path / "run")) == [f"Client 1 sat out every round: {said['why']}."]
 
 
 def test_budgets_that_are_used_up_on_the_way_are_told_at_the_end_and_on_resume(tmp_path: Path) -> None:
@@ -693,8 +693,7 @@ def test_a_client_with_a_smaller_budget_adds_more_noise_and_stays_within_it(tmp_
     # the written settings are those of the same run, and the statement knows whose budget is whose
     again = hanse.run(hanse.Experiment.read(tmp_path / "run" / "config.toml"))
     assert again.clients == run.clients
-    told = [statement(tmp_path / "run", client).short["Its privacy"] for client in (0, 1)]
-    assert [one.split(" spent")[0].split("of ")[1] for one in told] == ["2", "8"]
+    assert [statement(tmp_path / "run", client).client.budget for client in (0, 1)] == [2, 8]
 
 
 def test_a_node_keeps_the_smaller_budget_that_the_run_gives_it(tmp_path: Path) -> None:

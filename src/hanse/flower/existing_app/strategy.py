@@ -122,8 +122,8 @@ def strategy(
     lacks, train = unmet_needs(built, given, APP_LACKS), built.train
     lines = [_in_flower(lack.line) for lack in lacks]
     for slot in asking(built):
-        if slot not in {lack.slot for lack in lacks}:
-            lines.append(f"mechanism.{slot}: {word_of(built.slots()[slot], slot)} asks clients questions{_INSTEAD}")
+        if (part := word_of(built.slots()[slot], slot)) not in {lack.part for lack in lacks}:
+            lines.append(f"mechanism.{slot}: {part} asks clients questions{_INSTEAD}")
     if any(block.initial == "different" for block in train.blocks(Context.tiny())):
         what = "clusters that start alike stay alike, and an app has one model to start from"
         lines.append(f"mechanism.train: {word_of(train, 'train')}: {what}{_INSTEAD}")

@@ -1,15 +1,18 @@
-"""Evidence: members that prove how many samples they have.
+"""Evidence: members that prove how many samples they have, and a run's record for other tools.
 
 ``proved_sizes.py`` asks for commitments and audits, and moves the bonds. ``audits.py`` is a member's side, and
 ``size_command.py`` an auditor's. ``replay_bonds.py`` checks the bonds in a book. ``forbids.py`` says what does not go
-with proofs.
+with proofs. ``crate.py`` writes a run's RO-Crate.
 """
 
 from hanse.base.wings import Command, Wing
 
 WING = Wing(
     "evidence",
-    commands=(Command("audit size", "hanse.wings.evidence.size_command:size", ""),),
+    commands=(
+        Command("audit size", "hanse.wings.evidence.size_command:size", ""),
+        Command("crate", "hanse.wings.evidence.crate:crate", "Look at runs"),
+    ),
     names={
         "guards": {"sizes": "hanse.wings.evidence.proved_sizes:SizesGuard"},
         "forbids": {"sizes": "hanse.wings.evidence.forbids:FORBIDS"},

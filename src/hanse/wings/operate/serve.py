@@ -1,38 +1,45 @@
-"""``hanse serve`` and ``hanse token``: the live page of runs, and the keys to it.
+"""``hanse serve``: the report of runs, rendered again while they go on, on this machine alone.
 
-:func:`prepare` makes the server that :func:`serve` runs; tests and benchmarks use it as well. The page itself is in
-:mod:`hanse.wings.operate.page`.
+A page is made when a browser asks for it, and again when its run has a new round. It changes nothing in a run and
+imports nothing that a run's files name. Participants do not come here: they are sent :func:`statement_page`, signed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
-import signal
-import socket
-import sys
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+from urllib.parse import quote, unquote
 
 import typer
-from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
-from hanse.cli.options import err, out, say
+from hanse.base.files import read_toml
+from hanse.cli.options import say
 
-if TYPE_CHECKING:
-    import uvicorn
+log = logging.getLogger(__name__)
 
-    from hanse.wings.operate.page.app import LivePage
-
-app = typer.Typer(
-    help="The keys to the live page: who may log in.",
-    epilog="Example:\n\nhanse token new keys.json --role operator && hanse serve runs --auth keys.json",
-    no_args_is_help=True,
+DEPTH, MOST = 5, 2000  # folders below the root in which runs are looked for, and how many are listed
+REST = 3  # times as long as a page took to make, it is shown before it is made again
+# asks every two seconds whether there is a newer page
+_POLL = """<script>setInterval(function () { fetch(location.pathname + "?now").then(function (answer) {
+return answer.text(); }).then(function (now) { if (now !== "STAMP") location.reload(); }); }, 2000);</script>"""
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>hanse</title><body style="font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto">
+"""
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "frame-ancestors 'none'"
 )
-
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys.", show_default=False)]
 
 
 def statement_page(folder: Path, client: int) -> str:
@@ -46,212 +53,164 @@ def serve(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A run directory, or a folder with several.", show_default=False)
     ],
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0: any that is free.")] = 8000,
-    auth: Annotated[
-        Path | None, typer.Option("--auth", help="File of keys ('hanse token new'): only their holders are let in.")
-    ] = None,
-    cert: Annotated[Path | None, typer.Option("--cert", help="TLS certificate (PEM), with --cert-key.")] = None,
-    cert_key: Annotated[Path | None, typer.Option("--cert-key", help="The certificate's private key (PEM).")] = None,
-    log: Annotated[Path | None, typer.Option("--log", help="Also write what was refused to this file.")] = None,
 ) -> None:
-    """Show past and current runs on a live page, and each participant's statement behind its own key.
+    """Show the reports of past and current runs in a browser on this machine, and renew them as rounds end.
 
-    By default the page is for this machine alone (127.0.0.1) and asks for no key. To let others reach it, give --host
-    and --auth. The latter is a file of keys made by 'hanse token new': operators see everything, participants their own
-    statements. Also give --cert and --cert-key, or keys travel unencrypted. nginx, which must be installed, then
-    handles TLS, limits on requests and connections, and slow clients.
+    The page is at 127.0.0.1: nobody else can reach it. From another machine, use a tunnel: ssh -L 8000:127.0.0.1:8000
+    HOST. Participants on a network are sent their statements at the run's end.
 
-    The page changes nothing in a run and imports nothing that a run's files name. It needs the libraries of pip install
-    '.[web]', in a clone of hanse.
+    The page changes nothing in a run and imports nothing that a run's files name.
 
     Examples:
         hanse serve runs/exp
-        hanse serve runs --auth keys.json
+        hanse serve runs
     """
-    logging_to(log)
-    check_certificate(cert, cert_key)
-    server, _ = prepare(folder, host, port, auth)
-    warn_unencrypted(host, cert)
-    with contextlib.ExitStack() as stack:
-        listening = stack.enter_context(listen(host, port))
-        port = listening.getsockname()[1]
-        if cert is not None or not is_loopback(host):
-            from hanse.wings.operate.page.proxy import behind
-
-            listening.close()  # the port is free: it is nginx that listens there
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # nginx is ended then, too
-            listening = stack.enter_context(behind(host, port, cert, cert_key))
-        name = f"[{host}]" if ":" in host else host
-        say(f"{folder} is at {'http' if cert is None else 'https'}://{name}:{port}/ (Ctrl-C ends it)")
-        with contextlib.suppress(KeyboardInterrupt):  # raised again once all is closed
-            server.run(sockets=[listening])
+    server = listen(folder, port)
+    say(f"{folder} is at http://127.0.0.1:{server.server_address[1]}/ (Ctrl-C ends it)")
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
-def prepare(
-    folder: Path,
-    host: str,
-    port: int,
-    auth: Path | None,
-) -> tuple[uvicorn.Server, LivePage]:
-    """Return the server, which does not listen yet, and its page.
+def listen(folder: Path, port: int) -> ThreadingHTTPServer:
+    """Return a server that listens on loopback, for ``serve_forever``.
 
     Args:
         folder: a run directory, or a folder with several.
-        host: the address that the server will listen on.
-        port: the server's port, which becomes part of the session cookie's name.
-        auth: the file of keys. None: nobody is asked for a key, which is allowed only on loopback.
+        port: the port; 0 takes any that is free.
 
     Raises:
-        UserError: the web libraries are not installed, or the options do not fit together.
+        UserError: there is no such folder, or the port is taken.
     """
-    try:
-        import uvicorn
-
-        from hanse.wings.operate.page.app import LivePage, make_app
-    except ModuleNotFoundError as missing:
-        needed = "pip install '.[web]' in a clone of hanse"
-        raise UserError(f"hanse serve: {missing.name} is not installed; {needed}") from None
-    from hanse.wings.operate.page.gate import LOOPBACK
-    from hanse.wings.operate.page.keys import Sessions
-
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder")
-    local = is_loopback(host)
-    if not local and auth is None:
-        raise UserError(f"--host {host}: others could reach the page; give --auth FILE, so that it asks for a key")
-    # without keys only requests for this machine's own names are answered, so a foreign page in the user's browser
-    # cannot reach it by a name of its own (DNS rebinding)
-    hosts = None if auth is not None else LOOPBACK | {host}
-    # cookies do not know ports: two pages on one machine must not overwrite each other's
-    cookie = f"hanse_session_{port}"
-    shown = LivePage(folder, Sessions(auth), hosts, cookie)
-    config = uvicorn.Config(
-        make_app(shown), host=host, port=port, log_level="warning", access_log=False, server_header=False,
-        proxy_headers=False, lifespan="off", timeout_graceful_shutdown=5, ws="none",
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    shown.hub.stopping = lambda: server.should_exit
-    return server, shown
-
-
-def check_certificate(cert: Path | None, cert_key: Path | None) -> None:
-    """Check that a certificate and its key are both there, or neither. Raises UserError with all mistakes."""
-    lines = ["--cert, --cert-key: one needs the other"] if (cert is None) != (cert_key is None) else []
-    for name, file in (("--cert", cert), ("--cert-key", cert_key)):
-        if file is not None and not file.is_file():
-            lines.append(f"{name} {file}: there is no such file")
-    if lines:
-        raise UserError(*lines)
-
-
-def warn_unencrypted(host: str, cert: Path | None) -> None:
-    """Warn if others reach the page without a certificate."""
-    if cert is None and not is_loopback(host):
-        warning = (
-            "keys travel unencrypted; give a certificate, or keep the page on loopback behind a proxy that has one"
-        )
-        say(f"warning: --host {host} without --cert: {warning}", err, style="yellow", wrap=True)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at this address. Raises UserError if that is impossible."""
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Answer, Pages(folder)))
     except OSError as wrong:
-        raise UserError(f"--host {host} --port {port}: cannot listen there: {wrong.strerror}") from None
+        raise UserError(f"--port {port}: cannot listen there: {wrong.strerror}") from None
+    server.daemon_threads = True
+    return server
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached only from this machine."""
+@dataclass(eq=False)
+class _Made:
+    """A run's page: the state of the run of which it was made, its text, when it was made and how long that took."""
+
+    stamp: str = ""
+    text: str = ""
+    when: float = 0.0
+    took: float = 0.0
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(eq=False)
+class Pages:
+    """The pages of the runs in a folder.
+
+    Attributes:
+        root: the folder; it may be a run itself.
+    """
+
+    root: Path
+    _made: dict[str, _Made] = field(default_factory=dict)
+
+    def runs(self) -> dict[str, Path]:
+        """Return the run directories by the names of their pages. Links are not followed."""
+        from hanse.runs.round_record import METRICS
+
+        found: dict[str, Path] = {}
+        for here, folders, files in os.walk(self.root):
+            place = Path(here)
+            if METRICS in files or ("config.toml" in files and "mechanism" in _config(place)):
+                path = place.relative_to(self.root).as_posix()
+                found["/" if path == "." else f"/{path}"] = place
+                folders[:] = [f for f in folders if f not in ("rounds", "checkpoints", "receipts", "figures")]
+            if len(place.relative_to(self.root).parts) >= DEPTH or len(found) >= MOST:
+                folders.clear()
+        return dict(sorted(found.items()))
+
+    def page(self, name: str) -> str | None:
+        """Return the page of a name, or the list of runs at "/" if there are several. None: there is no such run."""
+        runs = self.runs()
+        if name == "/" and name not in runs:
+            return _listed(self.root, runs)
+        return self._report(name, runs[name]) if name in runs else None
+
+    def stamp(self, name: str) -> str:
+        """Return what changes when a run has a new round, and a page of it may be made."""
+        run, made = self.runs().get(name), self._made.get(name)
+        if run is None or (made is not None and time.monotonic() - made.when < REST * made.took):
+            return made.stamp if made is not None else ""
+        return _stamp(run)
+
+    def _report(self, name: str, run: Path) -> str:
+        """Return a run's report, made anew if the run has a new round and the last one is old enough."""
+        from hanse.reports.report import report_page
+
+        made = self._made.setdefault(name, _Made())
+        with made.turn:
+            if made.stamp != (now := self.stamp(name)):
+                began, poll = time.monotonic(), _POLL.replace("STAMP", now)
+                try:
+                    text = report_page([run], poll)
+                except Exception as wrong:  # before its first round it has nothing to show; or it is damaged
+                    if not isinstance(wrong, UserError):
+                        log.exception("%s cannot be shown", run)
+                    text = f"{_PAGE}{poll}<h1>{escape(run.resolve().name)}</h1><p>{escape(str(wrong))}</p>"
+                made.stamp, made.text, made.when = now, text, time.monotonic()
+                made.took = made.when - began
+            return made.text
+
+
+def _config(run: Path) -> dict[str, object]:
+    """Return the experiment of a run directory; empty if it cannot be read."""
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        return read_toml(run / "config.toml")
+    except UserError:
+        return {}
 
 
-def logging_to(file: Path | None) -> None:
-    """Log to standard error, and to a file if one is given.
+def _stamp(run: Path) -> str:
+    """Return the time and the size of a run's metrics."""
+    from hanse.runs.round_record import METRICS  # late: it imports torch, and --help loads this module
 
-    Raises:
-        UserError: the file cannot be written.
-    """
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-    if file is not None:
-        try:
-            handlers.append(logging.FileHandler(file, encoding="utf-8"))
-        except OSError as wrong:
-            raise UserError(f"--log {file}: cannot be written: {wrong.strerror}") from None
-    log = logging.getLogger("hanse.wings.operate.page")
-    log.handlers.clear()
-    log.setLevel(logging.INFO)
-    # these lines are the operator's; other loggers of the process would print them twice
-    log.propagate = False
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        log.addHandler(handler)
+    try:
+        status = (run / METRICS).stat()
+    except OSError:
+        return "none"
+    return f"{status.st_mtime_ns}-{status.st_size}"
 
 
-@app.command()
-def new(
-    file: File,
-    role: Annotated[str, typer.Option("--role", help="operator or participant.", show_default=False)],
-    client: Annotated[int | None, typer.Option("--client", help="The participant's client number.")] = None,
-    run: Annotated[
-        str | None, typer.Option("--run", help="Only this run, by its name on the page; default every run.")
-    ] = None,
-) -> None:
-    """Make a key and show it once. The file keeps only its hash.
-
-    An operator's key opens everything, a participant's the statement of one client. The key goes to standard output, so
-    that you can pipe it. Messages go to standard error. The file is created if necessary.
-
-    Examples:
-        hanse token new keys.json --role participant --client 3
-    """
-    from hanse.wings.operate.page.keys import make_key, read_keys, write_keys
-
-    secret, key = make_key(role, client, run)
-    keys = list(read_keys(file).values()) if file.exists() else []
-    write_keys(file, [*keys, key])
-    err.print(f"This key is shown once; {file} keeps only its hash. Its number is {key.id}.", markup=False)
-    print(secret)
+def _listed(root: Path, runs: dict[str, Path]) -> str:
+    """Return the page with links to all runs, the latest first."""
+    latest = sorted(runs, key=lambda name: _stamp(runs[name]), reverse=True)
+    links = "".join(f'<li><a href="{quote(name)}">{escape(name[1:])}</a></li>' for name in latest)
+    none = f"<p>There is no run in {escape(str(root))} yet.</p>"
+    return f"{_PAGE}<h1>Runs</h1>{f'<ul>{links}</ul>' if links else none}"
 
 
-@app.command("list")
-def list_(file: File) -> None:
-    """List the keys: their numbers, roles and clients.
+class _Answer(BaseHTTPRequestHandler):
+    """Answers a browser. A page of another site cannot ask here by a name of its own (DNS rebinding)."""
 
-    The file does not contain the keys themselves, so they cannot be shown again.
+    def __init__(self, pages: Pages, *given: object) -> None:
+        self.pages = pages
+        super().__init__(*given)  # type: ignore[arg-type]
 
-    Examples:
-        hanse token list keys.json
-    """
-    from hanse.wings.operate.page.keys import read_keys
+    def do_GET(self) -> None:
+        """Send a page, or with "?now" what changes when there is a new one."""
+        path, asked, _ = self.path.partition("?")
+        name = unquote(path)
+        local = re.fullmatch(r"(127\.0\.0\.1|localhost)(:\d+)?", self.headers.get("Host", ""))
+        text = None if local is None else self.pages.stamp(name) if asked else self.pages.page(name)
+        body = ("There is no such page." if text is None else text).encode(errors="replace")
+        self.send_response(404 if text is None else 200)
+        kind = "plain" if text is None or asked else "html"
+        self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
 
-    table = RichTable("key", "role", "client", "run", "made")
-    for key in read_keys(file).values():
-        table.add_row(key.id, key.role, "-" if key.client is None else str(key.client), key.run or "every", key.made)
-    say(table, wrap=True)
-
-
-@app.command()
-def revoke(
-    file: File,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The key's number, as list shows it.", show_default=False)],
-) -> None:
-    """Remove a key from the file, by its number.
-
-    A running page ends its holder's sessions at once.
-
-    Examples:
-        hanse token revoke keys.json 1a2b3c4d
-    """
-    from hanse.wings.operate.page.keys import read_keys, write_keys
-
-    keys = read_keys(file)
-    if key not in keys:
-        raise UserError(f"{file}: key '{key}': there is no such key; 'hanse token list {file}' shows them")
-    write_keys(file, [k for k in keys.values() if k.id != key])
-    out.print(f"key {key} opens nothing any more", highlight=False)
+    def log_message(self, *said: object) -> None:
+        """Say nothing of requests."""

@@ -242,7 +242,7 @@ def gate_apps(home: Path) -> None:
 
         def licensed(digest: str, run: int) -> Any:
             """Return an app, with what the SuperLink says that it is."""
-            said = json.dumps([runs[run].fab_id, runs[run].fab_version, dict(runs[run].override_config)])
+            said = json.dumps([runs[run].fab_id, runs[run].fab_version])
             return replace(get_fab(digest, run), verifications={"valid_license": said})
 
         return pull(get_run=known, get_fab=licensed, **{**given, "trusted_entities": {"the agreement": ""}})
@@ -256,8 +256,8 @@ def gate_apps(home: Path) -> None:
         try:
             if digest in {json.loads(note).get("app") for note in notes}:
                 own = get_fab_metadata(app.content)
-                why = f"is not what it is said to be, {(app.hash_str, app.verifications)}, or is given a --run-config"
-                if (app.hash_str, [*own, {}]) == (digest, json.loads(app.verifications["valid_license"])):
+                why = f"is not what it is said to be, {(app.hash_str, app.verifications)}"
+                if (app.hash_str, [*own]) == (digest, json.loads(app.verifications["valid_license"])):
                     folder = get_project_dir(*own, digest)
                     folder.unlink() if folder.is_symlink() else shutil.rmtree(folder, ignore_errors=not folder.exists())
                     return True

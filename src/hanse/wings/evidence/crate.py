@@ -1,6 +1,6 @@
-"""A run described as a Federated Learning RO-Crate, for tools that know research objects but not hanse.
+"""``hanse crate``: a run as a Federated Learning RO-Crate, for tools that know research objects but not hanse.
 
-:func:`write_crate` is what ``hanse crate`` does: it writes ``ro-crate-metadata.json`` next to hanse's own record. The
+:func:`write_crate` writes ``ro-crate-metadata.json`` next to hanse's own record. The
 file follows the profile of flwrCrate (eScienceLab, v0.1). It has one ``CreateAction``. The action's instruments are the
 software and the strategy with its settings, its objects are the run's configuration, and its results are the model and
 the log of the rounds. The profile has no words for each client's value and for the ledger. These are added as plain
@@ -13,21 +13,24 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from hanse.base.errors import UserError, library
 from hanse.base.files import read_json, table
 from hanse.base.toml import flat
+from hanse.cli.options import RunFolder, say
 from hanse.core.entry import LOG
-from hanse.runs.recorded_seats import is_number
-from hanse.runs.round_record import METRICS, SEATS
-from hanse.runs.run_record import RunRecord, load_run
+
+if TYPE_CHECKING:
+    from hanse.runs.run_record import RunRecord
 
 PROFILE = "https://esciencelab.org.uk/federated-learning-ro-crate-profile/federated-learning-profile.html"
 # files of a run directory that are listed as results, if they are there: what is in them, and their media type
 FILES: Mapping[str, tuple[str, str]] = {
-    METRICS: ("the rounds: counts, tests, values, seconds", "application/json-lines"),
-    SEATS: ("every reply: its weight, loss, value, or why it was refused", "application/json-lines"),
+    "metrics.jsonl": ("the rounds: counts, tests, values, seconds", "application/json-lines"),
+    "clients.jsonl": ("every reply: its weight, loss, value, or why it was refused", "application/json-lines"),
     "config.toml": ("the experiment with every default", "application/toml"),
     "environment.json": ("the machine and the packages", "application/json"),
     LOG: ("every posting of the books", "application/json-lines"),
@@ -36,6 +39,33 @@ FILES: Mapping[str, tuple[str, str]] = {
 SECTIONS = ("mechanism", "clients", "ledger", "run")  # of the experiment, which are listed as parameters
 PACKAGE = "https://pypi.org/project/{}/"
 SCHEMA = "http://schema.org/"
+
+
+def crate(
+    folder: RunFolder,
+    author: Annotated[str | None, typer.Option("--author", help="Who ran it: a name, or an ORCID address.")] = None,
+    license: Annotated[str | None, typer.Option("--license", help="Of the record: an address or a name.")] = None,
+) -> None:
+    """Write ro-crate-metadata.json into a run directory, by the Federated Learning RO-Crate profile.
+
+    The file describes software, data, settings and results as linked data that archives and other tools can read.
+    Nothing else in the directory is changed.
+
+    Needs the library rocrate: pip install '.[crate]' in a clone of hanse.
+
+    Examples:
+        hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
+    """
+    from hanse.runs.checkpoint import edited_settings  # late: it imports torch, and --help loads this module
+    from hanse.runs.replay import wrong_books
+
+    if edited := edited_settings(folder):
+        say(f"warning: {edited}")
+    if (folder / "ledger.json").exists() and (wrong := wrong_books(folder)):
+        say(f"warning: the books of this run do not hold: {wrong}")
+    say(f"wrote {write_crate(folder, author=author, license=license)}")
+    if license is None:
+        say("note: an RO-Crate must name a license; --license names one")
 
 
 def write_crate(path: str | Path, *, author: str | None = None, license: str | None = None) -> Path:
@@ -50,6 +80,8 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
         UserError: ``folder`` is not a run directory, the file cannot be written, or the library ``rocrate`` is not
             installed.
     """
+    from hanse.runs.run_record import load_run
+
     made = library("rocrate.rocrate", "hanse crate: needs rocrate; pip install '.[crate]' in a clone of hanse")
     entity = library("rocrate.model.contextentity", "hanse crate: needs rocrate").ContextEntity
     run, crate = load_run(path), made.ROCrate()
@@ -127,6 +159,8 @@ def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
 
 def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
     """Return references to what came out: the last checkpoint with its figures, the files, and each client's value."""
+    from hanse.runs.recorded_seats import is_number
+
     found = []
     models = sorted((run.path / "checkpoints").glob("*.safetensors"))
     last = run.metrics[-1]

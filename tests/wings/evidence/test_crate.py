@@ -9,7 +9,7 @@ import hanse
 
 rocrate = pytest.importorskip("rocrate", reason="needs the extra 'crate'")
 
-from hanse.reports.crate import write_crate  # noqa: E402
+from hanse.wings.evidence.crate import write_crate  # noqa: E402
 
 
 @pytest.fixture(scope="module")

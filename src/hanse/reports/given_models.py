@@ -11,50 +11,37 @@ from numpy.typing import NDArray
 from hanse.reports.chart import Ints
 from hanse.runs.run_record import RunRecord
 
-_MARKET = ("market_client", "market_graph", "market_paid", "market_utility")
+_MARKET = ("market_client", "market_graph", "market_paid")
 _NEEDED = ("client", "start", "answered", "home", "W_row", "W_column", "W_weight", "withheld", "bids", *_MARKET)
 _MADE = ("made_row", "made_of", "made_at")  # rows that an aggregation rule made itself, without weights in W
 
 
 @dataclass(frozen=True)
-class Models:
+class GivenModels:
     """Where a client's models went, and which models of others it got.
 
     Another client is *given* a model with this client's work in four cases: it will start from that model next, it
     trains it in the next round, it may choose among several such models at an auction, or it has bought it in a market.
 
     Attributes:
-        asked: in how many rounds the client was asked to train.
-        answered: in how many of them one of its updates was accepted. A client may have several seats in a round.
-        used: in how many of these rounds the update was mixed, with a nonzero weight, into a model that others also
-            hold.
+        used: in how many rounds its update was mixed, with a nonzero weight, into a model that others also hold.
         reached: how many other clients were given such a model at least once.
         deliveries: how many times in all, counted once per client and round.
-        late: how many accepted updates came after their round.
-        latest: by how many rounds the latest was late.
-        on_its_way: whether the client's last update had not arrived at the end.
         names: who was given such models and how often, the most frequent first. None: the run does not allow names.
         imported: in a market, how many models of others were delivered to it. None elsewhere.
         withheld: in a market, in how many rounds its imports were withheld because it did not pay. None elsewhere.
-        utility: in a market, its value to the client over the run, in tokens (iPFL eq. 1). None elsewhere.
     """
 
-    asked: int
-    answered: int
     used: int
     reached: int
     deliveries: int
     _: KW_ONLY
-    late: int = 0
-    latest: int = 0
-    on_its_way: bool = False
     names: tuple[tuple[str, int], ...] | None = None
     imported: int | None = None
     withheld: int | None = None
-    utility: float | None = None
 
 
-def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
+def models_of(run: RunRecord, client: int, *, names: bool = False) -> GivenModels:
     """Return where a client's models went, from the records of all rounds.
 
     Args:
@@ -63,9 +50,9 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
         names: whether to name those who were given its models.
     """
     home: Ints = np.zeros(0, np.int64)
-    answered, used = 0, 0
+    used = 0
     got: Counter[int] = Counter()
-    imported, withheld, utility, traded = 0, 0, 0.0, False
+    imported, withheld, traded = 0, 0, False
     waiting: Ints = np.zeros(0, np.int64)  # rows with its work, until the next round shows who trains on them
     before: set[int] = set()  # who was given a model in the round before, so nobody counts twice for one model
     for line in run.metrics:
@@ -77,7 +64,6 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
         got.update(seated)
         home = record.get("home", home)[: run.num_clients]  # a network has seats for clients that never came
         mine = np.flatnonzero(record["answered"] == client)  # columns of W that are its updates
-        answered += bool(len(mine))
         rows = np.unique(record["W_row"][np.isin(record["W_column"], mine) & (record["W_weight"] != 0)])
         if "made_row" in record:
             rows = np.union1d(rows, record["made_row"][record["made_at"][np.isin(record["made_of"], mine)]])
@@ -87,10 +73,10 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
             receivers = np.arange(len(home), dtype=np.int64)  # an auction shows all models to everyone who may bid
         if "market_graph" in record:
             traded = True
-            importers, imports, unpaid, worth = _market(record, client)
+            importers, imports, unpaid = _market(record, client)
             # rows that a market makes are others' centres, which stay with them: only what was sold went anywhere
             receivers = rows = importers
-            imported, withheld, utility = imported + imports, withheld + unpaid, utility + worth
+            imported, withheld = imported + imports, withheld + unpaid
         elif traded:  # the last round of a market sells nothing: what it keeps for each client is that client's own
             receivers = rows = np.zeros(0, np.int64)
         used += bool(len(rows))
@@ -98,21 +84,13 @@ def models_of(run: RunRecord, client: int, *, names: bool = False) -> Models:
         got.update(before)
         waiting = np.zeros(0, np.int64) if traded else rows.astype(np.int64)
     named = tuple((run.client_label(c), n) for c, n in sorted(got.items(), key=lambda item: (-item[1], item[0])))
-    seats = [seat for seat in run.clients if seat.client == client]
-    staleness = [seat.staleness for seat in seats if seat.staleness]
-    return Models(
-        len({seat.round - seat.staleness for seat in seats}),
-        answered,
+    return GivenModels(
         used,
         len(got),
         got.total(),
-        late=len(staleness),
-        latest=max(staleness, default=0),
-        on_its_way=bool(seats) and (seats[-1].round, client) in run.under_way,
         names=named if names else None,
         imported=imported if traded else None,
         withheld=withheld if traded else None,
-        utility=utility if traded else None,
     )
 
 
@@ -122,19 +100,18 @@ def _own(home: Ints, client: int) -> list[int]:
     return [row] if row >= 0 and int((home == row).sum()) == 1 else []
 
 
-def _market(record: dict[str, NDArray[np.generic]], client: int) -> tuple[Ints, int, bool, float]:
+def _market(record: dict[str, NDArray[np.generic]], client: int) -> tuple[Ints, int, bool]:
     """Return what a round's market did for a client.
 
-    That is: who imported its model ``[n]``, how many models it imported, whether its imports were withheld, and its
-    utility in tokens. Unpaid imports were not delivered and do not count.
+    That is: who imported its model ``[n]``, how many models it imported, and whether its imports were withheld. Unpaid
+    imports were not delivered and do not count.
     """
     clients, graph = record["market_client"], np.asarray(record["market_graph"]) != 0
     paid = np.asarray(record["market_paid"], bool) if "market_paid" in record else np.ones(len(clients), bool)
     at = np.flatnonzero(clients == client)
     if not len(at):
-        return np.zeros(0, np.int64), 0, False, 0.0
+        return np.zeros(0, np.int64), 0, False
     i = int(at[0])
     delivered = graph & paid[:, None]
     importers = np.asarray(clients[delivered[:, i]], np.int64)
-    worth = float(np.asarray(record["market_utility"], np.float64)[i])
-    return importers, int(delivered[i].sum()), not paid[i] and bool(graph[i].any()), worth
+    return importers, int(delivered[i].sum()), not paid[i] and bool(graph[i].any())

@@ -1,0 +1,54 @@
+"""``hanse facts``: the facts of runs as a table or JSON, and the check that pages say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hanse.base.errors import UserError
+from hanse.cli.options import Dirs, out, say
+
+_FORMS = ("json", "markdown", "latex", "csv")
+
+
+def facts(
+    dirs: Dirs,
+    table: Annotated[str, typer.Option("--table", help="clients, rounds or runs.")] = "clients",
+    form: Annotated[
+        str, typer.Option("--format", "-f", help="json (all tables and notes), markdown, latex or csv.")
+    ] = "markdown",
+    check: Annotated[
+        list[Path] | None, typer.Option("--check", help="A statement's page to be held against the facts; repeatable.")
+    ] = None,
+) -> None:
+    """Print the facts of runs: what each client gave, gained, paid and earned, with errors, and notes on them.
+
+    Every page is made of these numbers. --check reads pages of one run again, and exits with 1 if a number of a page
+    has no tag that says what it shows, or is not what the run's files say.
+
+    Examples:
+        hanse facts runs/exp
+        hanse facts runs/exp --format json
+        hanse facts runs/exp --check runs/exp/statements/client-3.html
+    """
+    from hanse.reports.facts import facts as make
+    from hanse.reports.statement import differences_of
+
+    if form not in _FORMS:
+        raise UserError(f"--format '{form}': must be one of {', '.join(_FORMS)}")
+    if check:
+        if len(dirs) > 1:
+            raise UserError("--check: goes with one run")
+        wrong = {page: differences_of(dirs[0], page) for page in check}
+        for page, lines in wrong.items():
+            say(f"{page}: {'agrees with the facts' if not lines else f'{len(lines)} differences'}")
+            for line in lines:
+                say(f"  {line}")
+        raise typer.Exit(1 if any(wrong.values()) else 0)
+    found = make(*dirs)
+    made = found.to_json() if form == "json" else getattr(found, f"to_{form}")(table)
+    out.print(made, markup=False, highlight=False, soft_wrap=True, end="")
+    for note in found.notes if form == "markdown" else ():
+        say(f"{note.level}: {note.said}")

@@ -1,0 +1,90 @@
+"""``hanse serve``: which pages there are, when they are made anew, and who may ask."""
+
+import http.client
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli import app
+from hanse.runs.rehearsal import rehearse
+from hanse.wings.operate import serve
+from hanse.wings.operate.serve import Pages, listen
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "a b"
+    hanse.run(rehearse("greedyfed").experiment, out=path)
+    return path
+
+
+@pytest.fixture
+def port(run: Path) -> Iterator[int]:
+    server = listen(run.parent, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with server:
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def asked(port: int, path: str, host: str = "localhost") -> tuple[int, str]:
+    link = http.client.HTTPConnection("127.0.0.1", port)
+    link.request("GET", path, headers={"Host": host})
+    answer = link.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def test_runs_are_listed_and_shown_with_what_tells_of_a_newer_page(port: int) -> None:
+    status, listed = asked(port, "/")
+    assert (status, "/a%20b" in listed) == (200, True)
+    status, page = asked(port, "/a%20b")
+    assert (status, "Report on greedyfed" in page) == (200, True)
+    status, stamp = asked(port, "/a%20b?now")
+    assert status == 200
+    assert f'"{stamp}"' in page
+
+
+@pytest.mark.parametrize(
+    ("path", "host"),
+    [("/none", "localhost"), ("/../a%20b", "localhost"), ("/a%20b", "evil.example"), ("/a%20b?now", "evil.example")],
+)
+def test_nothing_else_is_answered(port: int, path: str, host: str) -> None:
+    """A page of another site reaches a loopback address by a name of its own (DNS rebinding)."""
+    assert asked(port, path, host)[0] == 404
+
+
+def test_a_page_is_made_again_after_a_round_and_not_before(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "REST", 0)
+    pages, made = Pages(run), list[str]()
+    monkeypatch.setattr("hanse.reports.report.report_page", lambda runs, poll: made.append(poll) or f"{len(made)}")
+    assert [pages.page("/"), pages.page("/")] == ["1", "1"]
+    metrics = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(metrics + "\n")
+    assert pages.page("/") == "2"
+    assert pages.stamp("/") in made[1]
+    monkeypatch.setattr(serve, "REST", 1e9)  # the last one took so long that it is not made again yet
+    (run / "metrics.jsonl").write_text(metrics)
+    assert pages.page("/") == "2"
+
+
+def test_before_its_first_round_a_run_has_a_page_that_waits(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text('[mechanism]\nname = "fedavg"\n')
+    (tmp_path / "flower").mkdir()
+    (tmp_path / "flower" / "config.toml").write_text("[superlink]\n")  # another program's
+    pages = Pages(tmp_path)
+    assert list(pages.runs()) == ["/run"]
+    assert "?now" in (pages.page("/run") or "")
+
+
+def test_mistakes_are_one_line(tmp_path: Path, run: Path) -> None:
+    wrong = CliRunner().invoke(app, ["serve", str(tmp_path / "none")]).exception
+    assert isinstance(wrong, UserError)
+    taken = listen(run, 0)
+    with taken, pytest.raises(UserError, match="cannot listen there"):
+        listen(run, taken.server_address[1])
