@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import os
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
 from hanse.core.payload import Payload
 from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Request, Score, Test, Train
+from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
 from hanse.flower import node_log, server
@@ -526,7 +528,7 @@ def test_heads_of_books_that_were_not_agreed_are_not_kept(tmp_path: Path, monkey
         books.append(Ledger.open(tmp_path / f"{len(books)}.jsonl", book=f"book{len(books)}", key=KEY))
         for round in range(3):
             books[-1].close_round(round)
-        return {**found, "head": books[-1].head().note(), "since": 0, "proof": ""}
+        return {**found, "head": books[-1].head(), "since": 0, "proof": ""}
 
     monkeypatch.setattr(ShownHeads, "to", to)
     play(grid_of(paying(6), tmp_path), paying(6), tmp_path / "run")
