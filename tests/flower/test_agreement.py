@@ -55,7 +55,7 @@ from hanse.learning.loop import Loop
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
-from hanse.ledger.witness import SplitViewError, Witness, alarms
+from hanse.ledger.witness import Prover, SplitViewError, Witness, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
 from hanse.wings.operate import server_access
@@ -343,7 +343,10 @@ def test_a_change_in_the_file_that_an_import_path_names_is_a_change_of_what_is_a
 ) -> None:
     """Also of an object whose class or function is another file's."""
     monkeypatch.syspath_prepend(tmp_path)
-    begin = "from functools import partial\nfrom hanse.learning.loop import Loop\nclass Box: ...\ndef fit(lr): ...\n"
+    begin = (
+        "from functools import partial\nfrom hanse.learning.loop import Loop\nclass Box:\n    def __call__(self): ...\n"
+    )
+    begin += "def fit(lr): ...\n"
     (tmp_path / "owns_it.py").write_text(f"{begin}thing = {made}\n")
     none: dict[str, Any] = {"model": {"name": "mlp"}, "mechanism": {}, "clients": {}, "eval": {}}
     try:
@@ -528,7 +531,9 @@ def test_heads_of_books_that_were_not_agreed_are_not_kept(tmp_path: Path, monkey
         books.append(Ledger.open(tmp_path / f"{len(books)}.jsonl", book=f"book{len(books)}", key=KEY))
         for round in range(3):
             books[-1].close_round(round)
-        return {**found, "head": books[-1].head(), "since": 0, "proof": ""}
+        head = Prover(books[-1]).head()
+        assert head is not None
+        return {**found, "head": head.note(), "since": 0, "proof": ""}
 
     monkeypatch.setattr(ShownHeads, "to", to)
     play(grid_of(paying(6), tmp_path), paying(6), tmp_path / "run")
