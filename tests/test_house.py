@@ -43,7 +43,7 @@ def test_nothing_of_a_run_or_a_node_is_kept_in_the_repository() -> None:
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     folders = {path.split("/")[0] for path in listed.stdout.splitlines() if "/" in path}
-    assert folders == {".ci", "benchmarks", "docs", "examples", "papers", "src", "tests"}
+    assert folders == {".ci", ".github", "benchmarks", "docs", "examples", "papers", "src", "tests"}
 
 
 def test_code_is_counted_without_docstrings_comments_and_blank_lines(house: ModuleType, tmp_path: Path) -> None:
