@@ -23,6 +23,7 @@ from hanse.games.market_checks import local_optimality
 from hanse.games.market_posted import on_sale, sold
 from hanse.games.market_prices import due
 from hanse.mechanisms.market_record import MarketRound, market_of
+from hanse.mechanisms.token_checks import unlike
 
 SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
 MOST_LEFT_OUT = 20  # rounds that are named
@@ -140,23 +141,10 @@ def unlike_bills(r: MarketRound | None, posted: Sequence[Transaction]) -> str:
         posted: what the payment rule posted in the round.
     """
     owed: dict[str, dict[str, int]] = {}
-    if r is not None:
-        clients = r.clients.tolist()
-        for buyer, bill in zip(clients, r.money.tolist(), strict=True):
-            if any(bill):
-                paid = {account(seller): units for seller, units in zip(clients, bill, strict=True) if units}
-                owed[f"market/{buyer}"] = {account(buyer): -sum(bill)} | paid
-    for transaction in (one for one in posted if one.kind == "market"):
-        expected, payer = owed.pop(transaction.step, None), transaction.step.partition("/")[2]
-        if expected is None:
-            return f"the ledger moved client {payer}'s units, and no record explains it"
-        # not as a dictionary: an account may stand in several postings, of which it would keep the last
-        if sorted(transaction.postings) != sorted(expected.items()):
-            units = max(0, -expected[account(int(payer))])
-            return f"the ledger moved client {payer}'s units otherwise than the record's {units}"
-    for step in owed:
-        return f"client {step.partition('/')[2]} paid by the record, and the ledger has nothing of it"
-    return ""
+    for buyer, bill in () if r is None else zip(r.clients.tolist(), r.money.tolist(), strict=True):
+        paid = {account(seller): units for seller, units in zip(r.clients.tolist(), bill, strict=True)}
+        owed[f"market/{buyer}"] = paid | {account(buyer): -sum(bill)}
+    return unlike([one for one in posted if one.kind == "market"], owed)
 
 
 def wrong_clearing(r: MarketRound | None, posted: PostedRound) -> str:
