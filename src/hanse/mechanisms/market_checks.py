@@ -141,9 +141,11 @@ def unlike_bills(r: MarketRound | None, posted: Sequence[Transaction]) -> str:
         posted: what the payment rule posted in the round.
     """
     owed: dict[str, dict[str, int]] = {}
-    for buyer, bill in () if r is None else zip(r.clients.tolist(), r.money.tolist(), strict=True):
-        paid = {account(seller): units for seller, units in zip(r.clients.tolist(), bill, strict=True)}
-        owed[f"market/{buyer}"] = paid | {account(buyer): -sum(bill)}
+    if r is not None:
+        clients = r.clients.tolist()
+        for buyer, bill in zip(clients, r.money.tolist(), strict=True):
+            paid = {account(seller): units for seller, units in zip(clients, bill, strict=True)}
+            owed[f"market/{buyer}"] = paid | {account(buyer): -sum(bill)}
     return unlike([one for one in posted if one.kind == "market"], owed)
 
 
