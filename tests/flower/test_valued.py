@@ -27,7 +27,7 @@ from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
 from hanse.flower.valued.reaggregate import pickled
-from hanse.flower.valued.valued import LISTENED
+from hanse.flower.valued.watch import LISTENED
 from hanse.flower.valued.worth import ByClients
 from hanse.reports.report import warnings
 from hanse.reports.statement import render, statement
