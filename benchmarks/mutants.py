@@ -7,9 +7,9 @@ A mutant is one comparison, sum, number, truth value, condition, return value or
 are left alone, since no test should depend on every word of a message. As many are drawn from each room (of those that
 stand in both trees), the same ones with the same seed. Each meets its room's tests (``tests/ROOM``, without the slow
 ones), those files first that import the changed module, until one fails or hangs; if none does, all other test files
-that import that module, the fastest first. With ``--base`` those that are alive meet the tests of that commit too, and
-after the table by room those are named that were killed then and are alive now; more than two: exit code 1. The rooms
-take turns, so that whatever is done says something of each.
+that import that module, the fastest first. With ``--base`` those that are alive meet the tests of that commit too
+(first, if it is known already what these say), and after the table by room those are named that were killed then and
+are alive now; more than two: exit code 1. The rooms take turns, so that whatever is done says something of each.
 
 All works on copies. A process that has the libraries loaded is forked for each mutant; a test file that fails without
 any change is left out and named. Each result is a line of ``--out``: the same command goes on with what is left, and
@@ -341,11 +341,10 @@ def report(trees: Sequence[Tree], results: Results, names: Sequence[tuple[Mutant
             for ones in names
             if ones[0].room == room
         ]
-        alive = [pair for pair in found if pair[-1] and not pair[-1]["killed"]]
-        before = [pair[-1]["mutant"] for pair in alive if pair[0] and pair[0]["killed"]]
-        lines.append((room, len(found), sum(pair[-1] is not None for pair in found), len(alive), len(before)))
-        lost += before
-    print(markdown(("room", "mutants drawn", "met the tests", "alive now", "killed before, alive now"), lines))
+        lost += [pair[-1]["mutant"] for pair in found if None not in pair and pair[0]["killed"] > pair[-1]["killed"]]
+        ends = [[line["killed"] for line in column if line] for column in zip(*found, strict=True)]
+        lines.append((room, len(found), *(f"{sum(end)} and {end.count(False)}" for end in ends)))
+    print(markdown(("room", "drawn", *(f"killed and alive, {tree.name}" for tree in trees)), lines))
     print(*(f"killed before, alive now: {name}" for name in lost), sep="\n")
     return len(lost)
 
@@ -371,11 +370,12 @@ def main() -> int:
         for library in ("pytest", "hypothesis", "torch", "scipy.stats", "sqlalchemy", "pydantic"):
             __import__(library)
         for number, ones in enumerate(chosen[part - 1 :: parts], 1):
-            words = []
-            for tree, one in reversed([*zip(trees, ones, strict=True)]):
+            both, words = list(zip(trees, ones, strict=True)), []
+            known = results.find(tree=trees[0].name, mutant=ones[0].name)
+            for tree, one in both if known else both[::-1]:
                 line = meet(tree, one, results)
                 words += [f"{tree.name.split()[0]} {'killed' if line['killed'] else 'ALIVE'} {line['seconds']} s"]
-                if line["killed"]:
+                if line["killed"] == (tree is trees[-1]):  # killed now, or alive before: it is not lost
                     break
             print(f"{number}/{len(chosen[part - 1 :: parts])} {ones[-1].name}: {', '.join(words)}", flush=True)
         lost = report(trees, results, chosen)
