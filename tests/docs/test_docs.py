@@ -1,6 +1,5 @@
 """Every code block of the documentation runs, or says why it cannot; every mechanism and part has its place in it."""
 
-import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -9,16 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from doc_pages import PAGES, ROOT, Session, WrongPageError, blocks
+from doc_pages import PAGES, ROOT, Session, blocks
 from rotation import in_turn, rotating
 
 import hanse
 from hanse.core.entry import TOKEN
 from hanse.core.part import View
-from hanse.data.sources import GENERATED, SOURCES
-from hanse.federation.behaviour import BEHAVIOURS
-from hanse.federation.policy import POLICIES
-from hanse.mechanisms.registry import MECHANISMS, PARTS
+from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.experiment import Observer
 from hanse.runs.round import Played
 
@@ -63,43 +59,6 @@ def test_the_page_runs_in_full(page: Path, folder: Path) -> None:
     Session(folder, slow=True).run(page)
 
 
-def test_blocks_that_do_not_run_say_why_and_are_few() -> None:
-    found = [b for page in PAGES for b in blocks(page) if b.language in RUN]
-    marked = [b for b in found if "not-run" in b.options]
-    for block in found:
-        assert block.options.keys() <= {"not-run", "slow", "title", "needs"}, block.place
-        for mark in ("not-run", "slow"):
-            assert len(block.options.get(mark, "a good reason").strip()) > 5, block.place
-    assert len(found) > 80
-    assert len(marked) <= 0.15 * len(found), [b.place for b in marked]
-
-
-def write(folder: Path, text: str) -> Path:
-    page = ROOT / "docs" / "index.md"
-    wrong = folder / "page.md"
-    wrong.write_text(text)
-    assert page.exists()
-    return wrong
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("```python\nassert 1 == 2\n```\n", "page.md:1: AssertionError"),
-        ('```python\nprint(3)\n```\n\n```text output="above"\n4\n```\n', "but it prints\n3"),
-        ("```toml\n[train]\nlrr = 1\n```\n", "no such key"),
-        ("```toml\n[mechanism]\nname = 'fedavg'\nselect = 'greedy'\n```\n", "a value part"),
-        ("```toml\n[tool.x]\ny = 1\n```\n", "not a section"),
-        ("```bash\nhanse rnu\n```\n", "ended with 2"),
-        ("```bash\nrm x\n```\n", "only hanse is run"),
-    ],
-)
-def test_a_wrong_block_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str) -> None:
-    monkeypatch.setattr("doc_pages.ROOT", folder)
-    with pytest.raises(WrongPageError, match=re.escape(expected)):
-        Session(folder, rounds=1).run(write(folder, text))
-
-
 @pytest.mark.parametrize("mechanism", rotating([*MECHANISMS], 3))
 def test_every_mechanism_has_an_example_that_trains(mechanism: str) -> None:
     examples = [tomllib.loads(b.text) for page in MECHANISM_PAGES for b in blocks(page) if b.language == "toml"]
@@ -116,23 +75,6 @@ def _own_value(mechanism: dict[str, Any]) -> bool:
     """Whether a mechanism's table keeps the mechanism's own value part, perhaps with other options."""
     value = mechanism.get("value", {})
     return isinstance(value, dict) and "name" not in value
-
-
-def test_every_part_is_named_on_a_mechanism_page_or_in_the_list_of_papers() -> None:
-    text = "\n".join(p.read_text() for p in [*MECHANISM_PAGES, ROOT / "docs" / "papers.md"])
-    internal = {"the_one", "cluster", "own"}  # made for one mechanism, in the table of parts
-    for slot, parts in PARTS.items():
-        for part in parts.keys() - internal:
-            used = f"`{part}`" in text or f'"{part}"' in text or part in MECHANISMS
-            assert used or slot in ("train", "weigh", "deploy"), (slot, part)
-
-
-def test_every_source_behaviour_and_policy_is_named() -> None:
-    data = (ROOT / "docs" / "data.md").read_text()
-    assert [name for name in (*SOURCES, *GENERATED) if f"`{name}`" not in data] == []
-    text = "\n".join(page.read_text() for page in PAGES)
-    named = (*BEHAVIOURS, *POLICIES)
-    assert [name for name in named if f"`{name}`" not in text and f'"{name}"' not in text] == []
 
 
 class Watch(Observer):

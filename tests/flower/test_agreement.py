@@ -204,7 +204,6 @@ def test_an_honest_server_that_is_restarted_is_never_refused(data: st.DataObject
 
 ASKING = ("fedfomo", "fedsoft", "ifca", "power_of_choice", "pifl", "ipfl", "ditto", "scaffold")
 VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"name": "ipfl", "evidence": 0.5}, {}),
     ({"name": "ipfl", "by": "posted"}, {}),
     ({"name": "fedavg", "weigh": {"name": "qfedavg"}}, {}),
     ({"name": "fedavg", "value": "path"}, {"clients": {"told": True}}),
