@@ -57,7 +57,7 @@ from hanse.data.units import Cut, cut_rows
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
-    "torch.utils.data.Dataset, a Hugging Face data set, or a dictionary with one of these for each client"
+    "torch.utils.data.Dataset or DataLoader, a Hugging Face data set, or a dictionary with one of these for each client"
 )
 
 
