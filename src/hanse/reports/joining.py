@@ -38,7 +38,7 @@ from hanse.learning.models import Factory
 from hanse.reports.alone import ALONE
 from hanse.reports.chart import Chart, Curve, Lines, slug
 from hanse.reports.evaluations import progress as shown
-from hanse.reports.fits import fits_of
+from hanse.reports.fits import fits_of, surely
 from hanse.reports.showing import Displayed, Picture, frame
 from hanse.reports.words import said
 from hanse.runs import experiment as running
@@ -129,10 +129,19 @@ class Joining(Displayed):
         return gains
 
     def sentences(self) -> Sequence[str]:
-        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear."""
-        known = {name: [g for g in self.of(name) if np.isfinite(g.gain)] for name in self.mechanisms}
-        counts = {name: [sum(self.sign(g) == s for g in own) for s in (1, -1, 0)] for name, own in known.items() if own}
-        mean = {name: float(np.mean([g.gain for g in known[name]])) for name in counts}
+        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear.
+
+        All these claims together hold with 95 % (:func:`hanse.reports.fits.surely`), so that fewer clients may be
+        counted as sure than have a :meth:`sign`.
+        """
+        freedom = self.splits - 1 if self.splits >= FEW_SPLITS else math.inf
+        together = surely([(g.gain, g.low, g.high) for g in self.gains], freedom)
+        known: dict[str, list[tuple[float, int]]] = {name: [] for name in self.mechanisms}
+        for g, one in zip(self.gains, together, strict=True):
+            if np.isfinite(g.gain):
+                known[g.mechanism].append((g.gain, self.sign(g) if one else 0))
+        counts = {name: [[s for _, s in own].count(side) for side in (1, -1, 0)] for name, own in known.items() if own}
+        mean = {name: float(np.mean([gain for gain, _ in known[name]])) for name in counts}
         ahead = {name: up - down for name, (up, down, _) in counts.items()}
         best = max(counts, key=lambda name: (ahead[name], mean[name]), default=None)
         first = said("nobody_known") if best is None else said("who_gains", best, len(self.clients), *counts[best])
