@@ -352,22 +352,30 @@ def test_one_row_a_patient_is_not_doubted(seed):
 
 def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
     import hanse
+    from hanse.reports.answers import answers_of
+    from hanse.reports.facts import facts
     from hanse.reports.invoice import invoice
 
     frame = patients(most=20).drop(columns="admitted")
     source = {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"]}
-    spec = {"data": {"source": source}, "model": "logistic", "mechanism": "fedavg", "run": {"rounds": 2}}
+    spec = {"data": {"source": source, "client_test": 0.3}, "model": "logistic", "mechanism": "fedavg", "run": {"rounds": 2}}
     run = hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "run")
     assert "'patient'" in run.record.about.doubt
     assert run.record.about.doubt in run.record.doubts[0]
     with pytest.raises(UserError):
         invoice(tmp_path / "run", "100", "EUR")
+    run.alone()
+    with pytest.raises(UserError):
+        run.joining()
+    rows = facts(tmp_path / "run").clients
+    assert [(row.paid_to_join, row.gain) for row in rows] == [("unknown", None)] * 3
+    assert [note.code for note in answers_of(tmp_path / "run").joining] == ["joining_withheld"]
     options = {"model": "logistic", "rounds": 2, "mechanisms": ["fedavg"], "progress": False}
     columns = {"target": "state", "client": "hospital", "features": ["a", "b", "c"]}
     with pytest.raises(UserError) as wrong:
         hanse.who_gains(frame, **columns, **options)
     assert wrong.value.lines[0].startswith("data: ")
-    spec["data"] = {"source": {**source, "group": "none"}}
+    spec["data"]["source"] = {**source, "group": "none"}
     hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "said")
     assert invoice(tmp_path / "said", "100", "EUR").total == 10_000
     found = hanse.who_gains(frame, group="patient", **columns, **options)

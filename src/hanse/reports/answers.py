@@ -135,6 +135,8 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
     first, reading = group.runs[0], next(iter(found[0].fits.values())).reading if found[0].fits else group.runs[0].main
     if first.mechanism in APART:
         return [Note("nobody_joins", "note", {"alone": first.mechanism == ALONE})]
+    if first.about.doubt:  # which stands above all answers
+        return [Note("joining_withheld", "warning")]
     honest = [[row for row in one.clients if row.honest and row.joined is not None] for one in found]
     counts = [paid_to_join([row for row in rows if row.paid_to_join != "unknown"]) for rows in honest]
     whole = sum(counts, Counter[Answer]())

@@ -138,7 +138,8 @@ def surely(gains: Sequence[tuple[float, float, float]], freedom: float = math.in
 def fits_of(run: RunRecord, alone: RunRecord | None = None, clients: Collection[int] | None = None) -> dict[int, Fit]:
     """Return the fit of each client, by its last test in the run and its last one alone.
 
-    A round's file that is lost is not replaced by an earlier round's: then nothing is known.
+    A round's file that is lost is not replaced by an earlier round's: then nothing is known. Where rows look like
+    several of one person and nobody says of what they are, no fit is compared with a model alone.
 
     Args:
         run: the run.
@@ -148,12 +149,15 @@ def fits_of(run: RunRecord, alone: RunRecord | None = None, clients: Collection[
     asked = set(range(run.num_clients) if clients is None else clients)
     ours, lost = _last_tests(run, asked)
     other = find_alone(run) if alone is None else alone
+    unsaid = Note("units_unsaid", "warning") if run.about.doubt else None
     theirs = {} if other is None else _last_tests(other, asked)[0]
     found = {}
     for client in sorted(asked):
         test, beside = ours.get(client), theirs.get(client)
         if test is None:
             found[client] = Fit(why=lost or _why_untested(run))
+        elif unsaid is not None:
+            found[client] = replace(_fit(run, client, test), why=unsaid)
         elif other is None:
             found[client] = replace(_fit(run, client, test), why=_gap(test) or _why_not_alone(run, client))
         elif beside is None:

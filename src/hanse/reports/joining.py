@@ -305,8 +305,7 @@ def who_gains(
     source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
     read = _Source(data, source, prepare)
     dataset = _owned(read, target, client, seed)
-    if dataset.doubt:
-        raise UserError(f"{dataset.doubt}: until then nobody can tell whether joining pays")
+    withhold(dataset.doubt)
     by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
     named = metric if metric is not None else None if usual is None else usual.key
     plan = _Plan(
@@ -338,6 +337,12 @@ def who_gains(
     gains_found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
     unit = str(group) if by_units and group is not None else "unit" if by_units else "row"
     return Joining(gains_found, reading, splits, told, (*dict.fromkeys(notes),), unit)
+
+
+def withhold(doubt: str) -> None:
+    """Raise UserError if there is a doubt of what rows are."""
+    if doubt:
+        raise UserError(f"{doubt}: until then nobody can tell whether joining pays")
 
 
 def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
@@ -532,7 +537,11 @@ def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
         joined: the run of the federation.
         alone: the run of the mechanism ``local`` on the same data.
         label: the name of the federation's mechanism.
+
+    Raises:
+        UserError: the data look like several rows of one person, and nobody has said so or denied it.
     """
+    withhold(joined.about.doubt)
     gains = []
     for client, fit in fits_of(joined, alone).items():
         ours, theirs, gain, low, high = (math.nan if one is None else one for one in (fit.last, fit.alone, *fit.gain))
