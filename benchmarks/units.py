@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from hanse.reports.statement_fit import MainFit, _beside, _OwnTest
 
 from hanse.data.build import build, with_own
 from hanse.data.doubts import MOST_COLUMNS, of_columns
@@ -30,6 +29,7 @@ from hanse.data.spec import parse_spec
 from hanse.games.jackknife import SURE, split_error
 from hanse.learning.intervals import Interval
 from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
+from hanse.reports.fits import OwnTest, _of_main
 
 CLIENTS, SPLITS, TEST, RIDGE = 3, 5, 0.3, 1.0
 
@@ -40,7 +40,7 @@ def fitted(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ (2.0 * y - 1))
 
 
-def judged(weights: np.ndarray, x: np.ndarray, y: np.ndarray, units: np.ndarray | None) -> _OwnTest:
+def judged(weights: np.ndarray, x: np.ndarray, y: np.ndarray, units: np.ndarray | None) -> OwnTest:
     """Return a model's test as a client records it: accuracy, its interval, and the accuracy without each block."""
     score = np.clip(0.5 + 0.5 * (x @ weights[:-1] + weights[-1]), 0.001, 0.999)
     says = Predictions(y, np.stack([1 - score, score], axis=1), np.zeros(len(y)), units)
@@ -48,16 +48,16 @@ def judged(weights: np.ndarray, x: np.ndarray, y: np.ndarray, units: np.ndarray 
     without = metric.without_blocks(says)
     count = None if units is None else len(np.unique(units))
     value, between = metric.of(says)[0], metric.interval(says, without)
-    return _OwnTest(0, None, value, len(y), None, value, "", without, between, count)
+    return OwnTest(0, None, value, len(y), None, value, "", without, between, count)
 
 
-def gain(joined: _OwnTest, alone: _OwnTest) -> tuple[float, Interval]:
+def gain(joined: OwnTest, alone: OwnTest) -> tuple[float, Interval]:
     """Return the gain and its interval, as a statement has them."""
-    mine = MainFit(reading=ACCURACY, values=(joined.main,), recorded=joined.interval, blocks=len(joined.without))
-    fit = _beside(mine, joined, alone, True)
-    assert fit.difference is not None
-    assert fit.difference_interval is not None
-    return fit.difference, fit.difference_interval
+    assert joined.main is not None
+    assert alone.main is not None
+    between = _of_main(ACCURACY, joined.main, joined, alone.main, alone)
+    assert between is not None
+    return joined.main - alone.main, between
 
 
 def gains(frame: pd.DataFrame, group: str, seed: int, by_units: bool = True) -> list[tuple]:

@@ -125,7 +125,7 @@ def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> No
     listening = hanse.valued(FedMedian(), out=tmp_path / "run", validation=loss)
     with listening as strategy:
         strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
-        started = listening.watch.again._process
+        started = listening.again._process
         assert started.poll() is None
     assert started.returncode is not None
     again = Reaggregation()

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.lab.job import Job, Step, play, seeded
+from hanse.lab.job import Job, Step, seeded
+from hanse.lab.kept import KeptFile
 from hanse.wings.attack import cheat_table
 from hanse.wings.attack.attack_command import table_sentences
 from hanse.wings.attack.cheat_table import (
@@ -27,7 +28,7 @@ from hanse.wings.attack.cheat_table import (
     read_rules,
 )
 from hanse.wings.attack.deviant import Deviant
-from hanse.wings.attack.search import Outcome, gained, table_of
+from hanse.wings.attack.search import KeptOutcomes, Outcome, gained, play_with_outcome, table_of
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "benchmarks" / "results" / "attack"
@@ -258,8 +259,9 @@ def git(*words: str) -> str:
 
 def test_runs_of_a_table_with_drawn_seeds_are_found_again(tmp_path: Path) -> None:
     sections = {**read_rules(smoke=True).columns["path values"], "run": {"rounds": 1}}
-    job = seeded(sections, 3, "honest")
-    cheat_table._Lean(tmp_path).write(job, play(job, lambda *step: None))
-    found = cheat_table._Lean(tmp_path).read(job)
+    job, store = seeded(sections, 3, "honest"), KeptOutcomes(KeptFile(tmp_path), 8, [0])
+    store.write(job, play_with_outcome(job, lambda *step: None))
+    found = KeptOutcomes(KeptFile(tmp_path), 8, [0]).read(job)
     assert found is not None
     assert found["key"] == job.key
+    assert KeptOutcomes(KeptFile(tmp_path), 7, [0]).read(job) is None

@@ -26,7 +26,6 @@ from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import _too_little, statement
-from hanse.runs.config import TrainSection
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.rehearsal import rehearse
 from hanse.runs.sat_out import told_used_up, used_up
@@ -396,11 +395,6 @@ def test_a_job_that_no_experiment_could_have_is_refused_in_one_line(train: Any, 
     with pytest.raises(UserError) as wrong:
         Node(held(), job, tmp_path)
     assert list(wrong.value.lines) == [line]
-
-
-def test_a_recipe_has_the_bounds_of_the_experiments_section() -> None:
-    section, recipe = (typing.get_type_hints(kind, include_extras=True) for kind in (TrainSection, Recipe))
-    assert {name: repr(section[name]) for name in recipe} == {name: repr(kind) for name, kind in recipe.items()}
 
 
 def test_privacy_that_is_no_table_and_gradients_of_no_models_are_nothing(tmp_path: Path) -> None:
