@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from hanse.wings.attack.deviant import Deviant
 from hanse.wings.attack.search import KeptOutcomes, Outcome, gained, play_with_outcome, table_of
 
 ROOT = Path(__file__).parents[3]
-KEPT = ROOT / "benchmarks" / "results" / "attack"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 GAINS = {"flat": [0.0] * 4, "same": [0.5] * 4, "short": [0.9, 1.0, 1.1], "good": [0.9, 1.0, 1.1, 1.0]}
 
@@ -251,10 +249,6 @@ def test_what_a_cheat_buys_is_as_far_as_for_its_honest_self() -> None:
     # it bought twice as much, and looked .4 nearer than it is
     assert gained(outcome(12.0, [0, 2.0], [0, 0.1]), honest, [0]) == pytest.approx(2 - 2 * 0.4)
     assert gained(outcome(12.0, [0, 2.0], [0, 0.1]), outcome(10.0, [0, 0], [0, np.nan]), [0]) == pytest.approx(2)
-
-
-def git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_runs_of_a_table_with_drawn_seeds_are_found_again(tmp_path: Path) -> None:
