@@ -2,7 +2,6 @@
 
 import re
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +48,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         sys.modules.pop(name, None)
     monkeypatch.syspath_prepend(str(tmp_path))
     return found
-
-
-def table(number: int) -> dict[str, Any]:
-    return tomllib.loads(blocks(GUIDE, "toml")[number])
 
 
 def played(**sections: Any) -> Watched:

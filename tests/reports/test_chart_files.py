@@ -78,6 +78,3 @@ def test_texts_from_outside_are_data_and_never_part_of_an_expression(kind: str) 
     found = list(expressions({key: value for key, value in spec.items() if key != "datasets"}))
     assert found
     assert not any("$x$" in text for text in found)
-
-
-WORDS = ["__proto__", "constructor", "toString", "image", "title", "s", "x", "a\nb", "a\u2028b"]

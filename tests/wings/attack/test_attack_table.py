@@ -29,7 +29,6 @@ from hanse.wings.attack.cheat_table import (
 from hanse.wings.attack.deviant import Deviant
 from hanse.wings.attack.search import KeptOutcomes, Outcome, gained, play_with_outcome, table_of
 
-ROOT = Path(__file__).parents[3]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 GAINS = {"flat": [0.0] * 4, "same": [0.5] * 4, "short": [0.9, 1.0, 1.1], "good": [0.9, 1.0, 1.1, 1.0]}
 
