@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.games.market_checks import local_optimality
+from hanse.games.market import local_optimality
 from hanse.reports.audit import Audit, audit_run, load_market
 from hanse.runs.run_record import load_run
 
