@@ -25,8 +25,8 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
-from hanse.flower.valued.valued import LISTENED
-from hanse.flower.valued.worth import ByClients
+from hanse.flower.valued.watch import LISTENED
+from hanse.flower.valued.worth import ByClients, validation_samples
 from hanse.reports.statement import statement
 from hanse.runs.run_record import load_run
 
@@ -242,6 +242,23 @@ def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(name
     kind, shape, data = told[0][0]["w"]
     saved = Array(kind, shape, "numpy.ndarray", data).numpy()
     assert model.w.detach().numpy() == pytest.approx(saved, rel=1e-6)
+
+
+class Once(torch.utils.data.IterableDataset[Any]):
+    """Samples as dictionaries, of which there is no second time."""
+
+    def __init__(self) -> None:
+        self.items = ({"img": x, "label": int(y)} for x, y in zip(*samples(), strict=True))
+
+    def __iter__(self) -> Any:
+        return self.items
+
+
+def test_a_loader_is_read_once_and_its_samples_are_those_of_its_set() -> None:
+    found, classes = validation_samples(torch.utils.data.DataLoader(Once(), batch_size=16), None)
+    assert (torch.equal(found.x, samples()[0]), torch.equal(found.y, samples()[1]), classes) == (True, True, 3)
+    with pytest.raises(UserError, match="has no items"):
+        validation_samples(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(0, 4))), None)
 
 
 class Rounded(Net):

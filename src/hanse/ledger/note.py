@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError, library
+from hanse.base.files import write_whole
 from hanse.base.merkle import decoded
 
 if TYPE_CHECKING:
@@ -135,6 +136,22 @@ def load_key(path: Path) -> Ed25519PrivateKey:
         raise UserError(f"{path}: is not an Ed25519 key")
     found: Ed25519PrivateKey = key
     return found
+
+
+def own_key(path: Path) -> Ed25519PrivateKey:
+    """Return this user's own Ed25519 private key (PEM), which is made if there is no file. It is never replaced.
+
+    Raises:
+        UserError: others can read the file, or it is not such a key.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    if not path.exists():  # of two processes that make it at once, one wins
+        made = _ed25519()[0].generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_whole(path, made, durable=True, private=True, replace=False)
+    if path.stat().st_mode & 0o077:
+        raise UserError(f"{path}: others may read it: chmod 600 {path}")
+    return load_key(path)
 
 
 def _with_time(text: str, time: int) -> bytes:
