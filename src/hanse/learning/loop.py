@@ -394,7 +394,7 @@ class LoopEngine(SequentialEngine):
         crew, device = self.crew, self.device
         with untouched(device), self._counting(), intra_op(1 if crew.workers > 1 else self.threads):
             if crew.workers > 1 and self._draws is None and seats:
-                self._draws = self._alone(one, seats[:1], jobs, watched=True)
+                self._draws = self._in_order(one, seats[:1], jobs, watched=True)
             left = [s for s in seats if s not in done]
             if crew.workers > 1 and not self._draws:
                 before = drawn_so_far(device)
@@ -402,10 +402,10 @@ class LoopEngine(SequentialEngine):
                 self._draws = drawn_so_far(device) != before
                 # if some drew, then in no order that could be repeated: all of them are trained once more, in order
                 left = left if self._draws else []
-            self._alone(one, left, jobs)
+            self._in_order(one, left, jobs)
         return self._rows([done[seat] for seat in range(len(jobs))])
 
-    def _alone(
+    def _in_order(
         self, one: Callable[[int, int], None], seats: Sequence[int], jobs: Sequence[SeatJob], *, watched: bool = False
     ) -> bool:
         """Train seats one after another, with generators seeded for each; return whether any drew, if ``watched``."""
