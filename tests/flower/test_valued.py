@@ -25,7 +25,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
-from hanse.flower.valued.valued import LISTENED
+from hanse.flower.valued.watch import LISTENED
 from hanse.flower.valued.worth import ByClients
 from hanse.reports.statement import statement
 from hanse.runs.run_record import load_run
