@@ -51,8 +51,8 @@ from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.guards import Guard, guards_of
-from hanse.runs.judge import Root, ServerJudge
 from hanse.runs.run_record import load_run
+from hanse.runs.server_judge import Root, ServerJudge
 from hanse.runs.session import Session
 
 # clients on a network train themselves: numbers are those of one thread
