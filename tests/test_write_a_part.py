@@ -136,5 +136,5 @@ def test_the_example_of_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [code] = blocks(README, "python")
     exec(code, {})
     found = contribution(group_runs(load_runs(["runs/first"]))[0])
-    assert found.harmful == ["5"]
+    assert found.suspects == ["5"]
     assert [len(group) for group in found.ranked.groups()] == [7, 1]

@@ -25,13 +25,12 @@ from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.loop import Loop, LoopEngine
-from hanse.reports.participation import sitting_out
+from hanse.reports.facts import facts
 from hanse.reports.statement import _too_little, statement
 from hanse.runs.config import TrainSection
 from hanse.runs.observers import mostly_refused
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.rehearsal import rehearse
-from hanse.runs.run_record import load_run
 from hanse.runs.sat_out import told_used_up, used_up
 from hanse.runs.setup import build
 from hanse.wings.private.account import AccountFile, Release, spent
@@ -534,7 +533,8 @@ def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_st
     said = statement(tmp_path / "run", 1).privacy.fields
     assert said["why"].startswith(f"its privacy budget is {why}")
     assert (said["out"], said["of"]) == (2, 2)
-    assert sitting_out(load_run(tmp_path / "run")) == [f"Client 1 sat out every round: {said['why']}."]
+    [out] = [note.fields for note in facts(tmp_path / "run").notes if note.code == "refused"]
+    assert (out["client"], out["why"]) == (1, said["why"])
 
 
 def test_budgets_that_are_used_up_on_the_way_are_told_at_the_end_and_on_resume(tmp_path: Path) -> None:
@@ -542,7 +542,8 @@ def test_budgets_that_are_used_up_on_the_way_are_told_at_the_end_and_on_resume(t
     run = hanse.run(experiment(4, given), out=tmp_path / "run")
     line = "privacy budgets are used up: client 1 from round 1 on, clients 0, 2, 3 from round 3 on"
     assert mostly_refused(run.clients) == [line]
-    assert sitting_out(load_run(tmp_path / "run")) == [f"P{line[1:]}."]
+    out = [note.fields for note in facts(tmp_path / "run").notes if note.code == "sat_out"]
+    assert {one["client"]: one["since"] for one in out} == {0: 3, 1: 1, 2: 3, 3: 3}
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("rounds = 4", "rounds = 5"))
     [one, more] = [said for said in hanse.resume(tmp_path / "run").said if "sit out" in said]
