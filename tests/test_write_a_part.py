@@ -73,4 +73,4 @@ def test_the_example_of_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = contribution(group_runs(load_runs(["runs/first"]))[0])
     low = dict(zip(found.labels, found.totals - SURE * found.errors, strict=True))
     assert {client for client, end in low.items() if end > 0} == {"Hungary", "Cleveland", "VA Long Beach"}
-    assert not found.harmful
+    assert not found.suspects
