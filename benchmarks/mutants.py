@@ -309,8 +309,8 @@ def meet(tree: Tree, one: Mutant, results: Results) -> Mapping[str, Any]:
         finally:
             path.write_text(text)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        if code == 98:
-            raise RuntimeError(f"{tree.name}, {one.name}: pytest could not be run")
+        if code in (98, -signal.SIGTERM):
+            raise RuntimeError(f"{tree.name}, {one.name}: pytest could not be run, or somebody ended it")
         if code:
             by = stage
             break

@@ -13,8 +13,6 @@ from hanse.cli import app, doctor
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# what a package is imported as, where that is not its name
-NAMES = {"scikit-learn": "sklearn", "vl-convert-python": "vl_convert", "pillow": "PIL"}
 
 
 def test_it_says_what_each_extra_would_add(monkeypatch: pytest.MonkeyPatch) -> None:

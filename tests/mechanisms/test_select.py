@@ -32,8 +32,8 @@ from hanse.mechanisms.select import (
 )
 from hanse.mechanisms.set_aware import best_set, mixtures, noise_of
 from hanse.runs.config import Experiment
-from hanse.runs.judge import by_class
 from hanse.runs.round import first_state, play_round
+from hanse.runs.server_judge import by_class
 from hanse.runs.setup import build
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "selection.json").read_text())["cases"]

@@ -28,7 +28,7 @@ from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import is_signed, sign
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Run
+from hanse.runs.experiment import PlayedRun
 from hanse.runs.round import Played
 from hanse.runs.run_record import load_run
 
@@ -211,7 +211,7 @@ class Teller:
         if played.state.round % self._every == 0:
             self._tell(played.state.round)
 
-    def on_end(self, result: Run) -> None:
+    def on_end(self, result: PlayedRun) -> None:
         """Write the last receipts of a finished run and its statements, and send all that wait."""
         if result.interrupted:
             return

@@ -47,7 +47,7 @@ from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
 from hanse.mechanisms.fits import WORDS, clashes, unmet_needs
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Observer, Run, run_remote
+from hanse.runs.experiment import Observer, PlayedRun, run_remote
 from hanse.runs.guards import completed
 from hanse.runs.recomputable import code_hash
 
@@ -126,7 +126,7 @@ def play(
     key: Ed25519PrivateKey | None = None,
     agreement: Agreement,
     statements: bool = False,
-) -> Run:
+) -> PlayedRun:
     """Wait for the members, play the remaining rounds, and return the finished run.
 
     Args:

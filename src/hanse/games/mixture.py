@@ -42,7 +42,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hanse.games.coalitions import Coalition, Floats, Memo, Utility, generator, players, positive_or_zero, whole_number
+from hanse.games.game import Coalition, Floats, Memo, Utility, generator, players, positive_or_zero, whole_number
 from hanse.games.jackknife import SURE
 from hanse.games.mixture_kernel import (
     kernel_interactions,

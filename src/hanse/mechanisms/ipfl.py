@@ -55,8 +55,7 @@ from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.gram import inner_products
-from hanse.games.market import Graph, Market, best_imports, gains, utilities_of
-from hanse.games.market_checks import local_optimality
+from hanse.games.market import Graph, Market, best_imports, gains, local_optimality, utilities_of
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
     centre_weights,

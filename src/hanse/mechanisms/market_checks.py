@@ -18,8 +18,7 @@ from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.part import PostedRound
 from hanse.core.telling import Check, Fact
-from hanse.games.market import best_imports, utilities_of
-from hanse.games.market_checks import local_optimality
+from hanse.games.market import best_imports, local_optimality, utilities_of
 from hanse.games.market_posted import on_sale, sold
 from hanse.games.market_prices import due
 from hanse.mechanisms.market_record import MarketRound, market_of

@@ -56,11 +56,11 @@ from hanse.learning.job import Problem
 from hanse.learning.models import structure
 from hanse.learning.process import untouched
 from hanse.runs.config import Experiment, ModelSection, RunSection
-from hanse.runs.judge import ServerJudge
-from hanse.runs.loop import settled
+from hanse.runs.play import settled
 from hanse.runs.round import LoopState, failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir, claim_anew
+from hanse.runs.server_judge import ServerJudge
 from hanse.runs.session import Session
 from hanse.runs.testing import Figures, figures_of
 
