@@ -41,7 +41,7 @@ from hanse.data.natural import (
 )
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
-from hanse.data.tables import TABLES, load_table, tables_are_here
+from hanse.data.tables import TABLES, load_table, table_is_here
 
 GENERATED = ("synthetic",)
 """Sources that make each client's samples on demand: not a :class:`Dataset`, see :mod:`hanse.data.synthetic`.
@@ -345,7 +345,7 @@ def is_here(source: str) -> bool:
     if source in NATURAL:
         return natural_is_here(source, folders)
     if source in TABLES:
-        return tables_are_here()
+        return table_is_here(source)
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
     return here or (split != source and find_emnist(folders, split) is not None)
 

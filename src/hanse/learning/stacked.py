@@ -534,7 +534,8 @@ class Graphs:
             self.steps(bound, x, segment, momentum, lr)
             return
         if key not in self._kept:
-            still = Segment(*(part.clone() for part in _batches(segment)), segment.counted)
+            taken, targets, weights, tally, paces = (part.clone() for part in _batches(segment))
+            still = Segment(taken, targets, weights, tally, paces, segment.counted)
             replay = self.capture(lambda: self.steps(bound, x, still, momentum, lr))
             self._kept[key] = _Recorded(replay, bound, x, still)
         recorded = self._kept[key]  # also right after it was recorded: recording does not run anything
