@@ -127,7 +127,8 @@ def test_a_step_needs_nothing_of_the_processor(model: str) -> None:
     taken = batches.samples[begin:end].reshape(end - begin, -1)
     weights, tally = (part[begin:end].unsqueeze(2) for part in (batches.weights, batches.tally))
     with torch.no_grad(), OneDevice():
-        stacked._steps(bound, x, Segment(taken, y, weights, tally, batches.reports), 0.5, 0.1)
+        paces = batches.paces[begin:end, :, None, None]
+        stacked._steps(bound, x, Segment(taken, y, weights, tally, paces, batches.reports), 0.5, 0.1)
     assert any(batches.reports)
 
 

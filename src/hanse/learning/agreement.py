@@ -221,7 +221,7 @@ _SCORES = "does not score models as the module itself does"
 AGREED = Path(__file__).parent / "native" / "agreed.txt"
 """Comparisons that found no difference, a fingerprint a line. Who can write here can also change what is compared."""
 _KEPT = 1000  # lines at most, the latest
-_STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1)
+_STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1, statistics="averaged")
 
 
 def settle(

@@ -152,7 +152,8 @@ class BatchNorm:
         shift_velocity: the velocity of ``shift``.
         mean: the running mean.
         var: the running variance.
-        decay: PyTorch's ``momentum``: how far the running statistics move towards the batch's in one step.
+        pace: PyTorch's ``momentum``, how far the running statistics move towards the batch's in one step: a number, or
+            a buffer ``[S, 1, 1]`` that has each step's.
         eps: the number added to the variance.
         normal: buffer of the normalised inputs ``[S, features, B]``.
         out: buffer of the outputs ``[S, features, B]``.
@@ -166,14 +167,14 @@ class BatchNorm:
         shift_velocity: Tensor,
         mean: Tensor,
         var: Tensor,
-        decay: float,
+        pace: Tensor | float,
         eps: float,
         normal: Tensor,
         out: Tensor,
     ) -> None:
         self.scale, self.shift = scale, shift
         self.scale_velocity, self.shift_velocity = scale_velocity, shift_velocity
-        self.mean, self.var, self.decay, self.eps = mean, var, decay, eps
+        self.mean, self.var, self.pace, self.eps = mean, var, pace, eps
         self.normal, self.out = normal, out
         self.rstd = torch.empty_like(scale)
         self.weights = out
@@ -192,8 +193,8 @@ class BatchNorm:
         torch.rsqrt(var + self.eps, out=self.rstd)
         self.normal.mul_(self.rstd)
         unbiased = var / (1 - weights.amax(2, keepdim=True))
-        self.mean.lerp_(mean, self.decay)
-        self.var.lerp_(unbiased, self.decay)
+        self.mean.lerp_(mean, self.pace)
+        self.var.lerp_(unbiased, self.pace)
         return torch.addcmul(self.shift, self.normal, self.scale, out=self.out)
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
@@ -271,6 +272,7 @@ class ActiveProgram:
         inputs: ``[a, b, d]``, destination of a batch's samples.
         layers: the layers, in the order of the forward pass.
         loss: the last element of the stack.
+        pace: ``[a, 1, 1]``, destination of a step's paces. None: the batch norms have paces of their own.
         parameters: the parameters of the a seats, layer by layer. They are one flat tensor if a is the number of all
             seats.
         velocity: the momentum buffers, in the form of ``parameters``.
@@ -283,6 +285,7 @@ class ActiveProgram:
     inputs: Tensor
     layers: list[Layer]
     loss: Loss
+    pace: Tensor | None
     parameters: list[Tensor]
     velocity: list[Tensor]
     pull: list[Tensor] | float
@@ -356,6 +359,7 @@ class Program:
         self.ones = torch.ones(samples, dtype=dtype, device=device)
         self.pull: Tensor | float = 0.0
         self.constant: Tensor | None = None
+        self.pace: Tensor | None = None
         self._bound: dict[tuple[int, int], ActiveProgram] = {}
 
     def _empty(self, count: int) -> Tensor:
@@ -384,6 +388,7 @@ class Program:
         self._spread([job.start for job in jobs], self.flat)
         self.velocity.zero_()
         self.total.zero_()
+        self.pace = self._empty(self.seats).view(-1, 1, 1) if self.normals and recipe.statistics == "anew" else None
         self._bound.clear()  # they hold the pull and the constant of the round before
         pulls = [recipe.weight_decay + (job.mu if job.centre is not None else 0.0) for job in jobs]
         if all(pull == pulls[0] for pull in pulls):
@@ -444,7 +449,7 @@ class Program:
                         shift_velocity=column(self.velocity_blocks, f"{name}.bias"),
                         mean=column(self.blocks, f"{name}.running_mean"),
                         var=column(self.blocks, f"{name}.running_var"),
-                        decay=spec.decay,
+                        pace=spec.decay if self.pace is None else self.pace[:active],
                         eps=spec.eps,
                         normal=shaped(self.normals[name], spec.outputs),
                         out=out,
@@ -460,6 +465,7 @@ class Program:
             inputs=inputs,
             layers=layers,
             loss=Loss(self.problem, last, self.total[:active]),
+            pace=None if self.pace is None else self.pace[:active],
             parameters=self._prefix(self.flat[: self.trained], active),
             velocity=self._prefix(self.velocity, active),
             pull=self._prefix(self.pull, active) if isinstance(self.pull, Tensor) else self.pull,
@@ -528,8 +534,8 @@ class Graphs:
             self.steps(bound, x, segment, momentum, lr)
             return
         if key not in self._kept:
-            taken, targets, weights, tally = (part.clone() for part in _batches(segment))
-            still = Segment(taken, targets, weights, tally, segment.counted)
+            taken, targets, weights, tally, paces = (part.clone() for part in _batches(segment))
+            still = Segment(taken, targets, weights, tally, paces, segment.counted)
             replay = self.capture(lambda: self.steps(bound, x, still, momentum, lr))
             self._kept[key] = _Recorded(replay, bound, x, still)
         recorded = self._kept[key]  # also right after it was recorded: recording does not run anything
@@ -547,9 +553,9 @@ def _changing(bound: ActiveProgram) -> list[Tensor]:
     return [*pull, *(bound.constant or [])]
 
 
-def _batches(segment: Segment) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _batches(segment: Segment) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the tensors of a segment that differ from round to round."""
-    return segment.taken, segment.targets, segment.weights, segment.tally
+    return segment.taken, segment.targets, segment.weights, segment.tally, segment.paces
 
 
 def _key(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> tuple[object, ...]:
@@ -557,7 +563,7 @@ def _key(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr:
     shapes = tuple((part.shape, part.dtype) for part in _batches(segment))
     pulls = tuple(part.shape for part in _changing(bound))
     scalar = None if isinstance(bound.pull, list) else bound.pull
-    still = bound.constant is None
+    still = bound.constant is None, bound.pace is None
     return (x.data_ptr(), x.shape, shapes, pulls, scalar, still, tuple(segment.counted), momentum, lr)
 
 
@@ -657,7 +663,8 @@ class StackedEngine(Scorer):
             targets = y.index_select(0, taken.reshape(-1)).view(end - begin, active, width, -1).transpose(2, 3)
             weights = batches.weights[begin:end, :active, :width].unsqueeze(2).contiguous()
             tally = batches.tally[begin:end, :active, :width].unsqueeze(2)
-            segment = Segment(taken, targets.contiguous(), weights, tally, batches.reports[begin:end])
+            paces = batches.paces[begin:end, :active, None, None]
+            segment = Segment(taken, targets.contiguous(), weights, tally, paces, batches.reports[begin:end])
             steps(bound, x, segment, recipe.momentum, lr)
         return program.total.view(-1).double().cpu().numpy().copy()
 
@@ -670,6 +677,8 @@ def _steps(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, l
     for step, (index, y, w) in enumerate(parts):
         torch.index_select(x, 0, index, out=gathered)
         value = bound.inputs
+        if bound.pace is not None:
+            bound.pace.copy_(segment.paces[step])
         for layer in layers:
             value = layer.forward(value, w)
         grad = loss.gradient(value, y, w, segment.tally[step] if segment.counted[step] else None)

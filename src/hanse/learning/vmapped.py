@@ -61,11 +61,11 @@ class VmappedEngine(Scorer):
         output: Tensor = functional_call(self.module, placed, (x,), tie_weights=False)
         if self.problem.objective is not None:
             losses = self.problem.objective(output, y)
-        elif self.problem.loss == "cross_entropy":
-            losses = F.cross_entropy(output, y, reduction="none")
-            losses = losses.mean(1) if losses.ndim == 2 else losses  # texts: all positions count, or it is not vmapped
+        elif self.problem.loss == "mse":
+            losses = (output.reshape(y.shape) - y).square()
         else:
-            losses = (output.reshape(y.shape) - y).square().reshape(len(x), -1).mean(1)
+            losses = F.cross_entropy(output, y, reduction="none")
+        losses = losses.reshape(len(x), -1).mean(1)  # of texts all positions count, or they are not vmapped
         return (losses * weights).sum(), losses
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:

@@ -186,8 +186,10 @@ class TrainSection(Section, Recipe):
         lr_decay_by: "round" counts rounds of the run, "last" uses the last round in which this client trained.
         order: "shuffled", or "by_class": samples are sorted by class, and a client's batches continue where they
             stopped.
-        statistics: what becomes of batch-norm statistics: they are "averaged" like parameters, or each client keeps its
-            "own".
+        statistics: what becomes of batch-norm statistics. "anew": each client's are the mean over the batches of its
+            last pass, and they are averaged like parameters. "averaged": so are PyTorch's running statistics, which
+            with few steps a round are mostly those of older models. "own": each client keeps its own, as in FedBN. With
+            a ``loop`` of your own, "anew" is the same as "averaged".
         loss: the loss to minimise, by name or import path, or a table with options (:mod:`hanse.learning.losses`).
             Default: cross-entropy for classes, else squared error.
 

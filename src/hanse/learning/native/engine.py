@@ -19,8 +19,15 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import SeatPlan, deal_seats, flat, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, constant_of, refuse_unfit
-from hanse.learning.native.library import NativeLayer, NativeLayers, NativeSeat, library, read_native, why_not_native
-from hanse.learning.native.outputs import NativeOutputs
+from hanse.learning.native.library import (
+    NativeLayer,
+    NativeLayers,
+    NativeOutputs,
+    NativeSeat,
+    library,
+    read_native,
+    why_not_native,
+)
 from hanse.learning.scoring import Scorer
 from hanse.learning.threads import Crew, idle_share, wrap_around
 
