@@ -24,7 +24,7 @@ from hanse.data.committed import CommittedSet
 from hanse.data.samples import Samples
 from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
-from hanse.reports.contributions import lost_files
+from hanse.reports.facts import facts
 from hanse.reports.invoice import invoice
 from hanse.runs import round as rounds
 from hanse.runs.config import EngineSection
@@ -269,6 +269,19 @@ def test_a_sample_is_erased_and_the_others_are_still_proved(copy: Path) -> None:
         recompute(copy, validation_file(copy))
 
 
+def test_the_units_of_samples_are_committed_to(tmp_path: Path) -> None:
+    x, y = torch.arange(8.0).reshape(4, 2), torch.zeros(4, dtype=torch.int64)
+    held = CommittedSet.of(Samples(x, y, units=torch.tensor([0, 0, 1, 2])))
+    held.write(tmp_path / "set.npz")
+    found = CommittedSet.read(tmp_path / "set.npz")
+    assert found.samples.units is not None
+    assert found.samples.units.tolist() == [0, 0, 1, 2]
+    assert found.wrong(held.commitments) == ""
+    other = replace(held, samples=Samples(x, y, units=torch.tensor([0, 1, 1, 2])))
+    assert other.wrong(held.commitments).startswith("sample 2 of 4")
+    assert held.without([1]).wrong(held.commitments) == ""
+
+
 def test_a_salt_hides_a_sample() -> None:
     """Two sets of the same samples have nothing in common that a guess could be held against."""
     samples = Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
@@ -327,7 +340,7 @@ def test_rounds_that_are_not_in_the_book_are_said(tmp_path: Path) -> None:
     found = recompute(run, given(run))
     assert (found.unlike, found.rounds) == (None, 2)
     assert found.notes == ["rounds from 2 on are not in the book, and were not played again"]
-    assert lost_files(load_run(run)) == [said]
+    assert [note.said for note in facts(run).notes if note.code == "beyond_the_book"] == [said]
     with pytest.raises(UserError, match=said):
         invoice(run, "10", "EUR")
     result = CliRunner().invoke(app, ["ledger", "verify", str(run)])

@@ -157,7 +157,7 @@ def coded(column: Any) -> Coded:
         codes, _ = column.factorize(sort=True)
     except TypeError:  # values of several kinds
         codes, _ = column.map(str, na_action="ignore").factorize(sort=True)
-    return Coded(codes.astype(np.int64), True)
+    return Coded(codes.astype(np.int64))
 
 
 def units_of(values: Any, where: str) -> NDArray[Any]:

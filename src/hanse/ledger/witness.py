@@ -30,7 +30,7 @@ from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
 from hanse.base.plain_text import is_plain
 from hanse.core.entry import leaf
-from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, load_key, public_of
+from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, own_key, public_of
 from hanse.ledger.receipts import newest
 from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
@@ -315,17 +315,10 @@ def _last(path: Path) -> LogHead | None:
 
 def _witness_key(path: Path) -> Ed25519PrivateKey:
     """Return a witness's key, which is made if there is none. Raises UserError if others can read it."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
     if not path.exists():
         private_folder(path.parent)
-        made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        write_whole(path, made, durable=True, private=True, replace=False)
-        write_whole(path.with_name(PUBLIC), public_of(load_key(path)).hex() + "\n", durable=True, private=True)
-    if path.stat().st_mode & 0o077:
-        raise UserError(f"{path}: others may read it: chmod 600, or delete it for a new one")
-    return load_key(path)
+        write_whole(path.with_name(PUBLIC), public_of(own_key(path)).hex() + "\n", durable=True, private=True)
+    return own_key(path)
 
 
 class Prover:

@@ -26,6 +26,7 @@ from hanse.data.choices import OBJECT
 from hanse.learning.models import Factory
 from hanse.reports.digits import listed, number
 from hanse.reports.showing import Displayed, Picture, frame
+from hanse.reports.words import said
 from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
 from hanse.runs import reading
@@ -76,15 +77,15 @@ class Run(PlayedRun, Displayed):
         Raises:
             UserError: the run valued no updates.
         """
-        from hanse.reports.contributions import contribution, lost_files, without_values
-        from hanse.reports.groups import SeedGroup
+        from hanse.reports.facts import MISSING, facts_of
 
-        sums = contribution(SeedGroup(self.record.mechanism, (self.record,)))
+        found = facts_of(self.record)
+        sums = found.valued
         if sums is None:
             raise UserError(
                 "values: this run valued no updates: hanse.run(..., value=True) does, or a mechanism with a value part"
             )
-        told = [*without_values(self.record), *lost_files(self.record)]
+        told = [note.said for note in found.notes if note.code in MISSING]
         if self.path is None and not np.isfinite(sums.errors).any():
             told.append("How sure these sums are is not known.")
         names = tuple(label if self.names else f"client {label}" for label in sums.labels)
@@ -287,13 +288,12 @@ class Contributions(Worths):
 
     def sentences(self) -> Sequence[str]:
         """Return who was worth most and least among those that can be ranked, as a report says it."""
-        from hanse.reports.contributions import TOO_FEW, not_ranked
-
         if len(self.ranked) < 2:
-            first, *rest = [TOO_FEW, *self.notes()]
+            first, *rest = [said("too_few_rounds", "", False), *self.notes()]
         else:
             first, *rest = super().sentences()
-            first += not_ranked(self.updates)
+            few = int((self.updates == 1).sum())
+            first += f" {said('not_ranked', few)}" if few else ""
         return [" ".join([*self.doubts, first]), *rest]
 
     def notes(self) -> Sequence[str]:
@@ -328,12 +328,13 @@ class Comparison(Displayed):
 
     def sentences(self) -> Sequence[str]:
         """Return the first sentences of a report on these runs."""
-        from hanse.reports.compare import cautions, edited_runs
+        from hanse.reports.answers import doubts_of
+        from hanse.reports.compare import cautions, outcome
         from hanse.reports.groups import group_runs
-        from hanse.reports.report import summary
 
         groups = group_runs(self.records)
-        return [*dict.fromkeys([*edited_runs(groups), *summary(groups), *cautions(groups)])]
+        told = [note.said for note in (*outcome(groups), *cautions(groups))]
+        return [*doubts_of(groups), *told]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of figures."""
