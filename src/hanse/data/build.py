@@ -111,6 +111,7 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
         group=None if source.group == "" else source.group,
         time=source.time,
         cut=source.cut,
+        labels=source.labels,
         name=source.name if source.name != OBJECT else source.object or "",
         prepare=source.prepare,
         statistics=source.statistics,
