@@ -97,18 +97,11 @@ def test_data_that_cannot_be_loaded_are_skipped_with_the_reason(
 def test_many_clients_and_rounds_are_thinned(tmp_path: Path) -> None:
     found = group(large_run(tmp_path / "a", rounds=450, clients=310, per_round=4))
     charts = {c.key: c for c in contribution_charts([found])}
-    heat = charts["contribution-map-greedyfed"].marks
-    assert heat.z.size <= 60_000
-    assert heat.z.shape[0] <= 300
-    assert heat.columns[-1] == "450"
+    assert all(len(line.x) <= 400 and line.x[-1] == 450 for line in charts["contribution-rounds-greedyfed"].marks.lines)
     bars = charts["contribution-ranking-greedyfed"].marks
-    assert len(bars.labels) == 26
-    assert bars.labels[15].endswith(" between (mean)")
     totals = contribution(found).totals  # type: ignore[union-attr]
-    assert bars.series[0].values == pytest.approx([*totals[:15], totals[15:-10].mean(), *totals[-10:]])
-    curve = next(c.marks for c in figures([found]) if c.key == "test-accuracy")
-    assert len(curve.lines[0].x) == 400
-    assert curve.lines[0].x[[0, -1]].tolist() == [1, 450]
+    shown = np.nansum([series.values for series in bars.series], axis=0)
+    assert shown == pytest.approx([*totals[:12], *totals[-8:]])
 
 
 def test_page_and_file_show_the_charts_numbers(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from hanse.reports.compare import (
     compare_tables,
     difference_rows,
     experiments_table,
+    outcome,
     runs_table,
     with_baseline,
 )
 from hanse.reports.groups import CALLED, group_runs
-from hanse.reports.report import results, summary, warnings
+from hanse.reports.report import warnings
 from hanse.runs.arrivals import STILL
 from hanse.runs.run_record import load_runs
 
@@ -88,9 +89,9 @@ def test_regression_has_no_accuracy(tmp_path: Path) -> None:
     assert [row["test_mse"] for row in rows] == pytest.approx([2.0, 3.0, 2.5, 0.5**0.5])
     assert rows[0]["mb"] is rows[0]["seconds_per_round"] is rows[0]["refused"] is None
     groups = group_runs(load_runs(paths))
-    assert summary(groups) == [
-        "greedyfed 2.5000 ± 0.7071 mean squared error on the test set after the last round (lower is better)."
-    ]
+    [told] = [note.fields for note in outcome(groups)]
+    assert (told["metric"], told["less"], told["own"]) == ("loss", True, False)
+    assert [told["results"][0][key] for key in ("mean", "sd")] == pytest.approx([2.5, 0.5**0.5])
     assert experiments_table(groups).headings == ("experiment", "seeds", "rounds", "test MSE")
 
 
@@ -124,12 +125,13 @@ def test_summary_ranks_and_warns_of_chance(tmp_path: Path) -> None:
 
     fedavg, greedy, close = pair("fedavg", 0.78, 0.80), pair("greedyfed", 0.90, 0.92), pair("fedprox", 0.89, 0.93)
     far = group_runs(load_runs([*fedavg, *greedy]))
-    assert [r.label for r in results(far, "test_accuracy")] == ["greedyfed", "fedavg"]
-    assert summary(far) == ["greedyfed 91.0 ± 1.4 % against fedavg 79.0 ± 1.4 %: test accuracy after the last round."]
-    near = summary(group_runs(load_runs([*greedy, *close])))
-    assert "may be chance" in near[1]
-    alone = summary(group_runs(load_runs([fedavg[0], greedy[0]])))
-    assert alone[1] == "A single seed each: a small difference may be chance."
+    found = outcome(far)[0].fields
+    assert [(one["label"], one["mean"]) for one in found["results"]] == [
+        ("greedyfed", pytest.approx(91.0)), ("fedavg", pytest.approx(79.0))
+    ]  # fmt: skip
+    assert not found["close"]
+    assert outcome(group_runs(load_runs([*greedy, *close])))[0].fields["close"]
+    assert [note.code for note in cautions(group_runs(load_runs([fedavg[0], greedy[0]])))] == ["one_seed"]
 
 
 def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:
@@ -138,9 +140,9 @@ def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:
     c = accuracies(tmp_path / "c", [0.1] * 3, {"run": {"seed": 1}})
     runs = load_runs([a, b, c])
     told = warnings(group_runs(runs), runs)
-    assert told[0] == "c has 3 of 4 rounds: it is not finished."
-    assert told[1].startswith("b repeats another run")
-    assert told[2] == "The seeds of greedyfed are not equally far; curves end with the shortest."
+    assert [(note.code, whose) for note, whose in told] == [
+        ("unfinished", ("c",)), ("repeats", ("b",)), ("uneven_seeds", ())
+    ]  # fmt: skip
 
 
 def test_effective_rounds_against_the_first_experiment(tmp_path: Path) -> None:
@@ -183,12 +185,12 @@ def test_other_data_other_rounds_and_single_seeds_are_said(tmp_path: Path) -> No
         return accuracies(tmp_path / name, [0.5], changes)
 
     here, there = run("a", {"clients": 6, "client_test": 0.2}, 2), run("b", {"clients": 8}, 3)
-    chance = "A single seed each: a small difference may be chance."
-    assert cautions(group_runs(load_runs([here, there]))) == [
-        "The experiments' data or rounds differ: data.clients (6 against 8), data.client_test (0.2 against none), "
-        "run.rounds (2 against 3).",
-        chance,
-    ]
+    found = cautions(group_runs(load_runs([here, there])))
+    assert [note.code for note in found] == ["settings_differ", "one_seed"]
+    assert found[0].fields["settings"] == {
+        "data.clients": ["6", "8"], "data.client_test": ["0.2", "none"], "run.rounds": ["2", "3"]
+    }  # fmt: skip
+    chance = found[1].said
     assert hanse.load(here).compare(hanse.load(there)).sentences().count(chance) == 1
     same = [run(f"{name}{seed}", {"clients": 6}, 2, seed) for name in "ab" for seed in (0, 1)]
     assert cautions(group_runs(load_runs(same))) == []
@@ -196,22 +198,25 @@ def test_other_data_other_rounds_and_single_seeds_are_said(tmp_path: Path) -> No
 
 
 def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -> None:
-    lines = [metric(r, 0.5, **{"client/test_accuracy": 0.4}) for r in range(2)]
+    lines = [metric(r, 0.5, **{"client/test_accuracy": 0.4, "client/test_loss": 1.0}) for r in range(2)]
     cheated = write_run(tmp_path / "a", lines, changes={"behaviour": {"attacker": {"clients": [1]}}})
     honest = write_run(tmp_path / "b", lines, changes={"mechanism": {"name": "fedavg"}})
     for r in range(2):
-        recorded(cheated, r, tested=np.arange(3), test_accuracy=np.array([0.5 + 0.1 * r, 0.0, 0.7]))
+        recorded(
+            cheated, r, tested=np.arange(3), test_loss=np.ones(3), test_accuracy=np.array([0.5 + 0.1 * r, 0.0, 0.7])
+        )
     groups = group_runs(load_runs([cheated, honest]))
     assert [row["client_accuracy"] for row in compare_runs([cheated, honest])] == [pytest.approx(0.65), 0.4]
     (curve,) = [chart for chart in curve_charts(groups) if chart.key == "client-test-accuracy"]
     assert [line.y.tolist() for line in curve.marks.lines] == [[pytest.approx(60), pytest.approx(65)], [40, 40]]
-    (spread,) = [chart for chart in own_charts(groups, {}) if chart.key == "own-accuracy-cdf"]
+    (spread,) = [chart for chart in own_charts(groups) if chart.key == "own-accuracy-cdf"]
     assert [line.x.tolist() for line in spread.marks.lines] == [
         pytest.approx([60, 60, 70])
     ]  # without client 1, the attacker
     assert spread.caption.endswith("Clients that the experiment makes cheat are left out.")
-    assert summary(groups)[0].startswith("greedyfed 65.0 % against fedavg 40.0 %: accuracy on the honest clients' own")
-    assert summary(groups)[2].endswith("accuracy on the server's test data, which are of all clients' kinds.")
+    own, server = (note.fields for note in outcome(groups))
+    assert (own["own"], own["cheats"], [one["mean"] for one in own["results"]]) == (True, True, [pytest.approx(65), 40])
+    assert not server["own"]
 
 
 def test_another_baseline_turns_the_differences_around(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from hanse.reports.facts import facts
 from hanse.reports.given_models import models_of
 from hanse.reports.groups import group_runs
 from hanse.reports.participation import refusal_counts, selection
-from hanse.reports.report import summary
 from hanse.runs.arrivals import STILL
 from hanse.runs.run_record import load_run
 
@@ -37,10 +36,8 @@ def test_late_updates_that_are_mixed_later_are_neither_refused_nor_asked_for_twi
     [group] = group_runs([run])
     assert not refusal_counts(group)
     assert run_row(run)["refused"] == 0
-    said = summary([group])
-    assert not [line for line in said if "refused" in line]
-    [late] = [line for line in said if "did not wait for" in line]
-    assert late.endswith("2 of 12, of which 1 joined a later one.")
+    [late] = [note.fields for note in facts(run).notes if note.code == "late"]
+    assert (late["late"], late["asked"], late["joined"]) == (2, 12, 1)
     assert selection(group).tolist() == pytest.approx([1, 1, 2 / 5])
     row = facts(run).clients[2]
     assert (row.asked, row.answered, models_of(run, 2).used) == (2, 1, 1)
@@ -51,6 +48,4 @@ def test_late_updates_that_are_dropped_are_refused(tmp_path: Path) -> None:
     [group] = group_runs([run])
     assert refusal_counts(group) == {STILL: 2}
     assert run_row(run)["refused"] == 2
-    [line] = [line for line in summary([group]) if "Updates refused" in line]
-    assert line.endswith(f"2 of 12, most often because: {STILL}.")
     assert facts(run).clients[2].asked == 2

@@ -13,8 +13,9 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from hanse.cli import app
-from hanse.reports.compare import _holm, difference_rows, differences_tables, paired
+from hanse.reports.compare import _holm, difference_rows, differences_tables
 from hanse.reports.groups import group_runs
+from hanse.reports.paired import paired
 from hanse.runs.run_record import load_runs
 
 numbers = st.floats(-100, 100).map(lambda x: round(x, 3))

@@ -81,7 +81,7 @@ def test_a_png_for_each_figure(page: Path) -> None:
     assert {
         "test-accuracy",
         "contribution-ranking-greedyfed",
-        "contribution-map-greedyfed",
+        "contribution-rounds-greedyfed",
         "selection",
         "time",
         "bytes",

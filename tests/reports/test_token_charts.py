@@ -13,7 +13,7 @@ from hanse.reports.accuracy import own_charts
 from hanse.reports.groups import group_runs, honest_of, kinds_of
 from hanse.reports.honesty import honesty_charts
 from hanse.reports.market import flow_chart
-from hanse.reports.money import balances, books_of, read_books, token_charts
+from hanse.reports.money import books_of, read_books, token_charts
 from hanse.runs.run_record import load_run, load_runs
 
 
@@ -44,17 +44,14 @@ def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     with open_ledger(folder) as ledger:
         assert [record.round for record in ledger.history()][-1] == 5
         units = np.array([ledger.balance(client(c)) + ledger.balance(escrow(c)) for c in range(12)])
-    found = balances(run)
-    assert found is not None
-    rounds, held = found
-    assert rounds.tolist() == [0, 1, 2, 3, 4]
-    np.testing.assert_array_equal(np.round(held[-1] * TOKEN), units)
-    means = [units[who].mean() / TOKEN for who in kinds_of(run, cheats=True).values()]
     groups = group_runs([run])
-    charts = {c.key.split("-")[0]: c.marks for c in token_charts(groups, books_of(groups)[0])}
-    riders = charts["riders"]
-    assert [line.y[-1] for line in riders.lines] == pytest.approx(means, abs=1e-9)
-    assert {line.x[-1] for key in ("riders", "balances") for line in charts[key].lines} == {5}
+    books = books_of(groups)[0]
+    [held] = books.values()
+    assert held.rounds.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(np.round(held.held[-1] * TOKEN), units)
+    [lines] = [c.marks.lines for c in token_charts(groups, books) if c.key.startswith("balances")]
+    assert {line.x[-1] for line in lines} == {5}
+    means = [units[who].mean() / TOKEN for who in kinds_of(run, cheats=True).values()]
     [bars] = [c.marks for c in honesty_charts(groups) if c.key.startswith("honesty-tokens")]
     assert [series.values[0] + 100 for series in bars.series] == pytest.approx(means, abs=1e-9)
 
@@ -63,7 +60,7 @@ def test_how_single_clients_fare(folder: Path) -> None:
     run = load_run(folder)
     groups = group_runs([run])
     books, _ = books_of(groups)
-    own, earned = own_charts(groups, books)
+    own, earned = own_charts(groups)
     marks = own.marks
     [line] = marks.lines
     honest = honest_of(run)

@@ -131,10 +131,9 @@ def test_their_charts_have_the_recorded_numbers(folder: Path) -> None:
     moved = charts["kinds"].marks
     assert moved.labels == ("tolls at the bridge",)
     assert moved.series[0].values.tolist() == [2.0 * len(run.clients)]
-    lost = charts["riders"].marks
-    assert [line.name for line in lost.lines] == ["honest, seed 2", "sleepers, seed 2"]
-    honest = [100.0 - 2.0 * sum(c.client == i for c in run.clients) for i in (0, 2, 3, 5)]
-    assert lost.lines[0].y[-1] == pytest.approx(np.mean(honest))
+    [lost] = [one.marks for one in figures(group_runs([run])) if one.key.startswith("honesty-tokens")]
+    honest = [-2.0 * sum(c.client == i for c in run.clients) for i in (0, 2, 3, 5)]
+    assert lost.series[0].values[0] == pytest.approx(np.mean(honest))
     assert {kind: ids.tolist() for kind, ids in kinds_of(run).items()} == {"honest": [0, 2, 3, 5], "sleepers": [1, 4]}
     honest_ids = honest_of(run)
     assert honest_ids.tolist() == [0, 2, 3, 5]

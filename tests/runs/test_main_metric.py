@@ -21,10 +21,9 @@ from hanse.learning.intervals import auc_interval
 from hanse.learning.metrics import LOSS, reading_of
 from hanse.reports.accuracy import curve_charts
 from hanse.reports.alone import train_alone
-from hanse.reports.compare import compare_runs, compare_tables
+from hanse.reports.compare import compare_runs, compare_tables, outcome
 from hanse.reports.fits import OwnTest, _interval
 from hanse.reports.groups import group_runs
-from hanse.reports.report import summary
 from hanse.reports.statement import render, statement
 from hanse.runs.run_record import load_run
 from hanse.runs.setup import build
@@ -131,7 +130,8 @@ def test_records_report_and_comparison_have_the_metric(played: Path, tmp_path: P
     assert [row["client_accuracy"] is not None for row in rows] == [True, True]
     assert compare_tables(rows, [])[0].headings == ("run", "own AUC")
     groups = group_runs([run])
-    assert summary(groups)[0] == f"fedavg {np.mean(each):.4f} AUC on the clients' own test data after the last round."
+    told = outcome(groups)[0].fields
+    assert (told["metric"], told["own"], told["results"][0]["mean"]) == ("AUC", True, pytest.approx(np.mean(each)))
     assert "AUC at the clients" in [chart.title for chart in curve_charts(groups)]
 
 

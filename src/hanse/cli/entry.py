@@ -216,11 +216,11 @@ def _finish(result: object) -> None:
     """
     from hanse.learning.metrics import readings_of
     from hanse.reports.answers import answers_of
-    from hanse.runs.experiment import Run
+    from hanse.runs.experiment import PlayedRun
     from hanse.runs.observers import mostly_refused, valued_otherwise
     from hanse.runs.run_record import load_run
 
-    assert isinstance(result, Run)
+    assert isinstance(result, PlayedRun)
     if result.interrupted:
         out.print(f"Stopped after round {len(result.metrics)} of {result.experiment.run.rounds}. Go on with:")
         out.print(f"  hanse resume {shlex.quote(str(result.path))}", markup=False)
@@ -276,13 +276,13 @@ def compare(
         hanse compare runs/greedyfed runs/fedavg
         hanse compare runs/sweep-exp/runs/* --baseline theirs --format latex
     """
+    from hanse.reports.answers import doubts_of
     from hanse.reports.compare import (
         as_text,
         cautions,
         compare_runs,
         compare_tables,
         difference_rows,
-        edited_runs,
         with_baseline,
     )
     from hanse.reports.groups import group_runs
@@ -291,14 +291,14 @@ def compare(
     form = "json" if as_json else form
     rows = compare_runs(dirs, epsilon, baseline)
     groups = with_baseline(group_runs(load_runs(dirs)), baseline)
-    for line in edited_runs(groups):
+    for line in doubts_of(groups):
         say(f"warning: {line}", out if form == "table" else err, style="bold yellow", wrap=True)
     if form != "table":
         return print(as_text(form, groups, rows), end="")
     for table in compare_tables(rows, difference_rows(groups)):
         out.print(table.printed())
-    for line in cautions(groups):
-        say(line, wrap=True)
+    for note in cautions(groups):
+        say(note.said, wrap=True)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -307,6 +307,14 @@ def report(
     out_dir: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write to; default the first run directory.")
     ] = None,
+    retrain: Annotated[
+        bool,
+        typer.Option("--retrain", help="First train a simulation anew without each client, to tell who does harm."),
+    ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", help="With --retrain: leave out only this client; repeatable.", show_default=False),
+    ] = None,
     trust: Trust = False,
 ) -> None:
     """Write report.html (one file, works offline), and each figure as PNG, SVG and CSV.
@@ -314,14 +322,32 @@ def report(
     The report shows accuracy, who took part, what each client contributed, and payments if there are any. Several runs
     are also compared. You can report on a run that is still going on.
 
+    A value says what a client's updates added; it does not say whether the others would do better without it. --retrain
+    plays a simulation five times with all clients and five times without each (kept in DIR/without, and continued if
+    stopped). Only a client whose absence surely helps is then called harmful.
+
     Examples:
         hanse report runs/exp
         hanse report runs/a runs/b --out both
+        hanse report runs/exp --retrain --without 7
     """
     from hanse.reports.answers import answers_of
     from hanse.reports.report import write_report
     from hanse.runs.observers import counting
 
+    if without and not retrain:
+        raise UserError("--without: goes with --retrain only")
+    if retrain and len(dirs) > 1:
+        raise UserError("--retrain: goes with one run")
+    if retrain:
+        from hanse.reports.harm import retrain as play
+        from hanse.runs.observers import ProgressBar
+        from hanse.runs.run_record import load_run
+
+        with trusting(trust):
+            run = load_run(dirs[0])
+            left_out = [run.client_of(name) for name in without or ()]
+            play(dirs[0], left_out, observers=lambda label: [ProgressBar(err, label, figure=False)])
     with trusting(trust), counting("drawing", err) as progress:
         page = write_report(dirs, out_dir or dirs[0], trust=trust, progress=progress)
     first = answers_of(*dirs)

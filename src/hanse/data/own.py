@@ -59,7 +59,7 @@ from hanse.data.units import Cut, cut_rows
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
-    "torch.utils.data.Dataset, a Hugging Face data set, or a dictionary with one of these for each client"
+    "torch.utils.data.Dataset or DataLoader, a Hugging Face data set, or a dictionary with one of these for each client"
 )
 
 
@@ -218,7 +218,7 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
             )
         return _of_clients(given, asked, name)
     keys = asked.named.keys() - {"target"} | ({"features"} if asked.features is not None else set())
-    keyed = isinstance(given, TorchDataset)  # whose items may be dictionaries
+    keyed = isinstance(given, TorchDataset | DataLoader)  # whose items may be dictionaries
     if wrong := sorted(keys - ({"group", "time"} if keyed else set())):
         raise UserError(
             f"data.source.{wrong[0]}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
@@ -360,12 +360,14 @@ def _columns_of(x: Any, y: Any) -> dict[Any, Coded]:
 
 
 def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
-    """Return all items of a PyTorch data set."""
+    """Return all items of a PyTorch data set, or of the batches of a ``DataLoader``."""
     found: list[tuple[Any, Tensor]] = []
     beside: dict[str, list[Any]] = {key: [] for key in asked.named if key in ("group", "time")}
     try:
-        # a generator of its own: PyTorch's would be moved on
-        for batch in DataLoader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together):
+        batches = dataset
+        if not isinstance(dataset, DataLoader):  # a generator of its own: PyTorch's would be moved on
+            batches = DataLoader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together)
+        for batch in batches:
             if isinstance(batch, Mapping):
                 rest = dict(batch)
                 y = rest.pop(_needed(asked.target, name), None)
@@ -381,7 +383,8 @@ def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
                 )
             found.append((batch[0], batch[1]))
         read = sum(len(y) for _, y in found)
-        if hasattr(dataset, "__len__") and read != len(dataset):  # an item raised StopIteration, which ends a loop
+        # an item raised StopIteration, which ends a loop
+        if batches is not dataset and hasattr(dataset, "__len__") and read != len(dataset):
             raise RuntimeError(f"only {read} of {len(dataset)} could be read")
         if not found:
             raise UserError(f"data: {name}: has no items")

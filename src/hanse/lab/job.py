@@ -32,7 +32,7 @@ from hanse.base.files import read_arrays
 from hanse.runs.config import Experiment, RunSection
 
 if TYPE_CHECKING:
-    from hanse.runs.experiment import Run
+    from hanse.runs.experiment import PlayedRun
 
 Step = Callable[[int], None]
 """Called with the number of rounds that were finished since the last call, to move a progress bar."""
@@ -228,7 +228,7 @@ def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
 
     path = folder_of(runs, job)
 
-    def go(observers: Sequence[Any]) -> Run:
+    def go(observers: Sequence[Any]) -> PlayedRun:
         begun = (path / "config.toml").exists()
         if begun and _same(path, job.experiment):
             return resume(path, observers=observers)
@@ -258,7 +258,7 @@ def _same(path: Path, asked: Experiment) -> bool:
     )
 
 
-def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[str, Any]:
+def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], PlayedRun]) -> dict[str, Any]:
     """Run a job and return its result as plain values that JSON can hold.
 
     No exception is raised, because a failed run must not end the other runs of a sweep. The run itself handles Ctrl-C:
@@ -374,7 +374,7 @@ def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _accuracies(result: Run, round: int) -> dict[int, float]:
+def _accuracies(result: PlayedRun, round: int) -> dict[int, float]:
     """Return the accuracy after ``round`` of each client that tested on its own share.
 
     A run that was resumed has the tests of earlier rounds only in its run directory, so they are read from there.

@@ -1,24 +1,23 @@
 """Charts of how good the models are: by round, by client, and compared with what clients earned.
 
 :func:`curve_charts` draws the curves of tests and training losses, :func:`own_charts` the results on the clients' own
-test data. The other functions read the figures behind them, which other charts and the comparison also use:
-:func:`own_accuracy` and :func:`own_main` over the rounds, :func:`last_tested` and :func:`utilities` by client. Clients
-that the experiment makes cheat are left out of all means over clients, because an attacker is tested on the model that
-it sends.
+test data. :func:`own_means` is a metric of theirs over the rounds. Clients that the experiment makes cheat are left out
+of all means over clients, because an attacker is tested on the model that it sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from hanse.core.entry import TOKEN
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
+from hanse.reports.facts import facts_of
 from hanse.reports.groups import SeedGroup, honest_of, roles_of
 from hanse.reports.market import MOST
-from hanse.reports.money import Books, granted
 from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord
 
@@ -117,8 +116,9 @@ def _line(group: SeedGroup, key: str, factor: float, look: int) -> Curve | None:
 def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
     """Return a figure's rounds ``[n]`` and values ``[n]``; those of clients are means over the honest ones."""
     if key == "client/test_accuracy":
-        return own_accuracy(run, MOST_READ)
-    return own_main(run, MOST_READ) if key == f"client/test_{run.main.key}" != "client/test_loss" else run.series(key)
+        return own_means(run, ACCURACY, MOST_READ)
+    main = key == f"client/test_{run.main.key}" != "client/test_loss"
+    return own_means(run, run.main, MOST_READ) if main else run.series(key)
 
 
 def _band(groups: Sequence[SeedGroup], lines: Sequence[Curve]) -> str:
@@ -133,7 +133,7 @@ def _band(groups: Sequence[SeedGroup], lines: Sequence[Curve]) -> str:
 MOST_POINTS = 2000  # points of a line or dots of a chart
 
 
-def own_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> list[Chart]:
+def own_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts of clients' results on their own test data, if they were tested on it.
 
     One shows the distribution over the clients; another, if there is money, has a dot for each client with what it
@@ -141,41 +141,25 @@ def own_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> list[
 
     Args:
         groups: the experiments.
-        books: the books of experiments with payments, by the group's label.
     """
     cdf = _cdf(groups)
-    earned = [chart for group in groups if (chart := _earned(group, books.get(group.label))) is not None]
+    earned = [chart for group in groups if (chart := _earned(group)) is not None]
     return [*([] if cdf is None else [cdf]), *earned]
 
 
-def own_accuracy(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
-    """Return the mean accuracy of the honest clients on their own test data, round by round.
+def own_means(run: RunRecord, reading: MetricStyle, most: int | None = None) -> tuple[Ints, Floats]:
+    """Return the mean of a metric over the honest clients that have it, on their own test data, round by round.
+
+    If nobody cheats, these are the recorded means. Otherwise each round's file is read for each client's figure.
 
     Args:
         run: the run.
+        reading: the metric: the accuracy, or the run's main one.
         most: the most rounds to read if somebody cheats, evenly spread, since each round then has its own file. None:
             all.
 
     Returns:
-        The rounds (0-based) ``[n]`` in which clients were tested, and the means ``[n]``, 0 to 1.
-    """
-    return _of_honest(run, ACCURACY, most)
-
-
-def own_main(run: RunRecord, most: int | None = None) -> tuple[Ints, Floats]:
-    """Return what :func:`own_accuracy` returns, but for the run's main metric; the mean is over clients that have it.
-
-    Args:
-        run: the run.
-        most: how many rounds are read at most.
-    """
-    return _of_honest(run, run.main, most)
-
-
-def _of_honest(run: RunRecord, reading: MetricStyle, most: int | None) -> tuple[Ints, Floats]:
-    """Return rounds ``[n]`` and means ``[n]`` of a metric over the honest clients.
-
-    If nobody cheats, these are the recorded means. Otherwise each round's file is read for each client's figure.
+        The rounds (0-based) ``[n]`` in which clients were tested, and the means ``[n]``.
     """
     rounds, values = run.series(f"client/test_{reading.key}")
     honest = honest_of(run)
@@ -183,47 +167,22 @@ def _of_honest(run: RunRecord, reading: MetricStyle, most: int | None) -> tuple[
         return rounds, values
     found = []
     for r in rounds[even(len(rounds), most or len(rounds))].tolist():
-        tests = run.own_tests(r)
-        if tests is not None:
+        if (tests := run.own_tests(r)) is not None:
             own = (tests.accuracy if reading == ACCURACY else tests.main)[np.isin(tests.clients, honest)]
-            own = own if reading == ACCURACY else own[np.isfinite(own)]
+            own = own[np.isfinite(own)]
             found += [(r, float(own.mean()))] if len(own) else []
     kept, means = (np.array(column) for column in zip(*found, strict=True)) if found else (rounds[:0], values[:0])
     return kept.astype(np.int64), means.astype(np.float64)
-
-
-def last_tested(run: RunRecord) -> tuple[Ints, Floats] | None:
-    """Return the clients ``[n]`` of the last test on own data and their main metric ``[n]``; None if there was none.
-
-    Clients without a value of the metric are left out.
-    """
-    tested = [line["round"] for line in run.metrics if line.get(f"client/test_{run.main.key}") is not None]
-    tests = run.own_tests(tested[-1]) if tested else None
-    if tests is None:
-        return None
-    known = np.isfinite(tests.main)
-    return (tests.clients[known], tests.main[known]) if known.any() else None
-
-
-def utilities(run: RunRecord) -> Floats | None:
-    """Return each client's utility over all markets of a run, ``[N]`` tokens (iPFL eq. 1); None without a market."""
-    if not any("utility/mean" in line for line in run.metrics):
-        return None
-    total = np.zeros(run.num_clients)
-    for line in run.metrics:
-        record = run.arrays(int(line["round"]), only=("market_utility", "market_client"))
-        if "market_utility" in record:
-            total[record["market_client"]] += record["market_utility"]
-    return total
 
 
 def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
     """Return the distribution of the main metric over the clients, a line for each experiment with the same metric."""
     reading, lines = groups[0].runs[0].main, []
     for i, group in enumerate(groups):
-        own = [f for run in group.runs if run.main == reading and (f := _honest_at_the_last_test(run)) is not None]
+        rows = [row for run in group.runs if run.main == reading for row in facts_of(run).clients]
+        own = [row.joined for row in rows if row.honest and row.joined is not None]
         if own:
-            values = np.sort(np.concatenate(own))
+            values = np.sort(own)
             share = np.arange(1, len(values) + 1) / len(values)
             # the curve begins at a share of 0, so its first step is drawn from the bottom
             x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
@@ -237,43 +196,26 @@ def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
     return Chart("own-accuracy-cdf", _SECTION, title, told, marks, x=own_axis(reading), y="clients (%)")
 
 
-def _honest_at_the_last_test(run: RunRecord) -> Floats | None:
-    """Return the main metric of the clients that do not cheat, at the last test on own data; None without any."""
-    found, honest = last_tested(run), honest_of(run)
-    if found is None:
-        return None
-    values = found[1] if honest is None else found[1][np.isin(found[0], honest)]
-    return values if len(values) else None
-
-
-def _earned(group: SeedGroup, books: Books | None) -> Chart | None:
+def _earned(group: SeedGroup) -> Chart | None:
     """Return utility (in a market) or tokens (elsewhere) against the main metric, a dot for each client.
 
     It shows the group's first run only, since other seeds may have other clients.
     """
     run = group.runs[0]
-    tested, utility = last_tested(run), utilities(run)
-    if tested is None or len(tested[0]) < 2:
+    rows = [row for row in facts_of(run).clients if row.joined is not None]
+    market = any(row.utility is not None for row in rows)
+    if len(rows) < 2 or not (market or any(row.balance is not None for row in rows)):
         return None
-    if utility is not None:
-        worth, what, axis = utility, "Utility", "utility over the run (tokens)"
-    elif books is not None:
-        worth, what, axis = books.held[-1] - granted(run), "Tokens earned", "tokens earned or lost"
-    else:
-        return None
-    clients, accuracy = tested
-    kept = even(len(clients), MOST_POINTS)
-    clients, accuracy = clients[kept], accuracy[kept]
-    roles = roles_of(run)
-    kinds = [roles.get(c, "client") for c in clients.tolist()]
-    lines = []
-    for kind in dict.fromkeys(kinds):
-        here = np.array([k == kind for k in kinds])
-        x, y = run.main.factor * accuracy[here], worth[clients[here]]
-        few = len(clients) <= MOST
-        names = tuple(f"client {run.client_label(c)}" for c in clients[here].tolist()) if few else ()
+    what, axis = ("Utility", "utility over the run (tokens)") if market else ("Tokens earned", "tokens earned or lost")
+    rows = [rows[i] for i in even(len(rows), MOST_POINTS)]
+    roles, lines = roles_of(run), []
+    for kind in dict.fromkeys(roles.get(row.client, "client") for row in rows):
+        here = [row for row in rows if roles.get(row.client, "client") == kind]
+        x = np.array([run.main.factor * (row.joined or 0.0) for row in here])
+        y = np.array([row.utility if row.utility is not None else row.net / TOKEN for row in here])
+        names = tuple(f"client {row.name}" for row in here) if len(rows) <= MOST else ()
         lines.append(Curve(kind, x, y, dots=True, names=names))
-    told = caption("earned", run.main, utility is not None, run.seeds[0])
+    told = caption("earned", run.main, market, run.seeds[0])
     marks = Lines(tuple(lines), zero=True, whole=False)
     title = f"{what} against {run.main.title}: {group.label}"
     return Chart(f"earned-{slug(group.label)}", _SECTION, title, told, marks, x=own_axis(run.main), y=axis)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ import numpy as np
 from markupsafe import escape
 
 from hanse.base.files import MEMBERS
-from hanse.games.jackknife import SURE
 from hanse.reports.alone import ALONE, by_python, find_alone
-from hanse.reports.chart import Bars, Chart, Series
-from hanse.reports.contributions import Contribution, contribution, ends
+from hanse.reports.chart import Chart
+from hanse.reports.contributions import Contribution, contribution, picture_of
 from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval, paid_to_join
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.words import Note, said
@@ -30,10 +29,6 @@ from hanse.runs.run_record import RunRecord, load_runs
 
 APART = (ALONE, "centralised")  # mechanisms that nobody joins: they are there to be compared with
 _MOST_NAMED = 4  # clients in a sentence
-_HIGHEST, _LOWEST = 12, 8  # clients of the picture, where there are more than that
-_MOST_GROUPS = 6  # that are drawn apart
-_LETTERS = "ABCDEF"
-_SINGLE, _ASIDE = "one update only", 9  # its name in the picture, and the look of its bars
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,10 +50,14 @@ class Answers:
     doubts: tuple[str, ...] = ()
 
     @property
+    def asked(self) -> dict[str, tuple[Note, ...]]:
+        """The three answers as notes, each by its question."""
+        return {"Does joining pay?": self.joining, "Who contributed?": self.contributed, "What next?": (self.next,)}
+
+    @property
     def lines(self) -> dict[str, str]:
         """The three answers in words, each by its question."""
-        asked = {"Does joining pay?": self.joining, "Who contributed?": self.contributed, "What next?": (self.next,)}
-        return {question: " ".join(note.said for note in notes) for question, notes in asked.items()}
+        return {question: " ".join(note.said for note in notes) for question, notes in self.asked.items()}
 
     def __repr__(self) -> str:
         return "\n".join([*self.doubts, *(f"{question} {told}" for question, told in self.lines.items())])
@@ -99,12 +98,17 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     valued = next(((one, worth) for one in joined if (worth := contribution(one)) is not None), None)
     several = len(joined) > 1
     pays = _joining(group, found, beside, group.label if several else "")
+    harmful = [row for row in found[0].clients if row.harmful]
+    cleared = {row.name for row in found[0].clients if row.without is not None}
     gave, picture = [Note("nobody_valued", "note")], None
     if valued is not None:
         given, worth = valued
         doubtful = any(run.doubts for run in given.runs)
-        gave = _contributed(worth, f"{given.label}{given.seeds_text}" if several else "", doubtful=doubtful)
+        gave = contributed(worth, f"{given.label}{given.seeds_text}" if several else "", cleared, doubtful=doubtful)
         picture = picture_of(given, worth)
+    if harmful:
+        names = [row.name for row in harmful[:_MOST_NAMED]] if len(harmful) <= _MOST_NAMED else []
+        gave.append(Note("do_harm", "warning", {"names": names, "many": len(harmful), "starts": harmful[0].starts}))
     next_ = _next(group, found, {note.code for note in pays}, None if valued is None else valued[1])
     return Answers(tuple(pays), tuple(gave), next_, picture, tuple(doubts_of(groups)))
 
@@ -184,19 +188,20 @@ def _on_common_data(group: SeedGroup, beside: Sequence[RunRecord]) -> dict[str, 
 # ---- who contributed
 
 
-def _contributed(found: Contribution, label: str, *, doubtful: bool) -> list[Note]:
+def contributed(found: Contribution, label: str, cleared: Collection[str] = (), *, doubtful: bool) -> list[Note]:
     """Return who contributed most, as far as the errors allow, and who is suspect.
 
     Args:
         found: what each was worth.
         label: the experiment's name, if there are others.
+        cleared: the names of clients without which the others were trained anew, so that no suspicion is needed.
         doubtful: whether its values mean little.
     """
     start = {"label": label, "doubtful": doubtful}
     if len(found.ranked.clients) < 2:
         return [Note("too_few_rounds", "note", start)]
     notes = [_most(found, start)]
-    if names := found.harmful:
+    if names := [name for name in found.suspects if name not in cleared]:
         named = names if len(names) <= _MOST_NAMED else []
         notes.append(Note("suspects", "warning", {"names": named, "many": len(names), "of": len(found.clients)}))
     if few := int((found.seats == 1).sum()):
@@ -235,60 +240,6 @@ def _share(found: Contribution, top: Sequence[int]) -> float | None:
     return part if np.isfinite(part) else None
 
 
-# ---- the picture
-
-
-def picture_of(group: SeedGroup, found: Contribution) -> Chart:
-    """Return the contributions as bars with 95 % intervals, in groups.
-
-    Any two clients of different groups can be told apart.
-
-    Args:
-        group: the experiment.
-        found: its contributions.
-    """
-    count = len(found.clients)
-    kept = ends(count, _HIGHEST, _LOWEST)
-    parts = _parts(found)
-    names = list(dict.fromkeys(parts[i] for i in kept))
-    known = bool(np.isfinite(found.errors).any()) and not found.last.exact
-    series = []
-    for look, name in enumerate(sorted(names, key=lambda name: name == _SINGLE)):
-        mine = np.array([parts[i] == name for i in kept])
-        values = np.where(mine, found.totals[kept], np.nan)
-        errors = np.where(mine, SURE * found.errors[kept], np.nan) if known else None
-        series.append(Series(name, values, errors, look=_ASIDE if name == _SINGLE else look))
-    labels = tuple(f"client {label}" if label[:1].isdecimal() else label for label in (found.labels[i] for i in kept))
-    caption = said(
-        "how_to_read", found.measure, known, any(name.startswith("group ") for name in names), count - len(kept),
-        _HIGHEST, _LOWEST,
-    )  # fmt: skip
-    title = f"What each client contributed: {group.label}{group.seeds_text}"
-    marks = Bars(labels, tuple(series), stacked=True)
-    return Chart("answer", "", title, caption, marks, x=f"sum of its {found.measure.plural}")
-
-
-def _parts(found: Contribution) -> list[str]:
-    """Return which part of the picture each client belongs to, ``[n]``.
-
-    The parts are the groups whose members can be told apart from those of other groups, if there are any; else those
-    that may be the highest, and those that surely are not.
-    """
-    ranked = found.ranked
-    if not ranked.known:
-        return ["contribution" if seats > 1 else _SINGLE for seats in found.seats.tolist()]
-    groups = ranked.groups()
-    if 1 < len(groups) <= _MOST_GROUPS and any(len(one) > 1 for one in groups):
-        told = {int(client): f"group {_LETTERS[g]}" for g, one in enumerate(groups) for client in one.tolist()}
-    elif len(groups) == 1 and len(groups[0]) > 1:
-        top = int(groups[0][0])
-        highest = {top, *ranked.tied(top).tolist()}
-        told = {int(c): "may be the highest" if c in highest else "surely not the highest" for c in groups[0].tolist()}
-    else:
-        told = {int(client): "contribution" for one in groups for client in one.tolist()}
-    return [told.get(client, _SINGLE) for client in found.clients.tolist()]
-
-
 # ---- what to do next
 
 
@@ -305,7 +256,9 @@ def _next(group: SeedGroup, found: Sequence[RunOf], codes: set[str], worth: Cont
     here = not (run.path / MEMBERS).exists()  # and no network, or an app of its own, played it
     lost = sum(one.whole.no - one.whole.yes for one in found)
     untested = not any(row.joined is not None for one in found for row in one.clients)
-    suspects = [] if worth is None else worth.harmful
+    rows = {row.name: row for row in found[0].clients}
+    harmful = [row.name for row in rows.values() if row.harmful]
+    suspects = [name for name in ([] if worth is None else worth.suspects) if rows[name].without is None]
     going_on = run.unfinished and run.ended_early is None
     choices = {
         "start_again_if_stopped": going_on and run.in_app,
@@ -317,13 +270,16 @@ def _next(group: SeedGroup, found: Sequence[RunOf], codes: set[str], worth: Cont
         "compare_alone": "joining_paid" not in codes and here,
         "try_personal": lost > 0 and "gained_besides" not in codes and run.mechanism != "ditto",
         "take_harder_data": worth is not None and bool(nothing_left(run.metrics)),
-        "check_suspects": bool(suspects),
+        "expel_or_mend": bool(harmful),
+        "check_suspects": bool(suspects) and here,
+        "rehearse_without": bool(suspects),
         "try_seeds": len(group.runs) == 1 and here,
     }
+    named = harmful or suspects
     fields = {
         "folder": shlex.quote(str(run.path)),
         "python": by_python(run),
-        "names": suspects if len(suspects) <= _MOST_NAMED else [],
-        "many": len(suspects),
+        "names": named if len(named) <= _MOST_NAMED else [],
+        "many": len(named),
     }
     return Note(next((code for code, holds in choices.items() if holds), "give_statements"), "note", fields)

@@ -27,6 +27,7 @@ from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
+from hanse.reports.words import said
 from hanse.runs.checkpoint import edited_settings
 from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.reading import last_state
@@ -165,7 +166,7 @@ def _ranking(run: RunRecord) -> Fact | None:
     if not any("by_value/paid" in line for line in run.metrics):
         return None
     found = contribution(SeedGroup(run.mechanism, (run,)))
-    return None if found is None else Fact("order by value", found.sums.how_sure())
+    return None if found is None else Fact("order by value", said("parts_apart", **found.sums.pairs))
 
 
 def _made_rows(folder: Path) -> Check | Fact | None:

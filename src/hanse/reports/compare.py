@@ -3,8 +3,7 @@
 :func:`compare_runs` returns the rows that ``hanse compare --json`` prints, :func:`difference_rows` the paired tests of
 each experiment against the first. :func:`compare_tables` lays both out for a terminal, :func:`as_text` writes them for
 other programs. For the report, :func:`experiments_table`, :func:`runs_table` and :func:`differences_tables` lay them
-out. :func:`effective_round` and :func:`improvement` are GTFLAT's measure of speed, :func:`paired` is the test; the
-papers' tables use them as well.
+out. :func:`effective_round` and :func:`improvement` are GTFLAT's measure of speed; the papers' tables use them as well.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import io
 import json
 import math
 import textwrap
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,14 +22,14 @@ import numpy as np
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import table, write_csv
-from hanse.games.jackknife import t_quantile
 from hanse.learning.losses import loss_told
-from hanse.learning.metrics import ACCURACY, LOSS, reading_of
-from hanse.reports.accuracy import own_accuracy, own_main
+from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle, reading_of
+from hanse.reports.accuracy import own_means
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.groups import ONE_SEED, SeedGroup, different_settings, group_runs
+from hanse.reports.groups import SeedGroup, different_settings, group_runs, honest_of
+from hanse.reports.paired import paired
 from hanse.reports.text_table import TextTable
-from hanse.runs.checkpoint import edited_settings
+from hanse.reports.words import Note
 from hanse.runs.run_record import RunRecord, load_runs
 
 # ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
@@ -90,86 +89,10 @@ def improvement(ours: float | None, theirs: float | None) -> float | None:
     return (1.0 - ours / theirs) * 100.0
 
 
-# ---- paired tests and intervals, for experiments that share their seeds
-
-
-_ROUNDING = 1e-9  # sums of equal numbers in another order differ in their last bits: that is no spread
-MOST_FLIPPED = 16  # pairs for which all patterns of signs are tried: 2^16 = 65,536
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paired:
-    """Statistics of the differences of paired numbers. Both tests are two-sided.
-
-    Attributes:
-        pairs: how many pairs.
-        mean: the mean difference.
-        sd: the sample standard deviation of the differences.
-        low: the lower end of the 95 % interval of the mean (Student's t).
-        high: the upper end of that interval.
-        p: the p-value of the paired t test.
-        p_sign_flip: the p-value of the exact sign-flip test. The test assumes only that both signs are equally likely
-            if there is no difference. With n pairs it cannot be below ``2 / 2^n``. None for more than 16 pairs.
-    """
-
-    pairs: int
-    mean: float
-    sd: float
-    low: float
-    high: float
-    p: float
-    p_sign_flip: float | None
-
-
-def paired(ours: Mapping[Hashable, float], theirs: Mapping[Hashable, float]) -> Paired | None:
-    """Return the paired comparison ``ours - theirs``, pair by pair.
-
-    Args:
-        ours: a number by key, usually the seed.
-        theirs: the other side's figures, in the same form.
-
-    Returns:
-        The comparison over the keys that both have, or None if there are fewer than two.
-
-    Example:
-        >>> found = paired({0: 0.81, 1: 0.84, 2: 0.86}, {0: 0.80, 1: 0.82, 2: 0.83, 3: 0.90})
-        >>> found.pairs, round(found.mean, 4), round(found.low, 4), round(found.high, 4)
-        (3, 0.02, -0.0048, 0.0448)
-        >>> found.p_sign_flip  # of the 8 patterns of signs, two lie as far from 0
-        0.25
-    """
-    keys = [key for key in ours if key in theirs]
-    if len(keys) < 2:
-        return None
-    differences = np.array([ours[key] - theirs[key] for key in keys])
-    n, mean, sd = len(keys), float(differences.mean()), float(differences.std(ddof=1))
-    error = sd / math.sqrt(n)
-    half = t_quantile(n - 1) * error
-    if error == 0:  # all differences are equal: without spread any mean but 0 is certain
-        p = 1.0 if mean == 0 else 0.0
-    else:
-        from scipy.special import stdtr  # late: it takes longer to import than a run to read
-
-        p = 2 * float(stdtr(n - 1, -abs(mean) / error))
-    return Paired(
-        pairs=n, mean=mean, sd=sd, low=mean - half, high=mean + half, p=p, p_sign_flip=_sign_flip(differences)
-    )
-
-
-def _sign_flip(differences: np.ndarray) -> float | None:
-    """Return the share of all sign patterns for which the mean is at least as far from 0; None for many pairs."""
-    n = len(differences)
-    if n > MOST_FLIPPED:
-        return None
-    signs = 1.0 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
-    sums = np.abs(signs @ differences)
-    # the same numbers added up in another order differ in their last bits, which must not decide
-    return float((sums >= abs(differences.sum()) * (1 - 1e-9)).mean())
-
-
 # ---- rows
 
 
+_ROUNDING = 1e-9  # sums of equal numbers in another order differ in their last bits: that is no spread
 TESTED = ("test_accuracy", "best_accuracy", "test_loss", "test_mse", "client_accuracy")  # whose differences are tested
 EFFECTIVE = ("effective_round", "effective_round_improvement")
 
@@ -323,7 +246,7 @@ def run_row(run: RunRecord) -> dict[str, Any]:
         "best_accuracy": float(accuracy.max()) if len(accuracy) else None,
         "test_loss": None if regression or named is not None else loss,
         "test_mse": loss if regression and named is None else None,
-        "client_accuracy": _last(own_accuracy(run, 2)[1]),
+        "client_accuracy": _last(own_means(run, ACCURACY, 2)[1]),
         "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
         "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
         "virtual_seconds": _last(run.series("clock_s")[1]),
@@ -350,7 +273,7 @@ def _own_figures(run: RunRecord) -> dict[str, float | None]:
         if reading == run.main:
             best = values.min if reading.less_is_better else values.max
             found[f"best_{reading.key}"] = float(best()) if len(values) else None
-            found[f"client_{reading.key}"] = _last(own_main(run, 2)[1])
+            found[f"client_{reading.key}"] = _last(own_means(run, reading, 2)[1])
     if (named := loss_told(table(run.config, "train").get("loss"))) is not None:
         found[f"test_loss: {named}"] = _last(run.series("test/loss")[1])
     return found
@@ -386,12 +309,52 @@ def _last(values: np.ndarray) -> float | None:
     return float(values[-1]) if len(values) else None
 
 
-def edited_runs(groups: Sequence[SeedGroup]) -> list[str]:
-    """Return a line for each run whose settings are not those that were played."""
-    return [f"{run.name}: {line}" for group in groups for run in group.runs if (line := edited_settings(run.path))]
+def outcome(groups: Sequence[SeedGroup]) -> list[Note]:
+    """Return how good the models are, a note for each main metric on the clients' own test data and the server's.
+
+    Its experiments have the best first. It says whether the first two may be that far apart by chance.
+
+    Args:
+        groups: the experiments.
+    """
+    notes = []
+    cheats = any(honest_of(run) is not None for group in groups for run in group.runs)
+    for reading in dict.fromkeys(_main(group.runs[0]) for group in groups):
+        same = [group for group in groups if _main(group.runs[0]) == reading]
+        for own in (True, False):
+            found = []
+            for group in same:
+                last = [_last(own_means(run, reading, 2)[1] if own else run.series(f"test/{reading.key}")[1])
+                        for run in group.runs]  # fmt: skip
+                if numbers := [reading.factor * value for value in last if value is not None]:
+                    sd = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
+                    found.append(
+                        {"label": group.label, "mean": float(np.mean(numbers)), "sd": sd, "seeds": len(numbers)}
+                    )
+            found.sort(key=lambda one: one["mean"] if reading.less_is_better else -one["mean"])
+            fields = {"metric": reading.title, "percent": reading.percent, "less": reading.less_is_better, "own": own,
+                      "cheats": cheats, "results": found[:_MOST_RESULTS], "others": len(found[_MOST_RESULTS:]),
+                      "close": _close(found)}  # fmt: skip
+            notes += [Note("outcome", "note", fields)] if found else []
+    return notes or [Note("nothing_tested", "warning")]
 
 
-def cautions(groups: Sequence[SeedGroup]) -> list[str]:
+def _main(run: RunRecord) -> MetricStyle:
+    """Return a run's main metric; the loss if that is the accuracy, which a regression does not have."""
+    tested = any(len(run.series(key)[1]) for key in ("test/accuracy", "client/test_accuracy"))
+    return run.main if run.readings or tested else LOSS
+
+
+def _close(found: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the lead is no larger than what another seed changes."""
+    if len(found) < 2 or found[0]["sd"] is None or found[1]["sd"] is None:
+        return False
+    first, second = found[:2]
+    error = math.hypot(first["sd"] / math.sqrt(first["seeds"]), second["sd"] / math.sqrt(second["seeds"]))
+    return bool(abs(first["mean"] - second["mean"]) <= 2 * error)
+
+
+def cautions(groups: Sequence[SeedGroup]) -> list[Note]:
     """Return warnings about a comparison: the experiments' data or rounds differ, or they have one seed each.
 
     Args:
@@ -401,20 +364,17 @@ def cautions(groups: Sequence[SeedGroup]) -> list[str]:
         return []
     every = different_settings(groups)
     differing = {key: every[key] for key in every if key.startswith("data.") or key == "run.rounds"}
-    named = [
-        f"{key} ({' against '.join(textwrap.shorten(v, 40) for v in values)})"
-        for key, values in list(differing.items())[:_MOST_NAMED]
-    ]
-    if more := len(differing) - len(named):
-        named.append(f"{more} more")
-    told = [f"The experiments' data or rounds differ: {', '.join(named)}."] if named else []
-    return told + [ONE_SEED] * all(len(group.runs) == 1 for group in groups)
+    named = {key: [textwrap.shorten(v, 40) for v in values] for key, values in list(differing.items())[:_MOST_NAMED]}
+    fields = {"settings": named, "more": len(differing) - len(named)}
+    found = [Note("settings_differ", "warning", fields)] if named else []
+    return found + [Note("one_seed", "warning")] * all(len(group.runs) == 1 for group in groups)
 
 
 # ---- tables: of a report, of a terminal, in LaTeX and Markdown
 
 
 _MOST_NAMED = 4  # settings in a line
+_MOST_RESULTS = 5  # experiments in one
 _SURE = ("rounds", "mb", "seconds_per_round")  # their deviation over seeds says nothing of the mechanism
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,6 @@ from hanse.runs.run_record import RunRecord
 
 SURE_SHARE = 0.95
 DRAWS = 4000  # of sums around those that were found, for intervals of their parts
-TOO_FEW = "Too few rounds were valued to say who contributed."
-EXACT = caption("exact")
 
 
 @dataclass(frozen=True)
@@ -140,31 +139,6 @@ def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Fl
     return np.where(known[:, None], sums.cumsum(axis=1), np.nan)
 
 
-def how_sure(errors: Errors, before: str) -> str:
-    """Return a sentence on the 95 % intervals that are shown, or on why there is none: the values are exact.
-
-    Args:
-        errors: the standard errors of all figures shown.
-        before: the word for what shows the intervals, such as "Whiskers".
-    """
-    return caption("how_sure", errors, before)
-
-
-def lost_files(run: RunRecord) -> list[str]:
-    """Return sentences on missing evidence.
-
-    There is one for each round whose file is missing or was changed (the first few by name), and one for rounds that
-    the run's book does not have.
-
-    Args:
-        run: the run.
-    """
-    told = [said("lost_round", round, why) for round, why in list(run.lost.items())[:_MOST_LOST]]
-    more = len(run.lost) - len(told)
-    told += [f"The same holds for {more} more rounds."] if more > 0 else []
-    return [*told, run.beyond] if run.beyond else told
-
-
 def fall(run: RunRecord) -> Floats | None:
     """Return by how much the validation loss fell in each round, ``[R]``, if the values are parts of this fall.
 
@@ -192,21 +166,10 @@ def fallen(run: RunRecord) -> str:
     return "the validation losses of all models together" if several else "the validation loss"
 
 
-def without_values(run: RunRecord) -> list[str]:
-    """Return a sentence for each reason why rounds of a run have no values; nothing if no reason is recorded.
-
-    Args:
-        run: the run.
-    """
-    return [said("no_values", list(rounds), len(run.metrics), why) for why, rounds in run.gaps.items()]
-
-
 # ---- which sums can be told apart, and how sure parts of the whole are
 
 
 ROUNDING = 1e-9  # a difference below this part of the largest sum is rounding, as of 0.1 + 0.2 and 0.3
-MOST_NAMED = 3  # clients that a label says another may tie with
-_MOST_LOST = 5  # files that are named
 
 
 @dataclass(frozen=True)
@@ -337,23 +300,11 @@ class Standings:
         tied = sum(len(self.tied(client)) for client in self.clients.tolist()) // 2
         return len(self.clients) * (len(self.clients) - 1) // 2 - tied
 
-    def how_sure(self) -> str:
-        """Return a sentence on how sure the order of the sums is.
-
-        Examples:
-            >>> sums, sampling = np.array([3.0, 1.0, 2.9]), np.array([0.1, 0.1, 0.1])
-            >>> Standings(np.array([0, 1, 2]), sums, sampling, np.full((3, 0), np.nan)).how_sure()
-            'Of the 3 pairs of participants, 2 can be told apart with 95 % confidence; the order of the others is open.'
-        """
-        if not self.known:
-            return "How sure these parts are is not known: not all errors of these values are recorded."
-        apart, pairs = self.apart, len(self.clients) * (len(self.clients) - 1) // 2
-        if apart == pairs:
-            return f"All {pairs} pairs of participants can be told apart with 95 % confidence."
-        if not apart:
-            return f"None of the {pairs} pairs of participants can be told apart: their order is open."
-        told = f"Of the {pairs} pairs of participants, {apart} can be told apart with 95 % confidence"
-        return f"{told}; the order of the others is open."
+    @property
+    def pairs(self) -> dict[str, Any]:
+        """How sure the order of the sums is: how many pairs there are, how many can be told apart, if that is known."""
+        apart = self.apart if self.known else 0
+        return {"pairs": len(self.clients) * (len(self.clients) - 1) // 2, "apart": apart, "known": self.known}
 
     def parts(self) -> tuple[Floats, Floats]:
         """Return each sum as a part of the total of all sums above zero, and how sure that is.
@@ -419,14 +370,17 @@ class Standings:
 # ---- sums and charts of values
 
 
-MOST_CLIENTS = 300  # rows of the heat map
-MOST_CELLS = 60_000  # of the heat map, which is written into the page
-MOST_COLUMNS = 400  # of the heat map, and points of a line
+MOST_CLIENTS = 300  # of whom every pair is compared
+MOST_COLUMNS = 400  # points of a line
 _TOP = 5  # clients whose order a smaller budget is asked about
 MOST_STACKED = 8  # bands, that of all other clients included
 MOST_PAIRED = 40  # clients of the map of interactions
 ENDS_OF_BUDGETS = (8, 6)  # of more clients than that, so many of the highest and of the lowest sums by budget
 _SECTION = "Who contributed"
+_HIGHEST, _LOWEST = 12, 8  # clients of the picture, where there are more than that
+_MOST_GROUPS = 6  # that are drawn apart
+_LETTERS = "ABCDEF"
+_SINGLE, _ASIDE = "one update only", 9  # its name in the picture, and the look of its bars
 
 
 def clearly_harmful(totals: Floats, errors: Floats, updates: Ints, chance: float = 0.0) -> NDArray[np.bool_]:
@@ -538,21 +492,9 @@ class Contribution:
         return np.asarray(bad & sure & (not self.measure.ranks))
 
     @property
-    def harmful(self) -> list[str]:
+    def suspects(self) -> list[str]:
         """The names of those (:attr:`suspect`)."""
         return [label for label, one in zip(self.labels, self.suspect.tolist(), strict=True) if one]
-
-
-def not_ranked(updates: Sequence[int] | Ints) -> str:
-    """Return a sentence, after a space, on the clients that have too few valued updates to be ranked; or nothing.
-
-    Args:
-        updates: the number of valued updates of each client.
-    """
-    few = int((np.asarray(updates) == 1).sum())
-    if not few:
-        return ""
-    return f" Not ranked: {few} client{'s' * (few > 1)} with a single valued update{' each' * (few > 1)}."
 
 
 @lru_cache(maxsize=16)  # charts, summary and answers of one report ask for it
@@ -569,8 +511,7 @@ def contribution(group: SeedGroup) -> Contribution | None:
         return None
     clients = np.unique(np.concatenate([run.seats.client[np.isfinite(run.seats.value)] for run in runs]))
     played = min(int(run.metrics[-1]["round"]) + 1 for run in runs)
-    columns = max(20, min(MOST_COLUMNS, MOST_CELLS // min(len(clients), MOST_CLIENTS)))
-    ends = _ends_of_bins(played, columns)
+    ends = _ends_of_bins(played, MOST_COLUMNS)
     running = np.mean([_running(run, clients, ends) for run in runs], axis=0)
     samplings, withouts = [], []
     for run in runs:
@@ -618,8 +559,8 @@ def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
 def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts on contributions, for every experiment that values updates.
 
-    As far as they were recorded, these are the ranking, the sums over the rounds, a map of all clients, their
-    interactions, the values from smaller budgets, and the scores that decide who is selected.
+    As far as they were recorded, these are all sums, a few of them over the rounds, the clients' interactions, the
+    values from smaller budgets, and the scores that decide who is selected.
 
     Args:
         groups: the experiments.
@@ -630,9 +571,8 @@ def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         if found is None:
             continue
         name, many = slug(group.label), group.seeds_text
-        charts += [_ranking(group, found, name, many), _best_and_worst(group, found, name, many)]
+        charts += [picture_of(group, found), _best_and_worst(group, found, name, many)]
         charts += _stack(group, found, name)
-        charts += [_map(group, found, name, many)] if len(found.clients) > 2 and len(found.rounds) > 1 else []
         charts += _interactions(group, name)
         charts += _budgets(group, name)
         charts += _scores(group, name)
@@ -670,52 +610,54 @@ def _stack(group: SeedGroup, found: Contribution, name: str) -> list[Chart]:
     return [Chart(f"contribution-stack-{name}", _SECTION, title, told, marks, x="rounds played", y=y)]
 
 
-def _ranking(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
-    """Return the bars of all sums; of many clients the best, the worst, and the mean of those between."""
-    best, worst = (len(found.clients), 0) if len(found.clients) <= 30 else (15, 10)
-    left_out = len(found.clients) - best - worst
-    top, bottom = slice(best), slice(best + left_out, None)
-    totals, errors = [found.totals[top], found.totals[bottom]], [found.errors[top], found.errors[bottom]]
-    between = [f"{left_out} between (mean)"] if left_out else []
-    labels = [*_ranked_labels(found, top), *between, *_ranked_labels(found, bottom)]
-    if left_out:
-        totals.insert(1, found.totals[best : best + left_out].mean(keepdims=True))
-        errors.insert(1, np.array([np.nan]))
-    ranked, exact = found.ranked, found.last.exact
-    known = bool(np.isfinite(found.errors).any())
-    alone = None
-    if len(ranked.clients) <= MOST_CLIENTS:  # a comparison of every pair
-        alone = sum(not len(ranked.tied(client)) for client in ranked.clients.tolist()) if ranked.known else 0
-    told = caption("ranking", found.measure, found.last, known, ranked, alone, left_out)
-    series = Series(
-        "total value", np.concatenate(totals), SURE * np.concatenate(errors) if known and not exact else None
-    )
-    marks = Bars(tuple(labels), (series,))
-    title = f"Total contribution by client: {group.label}{many}"
-    return Chart(f"contribution-ranking-{name}", _SECTION, title, told, marks, x="total value")
+def picture_of(group: SeedGroup, found: Contribution) -> Chart:
+    """Return the contributions as bars with 95 % intervals, in groups.
+
+    Any two clients of different groups can be told apart.
+
+    Args:
+        group: the experiment.
+        found: its contributions.
+    """
+    count = len(found.clients)
+    kept = ends(count, _HIGHEST, _LOWEST)
+    parts = _parts(found)
+    names = list(dict.fromkeys(parts[i] for i in kept))
+    known = bool(np.isfinite(found.errors).any()) and not found.last.exact
+    series = []
+    for look, name in enumerate(sorted(names, key=lambda name: name == _SINGLE)):
+        mine = np.array([parts[i] == name for i in kept])
+        values = np.where(mine, found.totals[kept], np.nan)
+        errors = np.where(mine, SURE * found.errors[kept], np.nan) if known else None
+        series.append(Series(name, values, errors, look=_ASIDE if name == _SINGLE else look))
+    labels = tuple(f"client {label}" if label[:1].isdecimal() else label for label in (found.labels[i] for i in kept))
+    grouped = any(name.startswith("group ") for name in names)
+    told = said("how_to_read", found.measure, known, grouped, count - len(kept), _HIGHEST, _LOWEST, found.last.exact)
+    title = f"What each client contributed: {group.label}{group.seeds_text}"
+    marks = Bars(labels, tuple(series), stacked=True)
+    key = f"contribution-ranking-{slug(group.label)}"
+    return Chart(key, _SECTION, title, told, marks, x=f"sum of its {found.measure.plural}")
 
 
-def _ranked_labels(found: Contribution, which: slice) -> list[str]:
-    """Return what to call the clients ``which``: with their places and whom they are tied with, where that is known."""
-    ranked, labels = found.ranked, []
-    columns = (found.clients.tolist(), found.labels, found.seats.tolist())
-    for client, label, updates in zip(*(column[which] for column in columns), strict=True):
-        told = f"client {label}"
-        if updates == 1:
-            told += " (one update)"
-        elif ranked.known:
-            place = ranked.place(client)
-            told = f"{place}. {told}{_may_tie(found, ranked.tied(client))}"
-        labels.append(told)
-    return labels
+def _parts(found: Contribution) -> list[str]:
+    """Return which part of the picture each client belongs to, ``[n]``.
 
-
-def _may_tie(found: Contribution, tied: Ints) -> str:
-    """Return the clients that cannot be told apart from another, by name, or how many they are."""
-    names = [found.labels[i] for i, client in enumerate(found.clients.tolist()) if client in set(tied.tolist())]
-    if len(names) > MOST_NAMED:
-        return f" (may tie with {len(names)} others)"
-    return f" (may tie with client{'s' * (len(names) > 1)} {', '.join(names)})" if names else ""
+    The parts are the groups whose members can be told apart from those of other groups, if there are any; else those
+    that may be the highest, and those that surely are not.
+    """
+    ranked = found.ranked
+    if not ranked.known:
+        return ["contribution" if seats > 1 else _SINGLE for seats in found.seats.tolist()]
+    groups = ranked.groups()
+    if 1 < len(groups) <= _MOST_GROUPS and any(len(one) > 1 for one in groups):
+        told = {int(client): f"group {_LETTERS[g]}" for g, one in enumerate(groups) for client in one.tolist()}
+    elif len(groups) == 1 and len(groups[0]) > 1:
+        top = int(groups[0][0])
+        highest = {top, *ranked.tied(top).tolist()}
+        told = {int(c): "may be the highest" if c in highest else "surely not the highest" for c in groups[0].tolist()}
+    else:
+        told = {int(client): "contribution" for one in groups for client in one.tolist()}
+    return [told.get(client, _SINGLE) for client in found.clients.tolist()]
 
 
 def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
@@ -735,22 +677,6 @@ def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Curve:
     """Return a line with the band of its 95 % intervals, if they are known for every point."""
     known = bool(np.isfinite(error).all() and error.any())  # exact values have no band
     return Curve(name, x, y, y - SURE * error, y + SURE * error) if known else Curve(name, x, y)
-
-
-def _map(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
-    """Return the sums of all clients over the rounds as a heat map."""
-    half = MOST_CLIENTS // 2
-    kept = ends(len(found.clients), half, half)
-    left_out = len(kept) < len(found.clients)
-    told = caption("every_client", bool(np.isfinite(found.errors).any()), half, left_out, len(found.clients))
-    marks = Heat(
-        tuple(found.labels[i] for i in kept),
-        tuple(str(r) for r in found.rounds.tolist()),
-        found.running[kept],
-        "value so far",
-    )
-    title = f"Contribution of every client: {group.label}{many}"
-    return Chart(f"contribution-map-{name}", _SECTION, title, told, marks, x="rounds played", y="client")
 
 
 def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints, Floats] | None:

@@ -22,11 +22,12 @@ from hanse.base.errors import UserError, library
 from hanse.base.files import table, write_csv
 from hanse.flower.members import Orders
 from hanse.games.jackknife import SURE, t_quantile
-from hanse.reports.accuracy import utilities
+from hanse.reports.chart import Floats
 from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
 from hanse.reports.fits import Fit, finite_or_none, fits_of, surely
 from hanse.reports.groups import SeedGroup, honest_of
+from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 SCHEMA = 1  # of the JSON; it grows when a column is renamed or changes its meaning
 _MOST_LOST = 5  # rounds with a note each
 VERY_FEW = 30  # test units: with fewer, a difference in one run is no ground for a decision
+
+MISSING = ("lost_round", "more_lost", "beyond_the_book", "no_values")  # notes on what is missing in the records
 
 Answer = Literal["yes", "no", "even", "unknown"]
 Status = Literal["active", "expelled", "refused", "sat out", "left", "never asked"]
@@ -86,7 +89,14 @@ class ClientFacts:
         place: its place among the clients with more than one valued update. 1 is the highest sum.
         tied: the places of the clients that cannot be told apart from it.
         suspect: whether its updates clearly did harm on the validation samples: several were valued, and the sum's
-            interval is below zero. It is no proof: only training without the client would show it.
+            interval is below zero. It is no proof: only training without the client shows it.
+        without: by how much the others do better without it, by training anew without it (``hanse report --retrain``):
+            above 0 they do. The unit is that of the run's utility.
+        without_low: the lower end of its 95 % interval, for other starts and other validation samples.
+        without_high: the upper end.
+        starts: how many pairs of trainings that is from.
+        harmful: whether the whole interval is above 2 % of what training gains, over at least five starts, and
+            the gain is not of few classes alone.
         granted: what the mint gave it.
         received: what it received besides.
         paid: what it paid.
@@ -137,6 +147,11 @@ class ClientFacts:
     place: int | None = None
     tied: tuple[int, ...] | None = None
     suspect: bool = False
+    without: float | None = _in("utility")
+    without_low: float | None = _in("utility")
+    without_high: float | None = _in("utility")
+    starts: int = 0
+    harmful: bool = False
     granted: int | None = _in("millionths of a token")
     received: int | None = _in("millionths of a token")
     paid: int | None = _in("millionths of a token")
@@ -388,7 +403,7 @@ def _record(run: Any) -> RunRecord:
     return found if isinstance(found, RunRecord) else load_run(run)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def facts_of(run: RunRecord, alone: RunRecord | None = None) -> RunOf:
     """Return the facts of one run, which are made when they are first asked for, and once for each record.
 
@@ -425,7 +440,7 @@ class RunOf:
     def clients(self) -> tuple[ClientFacts, ...]:
         """A row for each client."""
         run, honest = self.record, honest_of(self.record)
-        columns = [self._worth(), self._money(), _privacy(run), _taking_part(run)]
+        columns = [self._worth(), _without(run), self._money(), _privacy(run), _taking_part(run)]
         rows = []
         for client in range(run.num_clients):
             fit = self.fits[client]
@@ -575,6 +590,9 @@ class RunOf:
             add("unfinished", "warning", rounds=len(run.metrics), planned=run.rounds_planned)
         elif run.ended_early is not None:
             add("ended_early", "note", rounds=len(run.metrics), planned=run.rounds_planned, why=run.ended_early)
+        if run.under_way:
+            asked = sum(not seat.staleness for seat in run.clients)
+            add("late", "note", late=len(run.under_way), asked=asked, joined=len(run.clients) - asked)
         if full := nothing_left(run.metrics):
             add("nothing_left", "warning", said=full)
         for row in self.clients:
@@ -583,7 +601,10 @@ class RunOf:
                 add("few_units", "warning", **who, units=row.units)
             if row.status in ("expelled", "refused", "sat out"):
                 add(row.status.replace(" ", "_"), "warning", **who, since=row.since, why=row.why)
-            if row.suspect:
+            if row.harmful:
+                add("harmful", "warning", **who, more=row.without, low=row.without_low, high=row.without_high,
+                    starts=row.starts)  # fmt: skip
+            elif row.suspect and row.without is None:
                 add("suspect", "warning", **who, high=row.value_high)
         for whose in _reasons(self.fits):
             found.append(replace(whose, fields={"run": run.name, **whose.fields}))
@@ -606,6 +627,12 @@ def _code_of(run: RunRecord, line: str) -> str:
     known |= dict.fromkeys(doubts(run.metrics, None), "loss_above_chance")
     known |= {run.nothing or "": "no_update_mixed"}
     return known.get(line, "chance_level" if "guessing" in line else "in_no_sum")
+
+
+def _without(run: RunRecord) -> dict[int, dict[str, Any]]:
+    """Return the columns on training anew without a client, by client; nothing for those that were never left out."""
+    names = {"without": "mean", "without_low": "low", "without_high": "high", "starts": "starts", "harmful": "harmful"}
+    return {who: {name: getattr(one, of) for name, of in names.items()} for who, one in harms_of(run).items()}
 
 
 def _privacy(run: RunRecord) -> dict[int, dict[str, Any]]:
@@ -645,6 +672,18 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
             "samples": taken[-1].samples if taken else None, "status": status, "since": since, "why": why,
         }  # fmt: skip
     return rows
+
+
+def utilities(run: RunRecord) -> Floats | None:
+    """Return each client's utility over all markets of a run, ``[N]`` tokens (iPFL eq. 1); None without a market."""
+    if not any("utility/mean" in line for line in run.metrics):
+        return None
+    total = np.zeros(run.num_clients)
+    for line in run.metrics:
+        record = run.arrays(int(line["round"]), only=("market_utility", "market_client"))
+        if "market_utility" in record:
+            total[record["market_client"]] += record["market_utility"]
+    return total
 
 
 def _reasons(fits: Mapping[int, Fit]) -> list[Note]:

@@ -22,7 +22,6 @@ from hanse.reports.chart import Curve, Floats, Ints, even
 from hanse.runs.run_record import SEEDS, RunRecord
 
 CALLED = "called.txt"  # in a run directory: what a sweep calls the run's experiment
-ONE_SEED = "A single seed each: a small difference may be chance."
 # what may differ between two runs of one experiment: the seeds, and how (not what) it computes
 _APART = (*SEEDS, ("run", "checkpoint_every"), ("data", "path"), ("data", "download"), ("clients", "named"))
 

@@ -16,10 +16,10 @@ from hanse.core.telling import HONEST
 from hanse.games.jackknife import SURE
 from hanse.reports.accuracy import own_axis
 from hanse.reports.chart import Bars, Chart, Floats, Series, slug
-from hanse.reports.compare import paired
 from hanse.reports.contributions import errors_of
 from hanse.reports.facts import facts_of
 from hanse.reports.groups import SeedGroup, kinds_of
+from hanse.reports.paired import paired
 from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
 

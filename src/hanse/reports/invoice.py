@@ -173,7 +173,7 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     if valued is not None and by == "value":
         notes += [Note("split_by_value", "note", {"measure": valued.measure.name})]
         notes += [] if booked else [Note("no_books", "warning")]
-        notes += [] if unsure else [Note("parts_apart", "note", {"said": valued.sums.how_sure()})]
+        notes += [] if unsure else [Note("parts_apart", "note", valued.sums.pairs)]
         notes += [note for note in found.notes if note.code in ("no_values", "lost_round", "more_lost")]
         notes += [Note("counted_apart", "note")] if booked else []
     else:
@@ -198,7 +198,7 @@ def _unsure(sums: Standings) -> list[Note]:
     wide = float(np.ptp(sums.between(), axis=1).max())  # NaN, which is not known: no comparison holds
     if not sums.known or len(sums.clients) < 2 or (sums.apart and not wide > 0.5):
         return []
-    return [Note("unsure_parts", "doubt", {"how_sure": sums.how_sure(), "wide": wide})]
+    return [Note("unsure_parts", "doubt", {**sums.pairs, "wide": wide})]
 
 
 def _coins(budget: str, currency: str, digits: int) -> int:

@@ -1,7 +1,7 @@
-"""The books of a run as arrays, and charts of balances over the rounds, what cheating costs, accuracies of tiers.
+"""The books of a run as arrays, and charts of balances over the rounds and accuracies of tiers.
 
-:func:`read_books` adds up a run's ledger once, for all charts and tables that need it. :func:`balances` gives what each
-client held over the rounds. :func:`money_of` lists the postings of one client. :func:`token_charts` draws charts.
+:func:`read_books` adds up a run's ledger once, for all charts and tables that need it. :func:`money_of` lists the
+postings of one client. :func:`token_charts` draws charts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from itertools import accumulate, groupby, takewhile
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.files import table
 from hanse.core.entry import TOKEN, Transaction, escrow, is_account
 from hanse.core.entry import client as account_of
 from hanse.core.telling import Plot
 from hanse.ledger.record import Record
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
-from hanse.reports.groups import SeedGroup, kinds_of
+from hanse.reports.groups import SeedGroup
 from hanse.reports.part_charts import plotted
 from hanse.reports.words import said
 from hanse.runs.names import client_names
@@ -365,8 +364,8 @@ TIERS = Plot(
 )
 
 
-def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = None) -> list[Chart]:
-    """Return the charts of balances, of what cheating costs, and of the models of tiers on each distribution.
+def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> list[Chart]:
+    """Return the charts of balances and of the models of tiers on each distribution.
 
     Args:
         groups: the experiments.
@@ -374,47 +373,11 @@ def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None 
     """
     charts: list[Chart] = []
     for group in groups:
-        held = (books or {}).get(group.label)
+        held = books.get(group.label)
         tiers = plotted(group, TIERS, SECTION, "tiers")
-        found = (None if held is None else _balance_chart(group, held), _riders_chart(group), tiers)
+        found = (None if held is None else _balance_chart(group, held), tiers)
         charts += [chart for chart in found if chart is not None]
     return charts
-
-
-def balances(run: RunRecord) -> tuple[Ints, Floats] | None:
-    """Return what every client held over the rounds, by the books: account and escrow together.
-
-    Args:
-        run: the run.
-
-    Returns:
-        The rounds ``[n]`` (from 0) and the tokens after them ``[n, N]``, the last with all that was settled at the end.
-        None for a run without books, or whose books cannot be read (:func:`books_of` says why). Also None for a market,
-        whose utilities say more than its payments.
-    """
-    if any("utility/mean" in line for line in run.metrics):
-        return None
-    try:
-        books = read_books(run)
-    except UserError:
-        return None
-    return None if books is None else (books.rounds, books.held)
-
-
-def granted(run: RunRecord) -> Floats:
-    """Return what the mint gave each client, ``[N]`` in tokens."""
-    if table(run.config, "clients").get("vests", 1) == 1 or not (run.path / "ledger.json").exists():
-        return np.full(run.num_clients, run.grant)
-    from hanse.ledger.run_ledger import reading
-
-    found = np.zeros(run.num_clients)
-    with reading(run.path) as ledger:
-        for record in ledger.history():
-            if record.transaction.kind == "grant":
-                for account, units in record.transaction.postings:
-                    if (owner := _client_of(account)) is not None and owner < len(found):
-                        found[owner] += units / TOKEN
-    return found
 
 
 def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
@@ -432,27 +395,4 @@ def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
     key, title = f"balances-{slug(group.label)}", f"Token balances over the rounds: {group.label}"
     marks = Lines(tuple(lines), steps=True)
     caption = said("balances", len(known), MOST_LINES, run.seeds[0])
-    return Chart(key, SECTION, title, caption, marks, x="rounds played", y="tokens")
-
-
-def _riders_chart(group: SeedGroup) -> Chart | None:
-    """Return the mean balance of the clients that do not cheat, next to that of each kind of those that do."""
-    lines, labels = [], dict[str, None]()
-    for run in group.runs:
-        kinds = kinds_of(run, cheats=True)
-        found = balances(run) if kinds else None
-        if found is None:
-            continue
-        kept = even(len(found[0]), MOST_ROUNDS)
-        x, held = 1.0 + found[0][kept].astype(np.float64), found[1][kept]
-        for look, (name, clients) in enumerate(kinds.items()):
-            label = f"{name}, seed {run.seeds[0]}"
-            lines.append(Curve(label, x, np.nanmean(held[:, clients], axis=1), look=look))
-        labels |= dict.fromkeys(list(kinds)[1:])
-    if not lines:
-        return None
-    who = " and ".join(labels)
-    told = " ".join(c.sentence for c in group.runs[0].about.conducts if c.label in labels)
-    caption = said("riders", who, told)
-    key, title, marks = f"riders-{slug(group.label)}", f"What {who} lose: {group.label}", Lines(tuple(lines))
     return Chart(key, SECTION, title, caption, marks, x="rounds played", y="tokens")

@@ -2,7 +2,7 @@
 
 :func:`participation_charts` draws how often clients were selected and why updates were refused; :func:`cost_charts`
 draws time and traffic. The figures can also be had by themselves: :func:`selection`, :func:`refusal_counts`,
-:func:`stage_seconds` and :func:`mean_of`. :func:`sitting_out` says whom a privacy budget kept out.
+:func:`stage_seconds` and :func:`mean_of`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Lines, Series, even
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Lines, Series, even
 from hanse.reports.facts import facts_of
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
-from hanse.runs.run_record import RunRecord
-from hanse.runs.sat_out import SAT_OUT, clients_named, told_used_up, used_up
 
-MOST_NAMED = 60  # clients with a place of their own on the axis; of more, a sorted curve is drawn
 MOST_REASONS = 12  # bars of the chart of refusals
 _SECTION = "Who took part"
 
@@ -42,29 +39,6 @@ def refusal_counts(group: SeedGroup) -> Counter[str]:
     return Counter(reason for run in group.runs for _, _, reason in run.refusals())
 
 
-def sitting_out(run: RunRecord) -> list[str]:
-    """Return a sentence for each reason why a privacy account kept clients out of all rounds, or of all later ones."""
-    asked, out = Counter(seat.client for seat in run.clients), Counter[int]()
-    why: dict[int, str] = {}
-    for seat in run.clients:
-        if seat.refused is not None and seat.refused.startswith(SAT_OUT):
-            out[seat.client] += 1
-            why[seat.client] = seat.refused
-    named: dict[str, list[str]] = {}
-    for client in sorted(why):
-        if out[client] == asked[client]:
-            named.setdefault(why[client], []).append(run.client_label(client))
-    since = used_up(
-        (seat.client, seat.round, seat.refused) for seat in run.clients if out[seat.client] < asked[seat.client]
-    )
-    return [
-        f"Sat out every round: {clients_named(who)}, each because {reason}."
-        if len(who) > 1
-        else f"Client {who[0]} sat out every round: {reason}."
-        for reason, who in named.items()
-    ] + [f"{line[0].upper()}{line[1:]}." for line in told_used_up(since)]
-
-
 def participation_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts of selections and refusals.
 
@@ -77,44 +51,19 @@ def participation_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def _selections(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return the chart of selections.
-
-    It has sorted curves for many clients, bars for a single experiment, and a heat map for several.
-    """
+    """Return the chart of selections, a sorted curve for each experiment that chooses."""
     shares = {group.label: selection(group) * 100 for group in groups}
     choosing = {label: s for label, s in shares.items() if s.any() and (s < 100).any()}
     if not choosing:
         return []
-    most = max(len(s) for s in choosing.values())
-    marks: Lines | Bars | Heat
-    places = {group.label: i for i, group in enumerate(groups)}
-    x, y = "client", "rounds selected (%)"
-    if most > MOST_NAMED:
-        lines = []
-        for label, s in choosing.items():
-            kept = even(len(s), 400)
-            lines.append(Curve(label, kept.astype(np.float64) + 1, np.sort(s)[::-1][kept], look=places[label]))
-        marks, x = Lines(tuple(lines)), "clients, the most often selected first"
-        look = "curve"
-    elif len(choosing) == 1:
-        label, s = next(iter(choosing.items()))
-        marks = Bars(_names(groups, label, len(s)), (Series(label, s, look=places[label]),), upright=True)
-        look = "bars"
-    else:
-        z = np.full((len(choosing), most), np.nan)
-        for row, s in zip(z, choosing.values(), strict=True):
-            row[: len(s)] = s
-        marks = Heat(tuple(choosing), _names(groups, next(iter(choosing)), most), z, "% of rounds", floor=0.0)
-        y = ""
-        look = "map"
-    caption = said("selections", look, len(choosing) < len(groups))
-    return [Chart("selection", _SECTION, "How often each client was selected", caption, marks, x=x, y=y)]
-
-
-def _names(groups: Sequence[SeedGroup], label: str, count: int) -> tuple[str, ...]:
-    """Return what the first ``count`` clients of an experiment are called."""
-    run = next(group.runs[0] for group in groups if group.label == label)
-    return tuple(run.client_label(client) for client in range(count))
+    lines = []
+    for i, group in enumerate(groups):
+        if (share := choosing.get(group.label)) is not None:
+            kept = even(len(share), 400)
+            lines.append(Curve(group.label, kept.astype(np.float64) + 1, np.sort(share)[::-1][kept], look=i))
+    told, x = said("selections", len(choosing) < len(groups)), "clients, the most often selected first"
+    title = "How often each client was selected"
+    return [Chart("selection", _SECTION, title, told, Lines(tuple(lines)), x=x, y="rounds selected (%)")]
 
 
 def _refusals(groups: Sequence[SeedGroup]) -> list[Chart]:

@@ -1,7 +1,7 @@
 """A run that answers questions: :class:`Run` is what ``hanse.run``, ``hanse.resume`` and ``hanse.load`` return.
 
-It adds answers to the usual questions to the run of :mod:`hanse.runs.run`: who contributed (:meth:`Run.values`), who
-gained by joining (:meth:`Run.joining`), how the run compares with others (:meth:`Run.compare`), and what a
+It adds answers to the usual questions to the run of :mod:`hanse.runs.played_run`: who contributed (:meth:`Run.values`),
+who gained by joining (:meth:`Run.joining`), how the run compares with others (:meth:`Run.compare`), and what a
 participant's statement says (:meth:`Run.statement`). The numbers are those of the report and the statements, from the
 same functions.
 """
@@ -26,14 +26,15 @@ from hanse.data.choices import OBJECT
 from hanse.learning.models import Factory
 from hanse.reports.digits import listed, number
 from hanse.reports.showing import Displayed, Picture, frame
+from hanse.reports.words import said
 from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
 from hanse.runs import reading
 from hanse.runs.chance import Guess, nothing_left
 from hanse.runs.names import Registered, client_of
+from hanse.runs.played_run import PlayedRun
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.round_record import figure_of
-from hanse.runs.run import Run as PlainRun
 from hanse.runs.run_record import RunRecord, load_run
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ P = ParamSpec("P")
 
 
 @dataclass(repr=False)
-class Run(PlainRun, Displayed):
+class Run(PlayedRun, Displayed):
     """The result of an experiment. Prints how good the model is and who contributed; a notebook also shows the picture.
 
-    The attributes are those of :class:`hanse.runs.run.Run`.
+    The attributes are those of :class:`hanse.runs.played_run.PlayedRun`.
 
     Examples:
         >>> import hanse
@@ -76,15 +77,15 @@ class Run(PlainRun, Displayed):
         Raises:
             UserError: the run valued no updates.
         """
-        from hanse.reports.contributions import contribution, lost_files, without_values
-        from hanse.reports.groups import SeedGroup
+        from hanse.reports.facts import MISSING, facts_of
 
-        sums = contribution(SeedGroup(self.record.mechanism, (self.record,)))
+        found = facts_of(self.record)
+        sums = found.valued
         if sums is None:
             raise UserError(
                 "values: this run valued no updates: hanse.run(..., value=True) does, or a mechanism with a value part"
             )
-        told = [*without_values(self.record), *lost_files(self.record)]
+        told = [note.said for note in found.notes if note.code in MISSING]
         if self.path is None and not np.isfinite(sums.errors).any():
             told.append("How sure these sums are is not known.")
         names = tuple(label if self.names else f"client {label}" for label in sums.labels)
@@ -158,7 +159,7 @@ class Run(PlainRun, Displayed):
         gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))
         return Joining(gains, self.record.main, played=settings_of(self.record, by_itself))
 
-    def compare(self, *others: PlainRun) -> Comparison:
+    def compare(self, *others: PlayedRun) -> Comparison:
         """Compare this run with others: results, costs and curves.
 
         Args:
@@ -167,7 +168,7 @@ class Run(PlainRun, Displayed):
         Raises:
             UserError: no other run is given, or one is not a run.
         """
-        if not others or not all(isinstance(other, PlainRun) for other in others):
+        if not others or not all(isinstance(other, PlayedRun) for other in others):
             raise UserError("compare: must be given other runs, as in run.compare(other)")
         runs = [self, *(other if isinstance(other, Run) else _answering(other) for other in others)]
         records = [one.record if one.path else replace(one.record, name=f"run {i}") for i, one in enumerate(runs, 1)]
@@ -287,13 +288,12 @@ class Contributions(Worths):
 
     def sentences(self) -> Sequence[str]:
         """Return who was worth most and least among those that can be ranked, as a report says it."""
-        from hanse.reports.contributions import TOO_FEW, not_ranked
-
         if len(self.ranked) < 2:
-            first, *rest = [TOO_FEW, *self.notes()]
+            first, *rest = [said("too_few_rounds", "", False), *self.notes()]
         else:
             first, *rest = super().sentences()
-            first += not_ranked(self.updates)
+            few = int((self.updates == 1).sum())
+            first += f" {said('not_ranked', few)}" if few else ""
         return [" ".join([*self.doubts, first]), *rest]
 
     def notes(self) -> Sequence[str]:
@@ -328,12 +328,13 @@ class Comparison(Displayed):
 
     def sentences(self) -> Sequence[str]:
         """Return the first sentences of a report on these runs."""
-        from hanse.reports.compare import cautions, edited_runs
+        from hanse.reports.answers import doubts_of
+        from hanse.reports.compare import cautions, outcome
         from hanse.reports.groups import group_runs
-        from hanse.reports.report import summary
 
         groups = group_runs(self.records)
-        return [*dict.fromkeys([*edited_runs(groups), *summary(groups), *cautions(groups)])]
+        told = [note.said for note in (*outcome(groups), *cautions(groups))]
+        return [*doubts_of(groups), *told]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of figures."""
@@ -410,10 +411,10 @@ def _cell(value: Any) -> str:
 class _InMemory(RunRecord):
     """A run without a directory, as reports read runs: its arrays are those that the run keeps."""
 
-    run: PlainRun
+    run: PlayedRun
 
     @staticmethod
-    def of(run: PlainRun) -> _InMemory:
+    def of(run: PlayedRun) -> _InMemory:
         """Return the record of a run."""
         seats = [Seat.of(line) for line in run.clients]
         config = run.experiment.sections()
@@ -454,12 +455,12 @@ class _InMemory(RunRecord):
         return {name: array for name, array in kept.items() if not only or name in only}
 
 
-def _answering(plain: PlainRun, **given: Any) -> Run:
+def _answering(plain: PlayedRun, **given: Any) -> Run:
     """Return a run with the questions that can be asked of it."""
-    return Run(**{one.name: getattr(plain, one.name) for one in fields(PlainRun)}, **given)
+    return Run(**{one.name: getattr(plain, one.name) for one in fields(PlayedRun)}, **given)
 
 
-def _answers(play: Callable[P, PlainRun]) -> Callable[P, Run]:
+def _answers(play: Callable[P, PlayedRun]) -> Callable[P, Run]:
     """Return a function that plays or reads a run, with what it returns as a :class:`Run`."""
 
     @wraps(play)
