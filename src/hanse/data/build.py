@@ -100,14 +100,10 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     if given is None:
         root = Path(spec.path).expanduser() if spec.path else None
         given = imported(source.name, root=root, seed=spec.seed, download=spec.download)
-    columns = inspect.signature(as_dataset).parameters
-    read = partial(
-        as_dataset,
-        given,
-        client=source.client_column,
-        **{key: None if one == "" else one for key, one in vars(source).items() if key in columns and key != "name"},
-        name=source.name if source.name != OBJECT else source.object or "",
-    )
+    named = inspect.signature(as_dataset).parameters
+    options: dict[str, Any] = {key: None if one == "" else one for key, one in vars(source).items() if key in named}
+    options["name"] = source.name if source.name != OBJECT else source.object or ""
+    read = partial(as_dataset, given, client=source.client_column, **options)
     dataset = read(seed=spec.seed)
     # what the data decide, where the user has said nothing
     if source.name == OBJECT:
@@ -160,7 +156,7 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, options=chosen)
     dataset = prepared(dataset, spec)
     partition = split(dataset, spec)
-    seeds = {"seed": spec.seed, "validation_seed": spec.validation_seed}
+    seeds: dict[str, Any] = {"seed": spec.seed, "validation_seed": spec.validation_seed}
     data = SplitData.of(dataset, partition, **seeds, **shares, test_from=spec.client_test_from)
     if spec.augment is not None:
         if len(dataset.input_shape) != 3:

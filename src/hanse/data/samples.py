@@ -265,8 +265,8 @@ def array_of(given: Any, what: str) -> Any:
         what: what messages begin with.
 
     Raises:
-        UserError: a sparse matrix is too large, entries are masked, a whole number does not fit into int64, or a list is
-            uneven or of several kinds.
+        UserError: a sparse matrix is too large, entries are masked, a whole number does not fit into int64, or a list
+            is uneven or of several kinds.
     """
     if isinstance(given, Tensor):
         return _plain(given, what).cpu()
