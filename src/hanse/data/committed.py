@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ class CommittedSet:
         """Write samples, labels and salts into a file that others cannot read. Nothing in it is pickled."""
         blob = io.BytesIO()
         x, y = (t.detach().cpu().numpy() for t in (self.samples.x, self.samples.y))
-        units = {} if self.samples.units is None else {"units": self.samples.units.numpy()}
+        units: dict[str, Any] = {} if self.samples.units is None else {"units": self.samples.units.numpy()}
         np.savez(blob, x=x, y=y, salts=self.salts, erased=self.erased, kept=self.kept, **units)
         write_whole(file, blob.getvalue(), private=True)
 

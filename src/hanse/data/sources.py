@@ -130,20 +130,11 @@ def load(
         (torch.Size([1297, 1, 8, 8]), torch.int64)
     """
     if source in SOURCES and source not in (*_DRAWN, *SOURCES.added):
-        read = partial(_load, source, root=root, seed=0, download=download, scale=scale)
-        return once((source, root, scale), read)
-    return _load(source, root=root, seed=seed, download=download, scale=scale, options=options)
+        return once((source, root, scale), partial(_load, source, root, 0, download, scale, options))
+    return _load(source, root, seed, download, scale, options)
 
 
-def _load(
-    source: str,
-    *,
-    root: Path | None,
-    seed: int,
-    download: bool,
-    scale: Scale,
-    options: Any = None,
-) -> Dataset:
+def _load(source: str, root: Path | None, seed: int, download: bool, scale: Scale, options: Any) -> Dataset:
     """Return the data set of a source, read anew; the arguments are those of :func:`load`."""
     if source in _IMAGES or source == "emnist_cased":
         return _image_source(source, root=root, download=download, scale=scale)

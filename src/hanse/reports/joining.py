@@ -26,7 +26,7 @@ from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
 from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
-from hanse.data.frames import Features, is_frame, possible_clients
+from hanse.data.frames import Features, Labels, is_frame, possible_clients
 from hanse.data.kinds import Column
 from hanse.data.own import as_dataset
 from hanse.data.preparing import Statistics
@@ -208,7 +208,9 @@ class Joining(Displayed):
 
 def _as_arguments(line: str) -> str:
     """Return a message with the arguments of :func:`who_gains` in place of the experiment's settings they stand for."""
-    line = re.sub(r"\bdata\.source\.(target|features|prepare|statistics|client_column|group|time|cut)\b", r"\1", line)
+    line = re.sub(
+        r"\bdata\.source\.(target|features|prepare|statistics|client_column|group|time|cut|labels)\b", r"\1", line
+    )
     return line.replace("prepare = 'auto'", 'prepare="auto"').replace("client_column", "client")
 
 
@@ -233,6 +235,7 @@ def who_gains(
     group: Column | None = None,
     time: Column | None = None,
     cut: Cut = "each_client",
+    labels: Labels | None = None,
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Joining:
@@ -271,6 +274,7 @@ def who_gains(
             intervals count units. "none": every row is a unit. Arrays have their units as ``(x, y, clients, units)``.
         time: the column that says when a row was observed. Later rows are never trained on.
         cut: with ``time``, whether every client's rows are divided by a date of their own, or all by one.
+        labels: what labels are to be called that clients call otherwise; under a client's name for that client alone.
         out: a folder for the runs, for :func:`hanse.load` and ``hanse report``. None: they are not kept.
         progress: whether to show a bar on standard error. None: after 2 seconds, in a terminal or notebook.
 
@@ -300,7 +304,7 @@ def who_gains(
     _check_kinds(columns, {"train": train, "alone": alone}, out)
     called = _called(mechanisms)
     given = {"target": target, "client_column": client, "features": features, "statistics": statistics}
-    source: dict[str, Any] = {**given, "group": group, "time": time, "cut": cut}
+    source: dict[str, Any] = {**given, "group": group, "time": time, "cut": cut, "labels": labels}
     source = {key: value for key, value in source.items() if value is not None}
     source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
     read = _Source(data, source, prepare)
