@@ -46,7 +46,7 @@ def skewed(first: datetime, last: datetime, other: datetime) -> str:
     """
     ahead, behind = (first - other).total_seconds(), (other - last).total_seconds()
     wrong = max(ahead, behind)
-    return f"{wrong:.0f} s {'ahead' if ahead > behind else 'behind'}" if wrong > APART_S else ""
+    return f"{wrong:.0f} s {'ahead of' if ahead > behind else 'behind'}" if wrong > APART_S else ""
 
 
 def seldom(say: Callable[[str], None]) -> Callable[[str], None]:
@@ -79,7 +79,7 @@ class ClockGate:
         with suppress(ValueError, TypeError, KeyError):  # no node's request
             stamp = datetime.fromisoformat(dict(scope["headers"])[STAMP.encode()].decode())
             wrong = skewed(stamp, stamp, datetime.now(UTC)) if scope.get("path") != ARRAYS else ""
-            self._say(wrong and f"a node's clock is {wrong} of this machine's, and may be refused; set it (NTP)")
+            self._say(wrong and f"a node's clock is {wrong} this machine's, and may be refused; set it (NTP)")
         await self.app(scope, receive, send)
 
 
@@ -136,7 +136,7 @@ def _apart(response: httpx.Response, begun: datetime) -> str:
         # to the second
         other = parsedate_to_datetime(response.headers["date"]) + timedelta(seconds=0.5)
         wrong = skewed(begun, datetime.now(UTC), other)
-        return wrong and f"this machine's clock is {wrong} of the operator's, which may refuse it: set it (NTP)"
+        return wrong and f"this machine's clock is {wrong} the operator's, which may refuse it: set it (NTP)"
     return ""
 
 
