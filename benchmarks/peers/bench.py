@@ -22,7 +22,7 @@ from jobs import JOBS, PeerJob, write_job
 from measure import Measured, measure
 
 import hanse
-from hanse.learning.agreement import processor
+from hanse.learning.process import processor
 
 RESULTS = HERE.parent / "RESULTS.md"
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"

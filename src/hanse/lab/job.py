@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import platform
 import re
 import statistics
 import subprocess
@@ -315,11 +314,13 @@ def made() -> dict[str, str | None]:
     """Return the software and machine that play runs here, as :func:`attempt` describes ``made``."""
     import torch
 
+    from hanse.learning.process import processor
+
     return {
         "commit": commit_of(Path(__file__)),
         "hanse": version("hanse"),
         "torch": torch.__version__,
-        "processor": _processor(),
+        "processor": processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
 
@@ -341,16 +342,6 @@ def commit_of(file: Path) -> str | None:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", "..") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _processor() -> str:
-    """Return the processor's model as the system names it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 MOST_CLIENTS = 16  # whose figures are kept test by test

@@ -125,7 +125,7 @@ class Batches:
             samples=torch.from_numpy(np.where(valid, taken, spare[None, :, None])).to(device),
             weights=torch.from_numpy(weights).to(device=device, dtype=dtype),
             tally=torch.from_numpy(tally).to(device=device, dtype=dtype),
-            paces=torch.from_numpy(1 / np.maximum(reported.cumsum(0), 1)).to(device=device, dtype=dtype),
+            paces=torch.from_numpy(1 / np.maximum(reported.cumsum(0), 1)).to(device),
             reports=[bool(step.any()) for step in reported],
             segments=[(a, b, int(active[a]), int(widest[a])) for a, b in pairwise(cuts) if b > a],
         )

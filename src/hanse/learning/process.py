@@ -6,9 +6,11 @@ hanse itself uses keyed streams (:mod:`hanse.base.streams`). A user's code may d
 
 from __future__ import annotations
 
+import platform
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,3 +83,13 @@ def drawn_so_far(device: torch.device) -> tuple[Any, ...]:
     cuda = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
     numpy = np.asarray(words).tobytes(), *rest
     return random.getstate(), numpy, torch.get_rng_state().numpy().tobytes(), cuda
+
+
+def processor() -> str:
+    """Return the processor's model as the system names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

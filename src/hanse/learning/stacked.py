@@ -663,7 +663,7 @@ class StackedEngine(Scorer):
             targets = y.index_select(0, taken.reshape(-1)).view(end - begin, active, width, -1).transpose(2, 3)
             weights = batches.weights[begin:end, :active, :width].unsqueeze(2).contiguous()
             tally = batches.tally[begin:end, :active, :width].unsqueeze(2)
-            paces = batches.paces[begin:end, :active, None, None]
+            paces = batches.paces if bound.pace is None else batches.paces[begin:end, :active, None, None]
             segment = Segment(taken, targets.contiguous(), weights, tally, paces, batches.reports[begin:end])
             steps(bound, x, segment, recipe.momentum, lr)
         return program.total.view(-1).double().cpu().numpy().copy()
