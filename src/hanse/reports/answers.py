@@ -153,7 +153,7 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
     mean, low, high = mean_interval(known if len(known) > 1 else next(filter(None, each), []))
     if mean is not None:
         scale = reading.factor * (-1 if reading.less_is_better else 1)
-        ends = sorted(scale * end for end in (low, high) if end is not None) or [None, None]
+        ends = [None, None] if low is None or high is None else sorted((scale * low, scale * high))
         notes.append(Note("mean_gain", "note", {"metric": reading.title, "mean": scale * mean, "low": ends[0],
                                                 "high": ends[1], "percent": reading.percent,
                                                 "less": reading.less_is_better}))  # fmt: skip

@@ -223,8 +223,8 @@ def check(dirs: Sequence[Path], page: Path) -> list[str]:
     if '<meta name="kind" content="report">' not in text:
         if len(dirs) > 1:
             raise UserError(f"--check {page}: goes with one run; only a report is of several")
-        of = invoice if '<meta name="kind" content="invoice' in text else statement
-        return of.differences_of(dirs[0], text)
+        billed = '<meta name="kind" content="invoice' in text
+        return invoice.differences_of(dirs[0], text) if billed else statement.differences_of(dirs[0], text)
     words = _words(dirs, trust=False)
     tables = [words["experiments"], *words["differences"], *([words["runs"]] if words["runs"] else [])]
     cells = [cell.values for table in tables for row in table.rows for cell in row if isinstance(cell, Cell)]
