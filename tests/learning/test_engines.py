@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from rotation import rotating
 
 from hanse.core.recipe import Recipe
 from hanse.learning.batches import SeatPlan, group_seats
-from hanse.learning.job import batch_plan
+from hanse.learning.job import Drawn, batch_plan
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
@@ -31,6 +32,7 @@ RECIPES = {
     "steps": Recipe(batch_size=8, steps=7, lr=0.05, momentum=0.5),
     "fresh": Recipe(batch_size=None, steps=7, batch_share=0.3, lr=0.05, momentum=0.5),
     "full": Recipe(epochs=4, batch_size=None, lr=0.05),
+    "averaged": Recipe(epochs=2, batch_size=10, lr=0.05, statistics="averaged"),
 }
 SIZES = {"equal": [40, 40, 40], "ragged": [61, 27, 101, 40, 31], "one": [33]}
 TERMS = {
@@ -55,10 +57,10 @@ def test_stacked_equals_the_oracle(case: tuple[str, str, str, str]) -> None:
     problem, row = build_problem(name, (3, 4), 5, 1, **options)
     pool = made((3, 4), 5)
     jobs = jobs_of(row, SIZES[sizes], **TERMS[terms])
-    engine, pair = StackedEngine(problem), StackedEngine(problem, workers=2)
+    engine = StackedEngine(problem)
     expected = oracle(problem, pool, jobs, RECIPES[recipe])
-    for one in (pair, engine, engine):  # whose buffers are reused
-        agree(one.train(pool, jobs, RECIPES[recipe], RECIPES[recipe].lr), expected)
+    for _ in range(2):  # buffers are used again
+        agree(engine.train(pool, jobs, RECIPES[recipe], RECIPES[recipe].lr), expected)
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
@@ -186,6 +188,29 @@ def test_batch_norm_needs_two_samples() -> None:
     with pytest.raises(ValueError, match="1 samples"):
         StackedEngine(problem).train(pool, jobs_of(row, [1]), recipe, 0.1)
     assert oracle(problem, pool, jobs_of(row, [21]), recipe).steps.tolist() == [2]  # the 21st sample is left out
+
+
+@pytest.mark.parametrize("engine", [StackedEngine, SequentialEngine])
+def test_statistics_anew_are_the_mean_over_the_batches_of_the_last_pass(engine: type) -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8], batch_norm=True)
+    pool, recipe = made((12,), 5), Recipe(epochs=2, batch_size=10, lr=0.05)
+    jobs = jobs_of(row, [50, 27])
+    first, norm = problem.module[1], problem.module[2]  # type: ignore[index]
+    for _ in range(2):  # nothing is left of one training for the next
+        trained = engine(problem, dtype=torch.float64).train(pool, jobs, recipe, 0.05)
+        for job, got in zip(jobs, trained.rows, strict=True):
+            plan = batch_plan(len(job.index), recipe, job.key)
+            means = []
+            for until in range(len(plan) // 2, len(plan)):  # the weights before each step of the last pass
+                some = replace(job, drawn=Drawn(plan[:until], 0))
+                before = SequentialEngine(problem, dtype=torch.float64).train(pool, [some], recipe, 0.05).rows[0]
+                views = problem.layout.unflatten(before)
+                x = pool.x[job.index[plan[until][plan[until] >= 0]]].double()
+                means.append((x @ views["1.weight"].T + views["1.bias"]).mean(0))
+            found = problem.layout.unflatten(got)["2.running_mean"]
+            torch.testing.assert_close(found, torch.stack(means).mean(0), rtol=0, atol=1e-10)
+    assert isinstance(first, torch.nn.Linear)
+    assert norm.momentum == 0.1
 
 
 def test_ragged_scores() -> None:

@@ -18,7 +18,7 @@ from hanse.learning.engines import choose
 from hanse.learning.job import Problem
 from hanse.learning.native import library as native
 from hanse.learning.native.engine import NativeEngine
-from hanse.learning.native.outputs import NativeOutputs
+from hanse.learning.native.library import NativeOutputs
 
 from .helpers import agree, jobs_of, made, oracle
 from .test_engines import TERMS

@@ -24,7 +24,7 @@ from hanse.learning.scoring import Scorer
 from hanse.learning.sequences import perplexity, sequence_outcomes
 from hanse.learning.sequential import SequentialEngine
 from hanse.learning.vmapped import why_not_vmapped
-from hanse.runs.judge import by_class
+from hanse.runs.server_judge import by_class
 
 T, K = 6, 5
 

@@ -22,7 +22,7 @@ from hanse.base.merkle import Tree, as_text
 from hanse.cli import app
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, Transaction, client, leaf
-from hanse.ledger.closing import NOTHING, Facts, closing_line, shortened, statements
+from hanse.ledger.closing import NOTHING, RecordDigest, closing_line, shortened, statements
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import load_key, public_of, sign
 from hanse.ledger.receipts import ClosingStatement, Receipt, read_receipts, split_view, write_receipts
@@ -68,7 +68,9 @@ def test_what_a_receipt_says(tmp_path: Path) -> None:
     ]
     with Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY) as ledger:
         ledger.post(2, new)
-        facts = Facts.of({"round": 2}, [{"client": 3, "value": 0.25}, {"client": 3, "value": 0.5}, {"client": 1}])
+        facts = RecordDigest.of(
+            {"round": 2}, [{"client": 3, "value": 0.25}, {"client": 3, "value": 0.5}, {"client": 1}]
+        )
         ledger.close_round(2, facts)
         (tmp_path / "metrics.jsonl").write_text('{"round": 2, "time/s": 0.5}\n')
         seats = [{"round": 2, "client": 3, "value": 0.25, "fit/epsilon": 1.5}]
@@ -79,7 +81,7 @@ def test_what_a_receipt_says(tmp_path: Path) -> None:
     (tmp_path / "transactions.heads").unlink()
     with Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY) as ledger:
         ledger.post(2, new)
-        ledger.close_round(2, Facts.of({"round": 2, "time/s": 9}, seats))
+        ledger.close_round(2, RecordDigest.of({"round": 2, "time/s": 9}, seats))
         (receipt,) = Issuer(ledger, tmp_path).new()
         assert (receipt.count, receipt.root) == (3, ledger.head())
     lines = (("grant/3", "client/3", 9), ("bid/3", "client/3", -4), ("bid/3", "escrow/3", 4))
@@ -116,7 +118,7 @@ def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> No
     balances = {client(c): 10**15 for c in range(clients)} | {"escrow/0": 10**15}
     moved = {c: [(f"market/{j}", client(c), 10**12 + j) for j in range(1000)] for c in range(clients)}
     many = dict.fromkeys(range(clients), -0.12345678901234567)
-    facts = Facts(bytes(32), many, many)
+    facts = RecordDigest(bytes(32), many, many)
     from hanse.ledger.closing import Closed, closing_line
     from hanse.ledger.issuer import receipts_of
     from hanse.ledger.record import LogHead

@@ -25,7 +25,7 @@ from hanse.flower.valued.mechanism import OfReplies, WatchedRound
 from hanse.flower.valued.worth import ByFunction
 from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.by_value import ByValue
-from hanse.mechanisms.value import GTG, Banzhaf, Exact, FirstOrder, LeaveOneOut, Mixture, MonteCarlo, Path
+from hanse.mechanisms.value import GTG, Banzhaf, Exact, FirstOrder, LeaveOneOut, MixtureValue, MonteCarlo, Path
 from hanse.runs.round import finish, first_state, play_round
 from hanse.runs.setup import build
 
@@ -57,9 +57,9 @@ class Given(AggregatePart):
         return Aggregate(weights / weights.sum() if weights.any() else weights, old=float(not weights.any()))
 
 
-VALUES = [Exact(), Exact(utility="accuracy"), Exact(game="increment"), GTG(), GTG(stop="mean"), Mixture(),
-          Mixture(game="increment"), MonteCarlo(30), LeaveOneOut(), LeaveOneOut(game="increment"), Banzhaf(), Path(),
-          FirstOrder()]  # fmt: skip
+VALUES = [Exact(), Exact(utility="accuracy"), Exact(game="increment"), GTG(), GTG(stop="mean"), MixtureValue(),
+          MixtureValue(game="increment"), MonteCarlo(30), LeaveOneOut(), LeaveOneOut(game="increment"), Banzhaf(),
+          Path(), FirstOrder()]  # fmt: skip
 SHARED_OUT = (Exact, MonteCarlo, Path)  # whose values sum to the gain
 
 

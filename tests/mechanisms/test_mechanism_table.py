@@ -18,7 +18,7 @@ from hanse.mechanisms.ipfl import ipfl
 from hanse.mechanisms.mechanism_table import table_of
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.train import Proximal
-from hanse.mechanisms.value import Exact, Mixture
+from hanse.mechanisms.value import Exact, MixtureValue
 from hanse.mechanisms.weigh import BySamples, UniformWeights
 
 
@@ -59,7 +59,7 @@ def test_tables(mechanism: Mechanism, table: dict[str, Any]) -> None:
 def test_every_published_mechanism_comes_back(make: Any) -> None:
     made = make()
     assert table_of(made) == {"name": make.__name__}
-    mixed = replace(made, name="somebody's", value=Mixture(budget=40, also=(20,)))
+    mixed = replace(made, name="somebody's", value=MixtureValue(budget=40, also=(20,)))
     if made.value is None or made.standing(made.value) == ["value"]:
         built = build_mechanism(table_of(mixed))
         assert replace(built, name="somebody's") == mixed

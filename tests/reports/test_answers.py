@@ -133,7 +133,7 @@ def test_a_clear_difference_on_few_samples_is_no_ground_for_a_decision(better: b
     rated_run(tmp_path / "local", [alone] * 6, "local", samples=14)
     found = statement(run, 0)
     assert found.client.paid_to_join == ("yes" if better else "no")
-    assert (found.next.code, found.next.fields["samples"]) == ("see_other_rows", 14)
+    assert (found.next.code, found.next.fields["samples"]) == ("see_other_rows", "14 samples")
     assert "few_units" in {note.code for note in found.notes}
 
 

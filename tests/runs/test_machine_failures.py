@@ -205,7 +205,7 @@ class Fails:
 
 
 def test_what_fails_before_a_round_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hanse.runs.loop.play_round", lambda *_: 1 / 0)
+    monkeypatch.setattr("hanse.runs.play.play_round", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         hanse.run(experiment(), out=tmp_path / "run")
     monkeypatch.undo()

@@ -26,7 +26,7 @@ from hanse_papers.ids import IDS
 from hanse_papers.tables import Cell, PaperTable, Variant
 
 if TYPE_CHECKING:
-    from hanse.runs.run import Run
+    from hanse.runs.played_run import PlayedRun
 
 MOST_SEEDS = 10
 """How many seeds :func:`kept_outcome` looks for by default."""
@@ -222,7 +222,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hanse-") as scratch:
         folder = Path(scratch) / "run"
 
-        def go(observers: Sequence[Any]) -> Run:
+        def go(observers: Sequence[Any]) -> PlayedRun:
             result = run(job.experiment, out=folder, observers=observers)
             if not result.interrupted and (folder / "ledger.json").exists():
                 books.update({"audit": _audit(folder)}, **_trades(folder))

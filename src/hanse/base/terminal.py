@@ -1,5 +1,5 @@
-"""Everything that the command line prints is cleaned (:func:`hanse.base.words.shown`), since strangers' names and paths
-are in it: what rich prints by :class:`Terminal`, and everything else by :func:`plainly`.
+"""Everything that the command line prints is cleaned (:func:`hanse.base.plain_text.shown`), since strangers' names
+and paths are in it: what rich prints by :class:`Terminal`, and everything else by :func:`plainly`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from hanse.base.words import shown
+from hanse.base.plain_text import shown
 
 
 class Terminal(Console):

@@ -33,7 +33,7 @@ from hanse.reports.market import load_trades, transactions_chart
 from hanse.reports.report import write_report
 from hanse.reports.vega import save
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Observer, Run, run
+from hanse.runs.experiment import Observer, PlayedRun, run
 from hanse.runs.observers import ProgressBar, counting
 from hanse.runs.run_record import load_run
 
@@ -104,7 +104,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     """
     _clear(folder)
     console.print(LEAD, "\n", sep="")
-    runs: dict[str, list[Run]] = {}
+    runs: dict[str, list[PlayedRun]] = {}
     for seed in range(seeds):
         for name, experiment in demo_experiments(seed).items():
             bar = ProgressBar(console, f"{name}, seed {seed}")
@@ -132,7 +132,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
         say(f"{number}. {line}", console, wrap=True)
 
 
-def _together(runs: dict[str, list[Run]]) -> str:
+def _together(runs: dict[str, list[PlayedRun]]) -> str:
     """Return in a sentence how good the best model of the race is, compared with each client alone."""
     final = {name: np.mean([100 * r.metrics[-1]["test/accuracy"] for r in results]) for name, results in runs.items()}
     alone, best = final["local"], max(set(final) - set(APART), key=lambda name: final[name])
@@ -179,13 +179,13 @@ def _clear(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _tested(result: Run) -> dict[int, float]:
+def _tested(result: PlayedRun) -> dict[int, float]:
     """Return the accuracy (0 to 1) of each client that was tested on its own data at the end of a run."""
     pairs = zip(result.tested.get("tested", ()), result.tested.get("test_accuracy", ()), strict=True)
     return {int(client): float(accuracy) for client, accuracy in pairs}
 
 
-def _accuracies(runs: dict[str, list[Run]]) -> RichTable:
+def _accuracies(runs: dict[str, list[PlayedRun]]) -> RichTable:
     """Return a table of the final test accuracies, as mean and standard deviation over the seeds."""
     seeds = len(next(iter(runs.values())))
     title = f"{seeds} seeds: mean ± standard deviation" if seeds > 1 else "one seed"
@@ -274,8 +274,8 @@ class Scene:
         picture: the file of the graph of who paid whom.
     """
 
-    market: Run
-    alone: Run
+    market: PlayedRun
+    alone: PlayedRun
     audit: Audit
     table: RichTable
     gain: str
@@ -328,7 +328,7 @@ def scene(out: Path, observe: Callable[[str], Sequence[Observer]] = lambda what:
     return Scene(market, alone, audit, _market_table(market, alone, audit), _gain(market, alone), picture)
 
 
-def _market_table(market: Run, alone: Run, audit: Audit) -> RichTable:
+def _market_table(market: PlayedRun, alone: PlayedRun, audit: Audit) -> RichTable:
     """Return a table of what each participant bought and sold, and its accuracy alone and in the market."""
     table = RichTable(
         "client", "role", "bought", "sold", "utility", "accuracy alone %", "in the market %",
@@ -343,7 +343,7 @@ def _market_table(market: Run, alone: Run, audit: Audit) -> RichTable:
     return table
 
 
-def _gain(market: Run, alone: Run) -> str:
+def _gain(market: PlayedRun, alone: PlayedRun) -> str:
     """Return a sentence on what those who buy gained: the mean difference over them with its 95 % interval."""
     together, by_itself = _tested(market), _tested(alone)
     buying = [client for client, role in enumerate(TABLE_5) if role in ("buyer", "trader")]

@@ -216,11 +216,11 @@ def _finish(result: object) -> None:
     """
     from hanse.learning.metrics import readings_of
     from hanse.reports.answers import answers_of
-    from hanse.runs.experiment import Run
+    from hanse.runs.experiment import PlayedRun
     from hanse.runs.observers import mostly_refused, valued_otherwise
     from hanse.runs.run_record import load_run
 
-    assert isinstance(result, Run)
+    assert isinstance(result, PlayedRun)
     if result.interrupted:
         out.print(f"Stopped after round {len(result.metrics)} of {result.experiment.run.rounds}. Go on with:")
         out.print(f"  hanse resume {shlex.quote(str(result.path))}", markup=False)

@@ -1,6 +1,6 @@
 """Protocols of ``view.judge``, which scores models for parts: what a part may ask it.
 
-:class:`hanse.runs.judge.ServerJudge` answers from the server's held-out samples, and
+:class:`hanse.runs.server_judge.ServerJudge` answers from the server's held-out samples, and
 :class:`hanse.learning.by_function.FunctionJudge` from a function that the user supplies, which can answer fewer
 questions.
 """
@@ -60,7 +60,7 @@ class Coalitions(Protocol):
 
 
 class Judge(Protocol):
-    """Scores models; see :class:`hanse.runs.judge.ServerJudge`, which documents each method."""
+    """Scores models; see :class:`hanse.runs.server_judge.ServerJudge`, which documents each method."""
 
     @property
     def validation(self) -> Sized | None:

@@ -16,8 +16,8 @@ from hanse.core.table import Ints, Layout, Updates
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Optimizer = Literal["sgd", "adamw", "adadelta"]
-REMEMBERING = ("lr_decay_by", "order", "statistics")
-"""The settings that make training depend on a client's earlier rounds."""
+REMEMBERING = {"lr_decay_by": "last", "order": "by_class", "statistics": "own"}
+"""The settings that make training depend on a client's earlier rounds, each with the value by which it does."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Recipe:
     The types of the fields are also bounds: a node checks a job that it is sent against them
     (:func:`hanse.base.factories.call`).
 
-    The last three settings make training depend on a client's earlier rounds (:class:`History`), as in
+    The last three settings can make training depend on a client's earlier rounds (:class:`History`), as in
     GTFLAT's public code.
 
     Attributes:
@@ -54,8 +54,10 @@ class Recipe:
             round in which this client trained (0 the first time).
         order: "shuffled", or "by_class": samples are sorted by class, and a client's batches continue where its last
             round stopped.
-        statistics: what becomes of batch-norm statistics: they are "averaged" like parameters, or each client keeps its
-            "own". A client's own statistics have their initial values until it first trains.
+        statistics: what becomes of batch-norm statistics. "anew": each client's are the mean over the batches of its
+            last pass, and they are averaged like parameters. "averaged": so are PyTorch's running statistics, which
+            with few steps a round are mostly those of older models. "own": each client keeps its own, which have their
+            initial values until it first trains.
 
     Examples:
         >>> recipe = Recipe(epochs=2, lr=0.1, lr_decay=0.5)
@@ -64,11 +66,11 @@ class Recipe:
     """
 
     epochs: Positive = 1
-    batch_size: Positive | None = 32
+    batch_size: Positive | None = 10
     batches_per_epoch: Positive | None = None
     steps: Positive | None = None
     batch_share: PositiveShare | None = None
-    lr: Rate = 0.01
+    lr: Rate = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Weight = 0.0
     lr_decay: PositiveShare = 1.0
@@ -77,7 +79,7 @@ class Recipe:
     eps: PositiveShare = 1e-6
     lr_decay_by: Literal["round", "last"] = "round"
     order: Literal["shuffled", "by_class"] = "shuffled"
-    statistics: Literal["averaged", "own"] = "averaged"
+    statistics: Literal["anew", "averaged", "own"] = "anew"
 
     @property
     def remembers(self) -> bool:
@@ -86,8 +88,8 @@ class Recipe:
 
     @property
     def remembered(self) -> list[str]:
-        """The settings that make training depend on a client's earlier rounds and are not at their defaults."""
-        return [name for name in REMEMBERING if getattr(self, name) != getattr(Recipe, name)]
+        """The settings by which it does, by name."""
+        return [name for name, value in REMEMBERING.items() if getattr(self, name) == value]
 
     def sampling(self, samples: int, work: int | None = None) -> tuple[int, int]:
         """Return how many batches a client's samples are split into, and how many steps it takes in a round.
@@ -153,7 +155,7 @@ class History:
             layout: where each tensor of a model is in a row.
             initial: the first model, ``[P]``.
         """
-        none = layout.size if recipe.statistics == "averaged" else layout.num_parameters
+        none = layout.num_parameters if recipe.statistics == "own" else layout.size
         statistics = initial[none:].repeat(num_clients, 1)
         return History(np.zeros(num_clients, np.int64), np.full(num_clients, NEVER, np.int64), statistics)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -100,21 +100,10 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     if given is None:
         root = Path(spec.path).expanduser() if spec.path else None
         given = imported(source.name, root=root, seed=spec.seed, download=spec.download)
-    read = partial(
-        as_dataset,
-        given,
-        target=source.target,
-        client=source.client_column,
-        features=source.features,
-        test=source.test,
-        min_samples=source.min_samples,
-        group=None if source.group == "" else source.group,
-        time=source.time,
-        cut=source.cut,
-        name=source.name if source.name != OBJECT else source.object or "",
-        prepare=source.prepare,
-        statistics=source.statistics,
-    )
+    named = inspect.signature(as_dataset).parameters
+    options: dict[str, Any] = {key: None if one == "" else one for key, one in vars(source).items() if key in named}
+    options["name"] = source.name if source.name != OBJECT else source.object or ""
+    read = partial(as_dataset, given, client=source.client_column, **options)
     dataset = read(seed=spec.seed)
     # what the data decide, where the user has said nothing
     if source.name == OBJECT:
@@ -157,33 +146,18 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     if dataset is None:
         spec, dataset = with_own(spec)
     chosen = spec.source
+    shares = {key: getattr(spec, key) for key in ("client_test", "client_validation", "validation", "root")}
     if isinstance(chosen, Generated):
         source = Synthetic(chosen.alpha, chosen.beta, spec.seed, chosen.samples_per_client)
-        return GeneratedData.of(
-            source,
-            spec.clients,
-            client_test=spec.client_test,
-            client_validation=spec.client_validation,
-            validation=spec.validation,
-            root=spec.root,
-        )
+        return GeneratedData.of(source, spec.clients, **shares)
     if dataset is None:
         root = Path(spec.path).expanduser() if spec.path else None
         scale = chosen.scale if isinstance(chosen, Images) else "standard"
         dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, options=chosen)
     dataset = prepared(dataset, spec)
     partition = split(dataset, spec)
-    data = SplitData.of(
-        dataset,
-        partition,
-        seed=spec.seed,
-        client_test=spec.client_test,
-        client_validation=spec.client_validation,
-        validation=spec.validation,
-        validation_seed=spec.validation_seed,
-        root=spec.root,
-        test_from=spec.client_test_from,
-    )
+    seeds: dict[str, Any] = {"seed": spec.seed, "validation_seed": spec.validation_seed}
+    data = SplitData.of(dataset, partition, **seeds, **shares, test_from=spec.client_test_from)
     if spec.augment is not None:
         if len(dataset.input_shape) != 3:
             raise UserError(f"data.augment = '{spec.augment}': source '{chosen.name}' has no images; leave augment out")
@@ -314,11 +288,11 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
             "'natural' (one client for each of the data's), 'iid' (whole units) and 'pooled', without options"
         )
     if partition == Iid() and dataset.train.units is not None:
-        return _partition(dataset, _dealt_units(dataset.train.units.numpy(), spec.clients, spec.seed))
+        return Partition(_dealt_units(dataset.train.units.numpy(), spec.clients, spec.seed))
     return _SPLITS[type(partition)](partition, dataset, spec)
 
 
-def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> list[NDArray[np.int64]]:
+def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> tuple[NDArray[np.int64], ...]:
     """Return the rows of each client, of whole units that are dealt at random, each to the client with the fewest rows.
 
     Raises:
@@ -331,16 +305,7 @@ def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> list[NDAr
     for unit in stream(seed, "iid units").permutation(len(sizes)).tolist():
         client_of[unit] = held.argmin()
         held[client_of[unit]] += sizes[unit]
-    return [np.flatnonzero(client_of[number] == client) for client in range(clients)]
-
-
-def _partition(
-    dataset: Dataset, indices: Sequence[NDArray[np.int64]], groups: NDArray[np.int64] | None = None
-) -> Partition:
-    """Return indices as a :class:`Partition`, with labels where each sample has one class."""
-    by_class = dataset.num_classes is not None and dataset.train.y.ndim == 1
-    labels = dataset.train.y.numpy() if by_class else None
-    return Partition(tuple(indices), labels, dataset.num_classes if by_class else None, groups)
+    return tuple(np.flatnonzero(client_of[number] == client) for client in range(clients))
 
 
 def _options(
@@ -370,7 +335,8 @@ def _dealt(
 ) -> Partition:
     """Return the partition of a function that needs labels alone; some return groups of clients as well as indices."""
     dealt = deal(**_options(deal, partition, dataset, spec))
-    return _partition(dataset, *dealt) if isinstance(dealt, tuple) else _partition(dataset, dealt)
+    indices, groups = dealt if isinstance(dealt, tuple) else (dealt, None)
+    return Partition(tuple(indices), groups)
 
 
 def _pooled(partition: Pooled, dataset: Dataset, spec: DataSpec) -> Partition:
@@ -378,7 +344,7 @@ def _pooled(partition: Pooled, dataset: Dataset, spec: DataSpec) -> Partition:
     if partition.whole is None:
         return _dealt(pooled, partition, dataset, spec)
     apart = split(dataset, spec.model_copy(update={"partition": partition.whole}))
-    return _partition(dataset, [np.sort(np.concatenate(apart.train))])
+    return Partition((np.sort(np.concatenate(apart.train)),))
 
 
 def _mixture(partition: MixturePartition, dataset: Dataset, spec: DataSpec) -> Partition:
@@ -389,8 +355,11 @@ def _mixture(partition: MixturePartition, dataset: Dataset, spec: DataSpec) -> P
     trained = mixes(partition.mix, spec.clients, len(pools), seed=spec.seed)
     tested = inverse(trained) if partition.test_mix == "inverse" else trained
     shares = mixture(**_options(mixture, partition, dataset, spec, pools=pools, train_mix=trained, test_mix=tested))
-    cut = _partition(dataset, [own for own, _, _ in shares], trained.argmax(axis=1).astype(np.int64))
-    return replace(cut, kept=tuple((validation, test) for _, validation, test in shares))
+    return Partition(
+        tuple(own for own, _, _ in shares),
+        trained.argmax(axis=1).astype(np.int64),
+        kept=tuple((validation, test) for _, validation, test in shares),
+    )
 
 
 def _natural(partition: Natural, dataset: Dataset, spec: DataSpec) -> Partition:
@@ -405,8 +374,7 @@ def _natural(partition: Natural, dataset: Dataset, spec: DataSpec) -> Partition:
     chosen = natural_owners(**_options(natural_owners, partition, dataset, spec, ids=ids))
     owners = np.repeat(chosen, partition.per_owner)
     groups = np.unique(owners, return_inverse=True)[1].astype(np.int64) if partition.per_owner > 1 else None
-    cut = _partition(dataset, parts, groups)
-    return cut if partition.ids is not None else replace(cut, owners=owners)
+    return Partition(tuple(parts), groups, owners if partition.ids is None else None)
 
 
 def _read_ids(path: Path) -> NDArray[np.int64]:

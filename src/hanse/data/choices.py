@@ -93,6 +93,8 @@ class OwnData:
         time: the column that says when a row was observed: later rows are never trained on.
         cut: with ``time``, the date that divides a client's rows: one of its own ("each_client"), or one for all
             ("all_clients").
+        labels: what labels are to be called that clients call otherwise, such as { krank = "ill" }; in a table under a
+            client's name for that client alone.
         object: the name of data given as an object, for the record.
         fingerprint: the digest of data that were given as an object; it does not depend on the seed of their split. To
             resume a run, give it the same data.
@@ -109,6 +111,7 @@ class OwnData:
     group: Column = ""  # not None, for which "none" stands in a file
     time: Column | None = None
     cut: Cut = "each_client"
+    labels: dict[str, str | int | dict[str, str | int]] | None = None
     object: str | None = None
     fingerprint: str | None = None
 

@@ -32,7 +32,8 @@ ALIKE_ROWS = 0.8
 _FEWEST, _MOST = 1.25, 100  # rows of a person, on the mean
 _NEAR = 0.9  # the likeness of a row and the nearest one from which on they may be one person's
 _PERSON = re.compile(
-    r"^(patient|subject|participant|person|proband|individual|respondent|mrn|pid|subid)s?([\W_]*(id|no|nr|num|number|code))?$"
+    r"^(patient|subject|participant|person|proband|individual|respond(ent)?|mom|mother|family|fam|household|mrn|pid|subid)s?([\W_]*(id|no|nr|num|number|code))?$"
+    r"|(^|[\W_])(id|nr|uid)$"
     r"|^(child|case|pupil|student|member|customer|animal)s?[\W_]*(id|no|nr|num|number)$",
     re.IGNORECASE,
 )
@@ -180,11 +181,13 @@ class Coded:
 
     Attributes:
         codes: int64 ``[n]``, from 0 on in the order of the values; -1 for a gap.
-        exact: whether it holds words or whole numbers. Measurements repeat by chance, and more rarely name anybody.
+        exact: whether it holds words or whole numbers: others name nobody.
+        words: whether it holds words. Counts repeat by chance, and more rarely name anybody.
     """
 
     codes: NDArray[np.int64]
-    exact: bool
+    exact: bool = True
+    words: bool = True
 
     @staticmethod
     def of(values: NDArray[Any]) -> Coded:
@@ -194,7 +197,7 @@ class Coded:
         whole = values.dtype.kind != "f" or bool(np.equal(np.floor(different), different).all())
         made = np.full(len(values), -1, np.int64)
         made[~gaps] = codes
-        return Coded(made, whole)
+        return Coded(made, whole, values.dtype.kind not in "biuf")
 
     def figures(self) -> NDArray[np.float64]:
         """Return figures ``[n, k]`` whose squared differences say how unlike two rows are: an indicator for each of few
@@ -224,8 +227,9 @@ def _likeness(codes: NDArray[np.int64], figures: NDArray[np.float64]) -> tuple[f
 def of_columns(columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | None, where: str) -> str:
     """Return a line if a column repeats as the name of a person would; else "".
 
-    Its values are many and most rows share theirs with some others. Further, its name says so, or labels or features
-    hardly differ within a value while those of neighbouring values do. In an ordinary column neighbours are alike, too.
+    Its values are words or whole numbers, many, and most rows share theirs with some others. Further, its name says
+    so, or labels or features (of numbers, both) hardly differ within a value while those of neighbouring values do. In
+    an ordinary column neighbours are alike, too.
 
     Args:
         columns: all columns but that of the clients, also those that are no features.
@@ -239,7 +243,7 @@ def of_columns(columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | 
     for name in names:
         codes, person = columns[name].codes, bool(_PERSON.search(str(name)))
         rows, sizes = np.flatnonzero(codes >= 0), np.bincount(codes[codes >= 0])
-        many = len(rows) >= len(codes) / 2 and len(sizes) >= FEW // 2 <= (sizes > 1).sum()
+        many = columns[name].exact and len(rows) >= len(codes) / 2 and len(sizes) >= FEW // 2 <= (sizes > 1).sum()
         if not many or not _FEWEST <= len(rows) / len(sizes) <= _MOST or sizes.max() > len(rows) / 5:
             continue
         if _WHEN.search(str(name)) and not person:
@@ -252,8 +256,8 @@ def of_columns(columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | 
         labels, others = likeness.pop(target), [*likeness.values()]
         features = tuple(np.mean(others, axis=0).tolist()) if len(others) > 1 else (0.0, 0.0)
         alike = [same >= ALIKE_ROWS and beside < 0.7 * same for same, beside in (labels, features)]
-        if person or (any(alike) if columns[name].exact else all(alike)):
-            found.append((person + columns[name].exact + labels[0] + features[0], name))
+        if person or (any(alike) if columns[name].words else all(alike)):
+            found.append((person + labels[0] + features[0], name))
     if not found:
         return ""
     name = max(found, key=lambda one: one[0])[1]

@@ -22,11 +22,51 @@ from hanse.data.preparing import AUTO, Columns, Prepare
 Features = Sequence[Column] | Mapping[str, Sequence[Column]]
 """Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
 
+Labels = Mapping[str, str | int | Mapping[str, str | int]]
+"""What labels are to be called, for all clients, or in a table for each client by name."""
+
 NONE = "none"
 """In the place of a column of units: every row is a unit of its own."""
 FILL = "fill them (data.source.prepare = 'auto' does)"
 # characters of a client's name
 NAME = 80
+
+
+class Renamed:
+    """Labels that clients call otherwise, such as "krank" for "ill", under one name.
+
+    Args:
+        labels: what each label is to be called. A table under a client's name is for that client alone, and comes
+            before what is for all.
+    """
+
+    def __init__(self, labels: Labels) -> None:
+        self._of_client = {name: _by_text(own) for name, own in labels.items() if isinstance(own, Mapping)}
+        self._of_all = _by_text({name: one for name, one in labels.items() if not isinstance(one, Mapping)})
+        self._found: set[tuple[str, str]] = set()
+
+    def of(self, column: Any, owner: NDArray[Any] | None) -> NDArray[Any]:
+        """Return targets ``[n]`` with new labels, as objects; ``owner [n]`` has the client of each, or is None."""
+        values = objects(column)
+        for i, client in enumerate([""] * len(values) if owner is None else owner):
+            for where, known in ((client, self._of_client.get(client, {})), ("", self._of_all)):
+                if values[i] is not None and (text := plain(values[i])) in known:
+                    values[i] = known[text]
+                    self._found.add((where, text))
+                    break
+        return values
+
+    def refuse_unused(self) -> None:
+        """Raise UserError for labels that no row had."""
+        given = [(where, text) for where, own in (("", self._of_all), *self._of_client.items()) for text in own]
+        if unused := [one for one in given if one not in self._found]:
+            where, text = unused[0]
+            of = f" of client '{where}'" if where else ""
+            raise UserError(f"data.source.labels: {text!r}: no row{of} has this label; leave it out")
+
+
+def _by_text(labels: Mapping[str, Any]) -> dict[str, Any]:
+    return {plain(name): one for name, one in labels.items()}
 
 
 @dataclass(frozen=True)
@@ -41,6 +81,7 @@ class Asked:
         time: the column that says when each row was observed. None: there is none.
         prepare: how columns become numbers, once it is known which rows are for training. None: the columns already are
             numbers.
+        renamed: new labels for the target. None: they are as given.
     """
 
     target: Column | None = None
@@ -49,6 +90,11 @@ class Asked:
     group: Column | None = None
     time: Column | None = None
     prepare: Prepare | None = None
+    renamed: Renamed | None = None
+
+    def labels(self, column: Any, owner: NDArray[Any] | None) -> Any:
+        """Return targets ``[n]`` under the names that were asked for."""
+        return column if self.renamed is None else self.renamed.of(column, owner)
 
     @property
     def named(self) -> dict[str, Column]:
@@ -121,7 +167,7 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
             lines += more.lines
     if prepare is None:
         lines += [line for c, one in read.items() if (line := _no_numbers(frame[c], one, owner, where))]
-    y, wrong = target_column(frame[asked.target], owner, f"{where}: column '{asked.target}'")
+    y, wrong = target_column(asked.labels(frame[asked.target], owner), owner, f"{where}: column '{asked.target}'")
     units, time = (
         None if c is None else read_column(frame[c], f"{where}: column '{c}'")
         for read_column, c in ((units_of, asked.named.get("group")), (times_of, asked.time))
@@ -157,7 +203,7 @@ def coded(column: Any) -> Coded:
         codes, _ = column.factorize(sort=True)
     except TypeError:  # values of several kinds
         codes, _ = column.map(str, na_action="ignore").factorize(sort=True)
-    return Coded(codes.astype(np.int64), True)
+    return Coded(codes.astype(np.int64))
 
 
 def units_of(values: Any, where: str) -> NDArray[Any]:

@@ -41,6 +41,8 @@ from hanse.data.doubts import (
 from hanse.data.frames import (
     Asked,
     Features,
+    Labels,
+    Renamed,
     Rows,
     is_frame,
     names_of,
@@ -57,7 +59,7 @@ from hanse.data.units import Cut, cut_rows
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
-    "torch.utils.data.Dataset, a Hugging Face data set, or a dictionary with one of these for each client"
+    "torch.utils.data.Dataset or DataLoader, a Hugging Face data set, or a dictionary with one of these for each client"
 )
 
 
@@ -77,6 +79,7 @@ def as_dataset(
     group: Column | None = None,
     time: Column | None = None,
     cut: Cut = "each_client",
+    labels: Labels | None = None,
 ) -> Dataset:
     """Return a data set made from data in any of this module's forms.
 
@@ -114,6 +117,8 @@ def as_dataset(
         time: the column or key that says when a row was observed, a date or a number: later rows are never trained on.
         cut: with ``time``, whether each client's rows are cut at a date of their own ("each_client"), or all at one
             date ("all_clients").
+        labels: what labels are to be called that clients call otherwise, such as ``{"krank": "ill"}``; in a dictionary
+            under a client's name for that client alone, as ``{"Kiel": {"1": "ill", "2": "well"}}``.
 
     Raises:
         UserError: an unknown form, column names for data that are not a table, a column that does not exist, holds no
@@ -151,9 +156,12 @@ def as_dataset(
             raise UserError(f"data: {called}: has the splits {', '.join(given)}; 'train' is needed")
         test = given.get("test", test) if isinstance(test, int | float) else test
         given = given["train"]
-    asked = Asked(target, client, features, group, time, _prepare(prepare, statistics))
+    renamed = None if labels is None else Renamed(labels)
+    asked = Asked(target, client, features, group, time, _prepare(prepare, statistics), renamed)
     rows = _any(given, asked, called)
     tested = test if isinstance(test, int | float) else _any(test, asked, f"{called}, test")
+    if renamed is not None:
+        renamed.refuse_unused()
     return _dataset(rows, tested, min_samples, seed, called, cut, group is not None)
 
 
@@ -187,8 +195,10 @@ def _prepare(prepare: Any, statistics: Statistics) -> Prepare | None:
     return None if prepare is None else Prepare(prepare, statistics)
 
 
-def _any(given: Any, asked: Asked, name: str) -> Rows:
-    """Return the samples of any form that is one set; of a dictionary, those of all its clients."""
+def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows:
+    """Return the samples of any form that is one set, of one ``client`` if it is named; of a dictionary, those of all
+    its clients.
+    """
     if isinstance(given, Dataset) or (is_hugging_face(given) and isinstance(given, Mapping)):
         raise UserError(
             f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
@@ -196,6 +206,8 @@ def _any(given: Any, asked: Asked, name: str) -> Rows:
     if is_frame(given):
         _needed(asked.target, name)
         return of_frame(given, asked, name)
+    if asked.renamed is not None and not isinstance(given, Mapping | tuple | list):
+        raise UserError(f"data.source.labels: is for pandas tables and arrays; {name} is a {type(given).__name__}")
     if is_hugging_face(given):
         _needed(asked.target, name)
         return of_hugging_face(given, asked, name)
@@ -206,7 +218,7 @@ def _any(given: Any, asked: Asked, name: str) -> Rows:
             )
         return _of_clients(given, asked, name)
     keys = asked.named.keys() - {"target"} | ({"features"} if asked.features is not None else set())
-    keyed = isinstance(given, TorchDataset)  # whose items may be dictionaries
+    keyed = isinstance(given, TorchDataset | DataLoader)  # whose items may be dictionaries
     if wrong := sorted(keys - ({"group", "time"} if keyed else set())):
         raise UserError(
             f"data.source.{wrong[0]}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
@@ -216,7 +228,7 @@ def _any(given: Any, asked: Asked, name: str) -> Rows:
         units = None if given.units is None else given.units.numpy().astype(np.str_)
         return Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y, units=units)
     if isinstance(given, tuple | list) and len(given) in (2, 3, 4):
-        return _of_arrays(given, asked, name)
+        return _of_arrays(given, asked, name, client)
     if keyed:
         return _of_torch(given, asked, name)
     raise UserError(f"data: a {type(given).__name__}: must be {FORMS}")
@@ -317,7 +329,7 @@ def _is_float(x: Any) -> bool:
     return x.is_floating_point() if isinstance(x, Tensor) else getattr(getattr(x, "dtype", None), "kind", "") == "f"
 
 
-def _of_arrays(given: Sequence[Any], asked: Asked, name: str) -> Rows:
+def _of_arrays(given: Sequence[Any], asked: Asked, name: str, client: str | None = None) -> Rows:
     """Return ``(x, y)``, ``(x, y, clients)`` or ``(x, y, clients, units)`` as samples; lists become arrays."""
     x, y, clients, of = (*given, None, None)[:4]
     where = f"data: {name}"
@@ -327,6 +339,8 @@ def _of_arrays(given: Sequence[Any], asked: Asked, name: str) -> Rows:
     y = array_of(y, f"{where}: targets")
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind not in "biuf":
         y = y[:, 0]
+    if asked.renamed is not None and y.ndim == 1:
+        y = asked.renamed.of(y, np.full(len(y), client, object) if owner is None and client else owner)
     if isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind not in "biuf":
         y, wrong = target_column(y, owner if owner is not None and len(owner) == len(y) else None, f"{where}: targets")
         if wrong:
@@ -346,12 +360,14 @@ def _columns_of(x: Any, y: Any) -> dict[Any, Coded]:
 
 
 def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
-    """Return all items of a PyTorch data set."""
+    """Return all items of a PyTorch data set, or of the batches of a ``DataLoader``."""
     found: list[tuple[Any, Tensor]] = []
     beside: dict[str, list[Any]] = {key: [] for key in asked.named if key in ("group", "time")}
     try:
-        # a generator of its own: PyTorch's would be moved on
-        for batch in DataLoader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together):
+        batches = dataset
+        if not isinstance(dataset, DataLoader):  # a generator of its own: PyTorch's would be moved on
+            batches = DataLoader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together)
+        for batch in batches:
             if isinstance(batch, Mapping):
                 rest = dict(batch)
                 y = rest.pop(_needed(asked.target, name), None)
@@ -367,7 +383,8 @@ def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
                 )
             found.append((batch[0], batch[1]))
         read = sum(len(y) for _, y in found)
-        if hasattr(dataset, "__len__") and read != len(dataset):  # an item raised StopIteration, which ends a loop
+        # an item raised StopIteration, which ends a loop
+        if batches is not dataset and hasattr(dataset, "__len__") and read != len(dataset):
             raise RuntimeError(f"only {read} of {len(dataset)} could be read")
         if not found:
             raise UserError(f"data: {name}: has no items")
@@ -412,8 +429,8 @@ def _of_clients(given: Mapping[Any, Any], asked: Asked, name: str) -> Rows:
         return _of_frames(list(given.values()), names, asked, name)
     for client, own in zip(names, given.values(), strict=True):
         with gated(f"data: {name}: client '{client}'"):
-            _refuse_empty(len(own[0]) if isinstance(own, tuple | list) and own else own, client, name)
-            rows = _any(own, asked, f"client '{client}'")
+            _refuse_empty(len(own[1]) if isinstance(own, tuple | list) and len(own) > 1 else own, client, name)
+            rows = _any(own, asked, f"client '{client}'", client)
         parts.append(replace(rows, owner=np.array([client] * len(rows), dtype=object)))
     inputs = [p.x if isinstance(p.x, Mapping) else {"": p.x} for p in parts]
     if len(kinds := {tuple(own) for own in inputs}) > 1:

@@ -437,8 +437,6 @@ class Partition:
 
     Attributes:
         train: the indices of each client's samples.
-        labels: the classes of the whole train set, ``[n]``; None if there are no classes.
-        num_classes: how many classes there are; None with ``labels`` None.
         groups: ``[clients]``, the cluster of each client, where the partition makes clusters.
         owners: ``[clients]``, given if the source itself has clients: for each client, which of the source's clients it
             is, or is a part of.
@@ -446,20 +444,14 @@ class Partition:
             then does not contain them.
 
     Raises:
-        UserError: an index is out of range, a sample is used twice, or a client has none.
+        UserError: an index is below 0, a sample is used twice, or a client has none.
 
     Examples:
-        Six samples of two classes, dealt to two clients:
-
-        >>> partition = Partition((np.array([0, 1, 2]), np.array([3, 4, 5])), np.array([0, 0, 1, 1, 0, 1]), 2)
-        >>> partition.sizes, partition.counts()
-        (array([3, 3]), array([[2, 1],
-               [1, 2]]))
+        >>> Partition((np.array([0, 1, 2]), np.array([3, 4, 5]))).sizes
+        array([3, 3])
     """
 
     train: tuple[NDArray[np.int64], ...]
-    labels: NDArray[np.int64] | None = None
-    num_classes: int | None = None
     groups: NDArray[np.int64] | None = None
     owners: NDArray[np.int64] | None = None
     kept: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...] | None = None
@@ -472,24 +464,13 @@ class Partition:
         used = np.sort(np.concatenate([*self.train, *kept]))
         if (used[1:] == used[:-1]).any():
             raise UserError("a partition may not give a sample to a client twice, or to two clients")
-        if used[0] < 0 or (self.labels is not None and used[-1] >= len(self.labels)):
-            raise UserError(f"a partition's indices span {used[0]}..{used[-1]}, beyond the data set's samples")
+        if used[0] < 0:
+            raise UserError(f"a partition's indices begin with {used[0]}; allowed: 0 and above")
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """The number of samples in ``train`` of each client, ``[clients]``."""
         return np.array([len(index) for index in self.train], dtype=np.int64)
-
-    def counts(self) -> NDArray[np.int64]:
-        """Return how many train samples of each class each client has, ``[clients, classes]``.
-
-        Raises:
-            UserError: the partition has no labels.
-        """
-        if self.labels is None or self.num_classes is None:
-            raise UserError("class counts need class labels; this partition has none")
-        rows = [np.bincount(self.labels[index], minlength=self.num_classes) for index in self.train]
-        return np.stack(rows).astype(np.int64)
 
 
 def iid(

@@ -24,6 +24,8 @@ from hanse.data.kinds import LOSS, lost, objects, rows_of
 
 # whole numbers up to this one are exact in float32
 EXACT = 2**24
+# values of a sparse matrix up to which it is made dense: a gigabyte as float32
+DENSE = 2**28
 
 
 @dataclass(frozen=True)
@@ -259,14 +261,22 @@ def array_of(given: Any, what: str) -> Any:
     Bytes (uint8) stay unchanged: they may be pixels.
 
     Args:
-        given: an array, a masked one, a tensor, a pandas column or a list.
+        given: an array, a masked one, a tensor, a pandas column or a list; or a sparse matrix, which is made dense.
         what: what messages begin with.
 
     Raises:
-        UserError: entries are masked, a whole number does not fit into int64, or a list is uneven or of several kinds.
+        UserError: a sparse matrix is too large, entries are masked, a whole number does not fit into int64, or a list
+            is uneven or of several kinds.
     """
     if isinstance(given, Tensor):
         return _plain(given, what).cpu()
+    if hasattr(given, "nnz") and hasattr(given, "toarray"):  # of scipy
+        if prod(given.shape) > DENSE:
+            raise UserError(
+                f"{what}: are a sparse matrix of shape {given.shape}: samples are dense, of at most {DENSE:,} values: "
+                "take fewer columns, or reduce them, as sklearn's TruncatedSVD does"
+            )
+        given = given.toarray()
     if hasattr(given, "isna") and given.ndim == 1:  # a pandas column
         return given.to_numpy() if given.dtype.kind in "biuf" and not given.isna().any() else objects(given)
     if isinstance(given, list | tuple):

@@ -41,7 +41,7 @@ from hanse.data.natural import (
 )
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
-from hanse.data.tables import TABLES, load_table, tables_are_here
+from hanse.data.tables import TABLES, load_table, table_is_here
 
 GENERATED = ("synthetic",)
 """Sources that make each client's samples on demand: not a :class:`Dataset`, see :mod:`hanse.data.synthetic`.
@@ -130,20 +130,11 @@ def load(
         (torch.Size([1297, 1, 8, 8]), torch.int64)
     """
     if source in SOURCES and source not in (*_DRAWN, *SOURCES.added):
-        read = partial(_load, source, root=root, seed=0, download=download, scale=scale)
-        return once((source, root, scale), read)
-    return _load(source, root=root, seed=seed, download=download, scale=scale, options=options)
+        return once((source, root, scale), partial(_load, source, root, 0, download, scale, options))
+    return _load(source, root, seed, download, scale, options)
 
 
-def _load(
-    source: str,
-    *,
-    root: Path | None,
-    seed: int,
-    download: bool,
-    scale: Scale,
-    options: Any = None,
-) -> Dataset:
+def _load(source: str, root: Path | None, seed: int, download: bool, scale: Scale, options: Any) -> Dataset:
     """Return the data set of a source, read anew; the arguments are those of :func:`load`."""
     if source in _IMAGES or source == "emnist_cased":
         return _image_source(source, root=root, download=download, scale=scale)
@@ -345,7 +336,7 @@ def is_here(source: str) -> bool:
     if source in NATURAL:
         return natural_is_here(source, folders)
     if source in TABLES:
-        return tables_are_here()
+        return table_is_here(source)
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
     return here or (split != source and find_emnist(folders, split) is not None)
 

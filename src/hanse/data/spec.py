@@ -46,7 +46,7 @@ from hanse.data.sources import GENERATED
 from hanse.data.tables import TABLES
 
 # sources that have fewer clients than the default number
-_FEW = {"flights": 15, "pacs": 4}
+_FEW = {"hospitals": 4, "flights": 15, "pacs": 4}
 
 _WRITTEN = PlainSerializer(table_of, return_type=dict)
 _ALLOWED = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})

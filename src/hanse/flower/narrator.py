@@ -23,7 +23,7 @@ from hanse.flower.newcomers import LOG
 from hanse.flower.nodes import named
 from hanse.learning.metrics import ACCURACY, MetricStyle, main_of
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Run
+from hanse.runs.experiment import PlayedRun
 from hanse.runs.round import Played
 from hanse.runs.round_record import figure_of
 
@@ -116,7 +116,7 @@ class Narrator:
             for client in list(dict.fromkeys(client for client, _ in played.view.refusals))[:MOST]:
                 LOG.error("round %d: had a seat: %s", number, self.who(client))
 
-    def on_end(self, result: Run) -> None:
+    def on_end(self, result: PlayedRun) -> None:
         """Log why the run is over, and where its report and receipts are."""
         self.round = None
         if result.over is not None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.federation.node import OPERATORS
-from hanse.ledger.note import fingerprint, is_weak, load_key
+from hanse.ledger.note import fingerprint, is_weak, own_key, public_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -42,16 +42,10 @@ def make_operator_key(folder: Path) -> Path:
     Raises:
         UserError: ``operator.pub`` exists without its private key, or with another private key.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
     private, public = folder / KEY, folder / PUBLIC
     if not private.exists() and public.exists():
         raise UserError(_lost(private))
-    if not private.exists():
-        made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        write_whole(private, made, durable=True, private=True, replace=False)
-    found = signing_key(private).public_key().public_bytes_raw()
+    found = public_of(own_key(private))
     if not public.exists():
         write_whole(public, found.hex() + "\n", durable=True)
     if public_key(public) != found:
@@ -75,9 +69,7 @@ def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
     found = path or Path(os.environ[SIGNS_WITH])
     if not found.is_file():
         raise UserError(_lost(found))
-    if found.stat().st_mode & 0o077:
-        raise UserError(f"{found}: others may read it: chmod 600 {found}")
-    return load_key(found)
+    return own_key(found)
 
 
 def _lost(path: Path) -> str:

@@ -33,7 +33,7 @@ from hanse.flower.agreed import agree
 from hanse.flower.client import client_app, paths_of
 from hanse.flower.server import play, run_name
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Observer, Run
+from hanse.runs.experiment import Observer, PlayedRun
 from hanse.runs.refusals import refuse_on_a_network
 from hanse.runs.rundir import PARTICIPANTS, claim, clear
 from hanse.runs.setup import build as build_session
@@ -50,7 +50,7 @@ def run_simulated(
     overwrite: bool = False,
     again: bool = False,
     other_data: bool = False,
-) -> Run:
+) -> PlayedRun:
     """Play an experiment on Flower's simulation and return the finished run.
 
     Args:
@@ -84,11 +84,11 @@ def run_simulated(
 
 def _simulated(
     experiment: Experiment, hold: Hold, observers: Sequence[Observer], overwrite: bool, other_data: bool
-) -> Run:
+) -> PlayedRun:
     """Play the experiment into the run directory that ``hold`` locks."""
     here = build_session(experiment).data  # refuses what does not fit
     sets = (here.server_validation, here.server_test)
-    clients, finished, failed = here.num_clients, list[Run](), list[BaseException]()
+    clients, finished, failed = here.num_clients, list[PlayedRun](), list[BaseException]()
     server, path = ServerApp(), hold.folder
     key = Ed25519PrivateKey.generate()  # thrown away with the run, as its virtual nodes are
     if overwrite and path.exists():

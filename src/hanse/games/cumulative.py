@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hanse.games.coalitions import Floats
+from hanse.games.game import Floats
 
 
 def update_cumulative(

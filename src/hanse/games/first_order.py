@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hanse.games.coalitions import Floats
+from hanse.games.game import Floats
 
 
 def first_order(gradient: Any, params: Any, weights: Any, normalized: bool = True) -> Floats:

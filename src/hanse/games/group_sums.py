@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hanse.games.coalitions import Floats
+from hanse.games.game import Floats
 from hanse.games.gram import Ints
 
 PRIOR = 1.0

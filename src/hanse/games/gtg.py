@@ -21,7 +21,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.games.coalitions import (
+from hanse.games.game import (
     Floats,
     Memo,
     Utility,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.games.coalitions import Floats
+from hanse.games.game import Floats
 
 
 def impartial_places(values: Any, half: Any, ahead: bool) -> Floats:

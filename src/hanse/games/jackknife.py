@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hanse.games.coalitions import Floats
+from hanse.games.game import Floats
 
 SURE = 1.96
 """Standard errors to each side of a 95 % interval, here and wherever one is drawn, printed or paid by."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hanse.games.coalitions import Floats
+from hanse.games.game import Floats
 from hanse.games.semivalues import Semivalue
 
 DEGREE = 4  # 2 and 3 leave 3.8 % and .3 % of error however many coalitions are known; 6 does no better

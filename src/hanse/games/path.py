@@ -38,7 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.games.coalitions import Coalition, Floats, positive_or_zero, whole_number
+from hanse.games.game import Coalition, Floats, positive_or_zero, whole_number
 
 MOST_POINTS = 24
 """The most points of one rule."""

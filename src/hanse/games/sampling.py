@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.games.coalitions import (
+from hanse.games.game import (
     Coalition,
     Floats,
     Memo,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hanse.games.coalitions import Coalition, Floats, Utility, evaluate, players, subsets
+from hanse.games.game import Coalition, Floats, Utility, evaluate, players, subsets
 
 MAX_EXACT_PLAYERS = 20
 

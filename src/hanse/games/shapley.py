@@ -19,8 +19,8 @@ of its members' updates, else :func:`gtg` or :func:`monte_carlo`.
 
 from __future__ import annotations
 
-from hanse.games.coalitions import BatchUtility, Coalition, Memo, Utility
 from hanse.games.first_order import first_order
+from hanse.games.game import BatchUtility, Coalition, Memo, Utility
 from hanse.games.gtg import GTGEstimate, Running, gtg
 from hanse.games.mixture import MixtureEstimate, mixture
 from hanse.games.sampling import Estimate, monte_carlo, monte_carlo_result

@@ -32,7 +32,7 @@ from hanse.base.files import read_arrays
 from hanse.runs.config import Experiment, RunSection
 
 if TYPE_CHECKING:
-    from hanse.runs.experiment import Run
+    from hanse.runs.experiment import PlayedRun
 
 Step = Callable[[int], None]
 """Called with the number of rounds that were finished since the last call, to move a progress bar."""
@@ -120,11 +120,17 @@ def named(value: Any, ids: Mapping[str, str]) -> Any:
 
 
 def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an experiment as it was written when PI-FL had the paper's settings as its defaults.
+    """Return an experiment as it was written when settings of two papers, PI-FL and GTFLAT, were defaults.
 
     Results of that time are kept by the keys under which they were planned. So ``judges = "all"`` of first-order values
-    at clients and ``invited = "earn"`` are left out, and the defaults of today, which would look the same, are named.
+    at clients, ``invited = "earn"``, and ``statistics = "averaged"`` of GTFLAT's network are left out, and the defaults
+    of today, which would look the same, are named.
     """
+    train = sections.get("train")
+    if sections.get("model") == {"name": "cnn_fedgen"} and isinstance(train, Mapping):  # batch norm was averaged
+        statistics = train.get("statistics", "anew")
+        train = {key: value for key, value in train.items() if key != "statistics"}
+        sections = {**sections, "train": train if statistics == "averaged" else {**train, "statistics": statistics}}
     mechanism = sections.get("mechanism")
     table = dict(mechanism) if isinstance(mechanism, Mapping) else {"name": mechanism}
     pifl, said = table.get("name") == "pifl", table.get("value", {})
@@ -228,7 +234,7 @@ def play_kept(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:
 
     path = folder_of(runs, job)
 
-    def go(observers: Sequence[Any]) -> Run:
+    def go(observers: Sequence[Any]) -> PlayedRun:
         begun = (path / "config.toml").exists()
         if begun and _same(path, job.experiment):
             return resume(path, observers=observers)
@@ -258,7 +264,7 @@ def _same(path: Path, asked: Experiment) -> bool:
     )
 
 
-def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], Run]) -> dict[str, Any]:
+def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], PlayedRun]) -> dict[str, Any]:
     """Run a job and return its result as plain values that JSON can hold.
 
     No exception is raised, because a failed run must not end the other runs of a sweep. The run itself handles Ctrl-C:
@@ -374,7 +380,7 @@ def _kept(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _accuracies(result: Run, round: int) -> dict[int, float]:
+def _accuracies(result: PlayedRun, round: int) -> dict[int, float]:
     """Return the accuracy after ``round`` of each client that tested on its own share.
 
     A run that was resumed has the tests of earlier rounds only in its run directory, so they are read from there.

@@ -3,7 +3,7 @@
 :func:`plan_seats` finds each seat's batches as positions in the pool. Which seats train together in one program is
 decided by :func:`group_seats`, and which worker gets which seats by :func:`deal_seats`. :class:`Batches` pads the batch
 plans of a group to one array, step by step. It cuts this array into runs of steps with the same seats and the same
-width. :class:`FlatPool` keeps the pool's samples as rows on the device.
+width. :func:`flat` lays a pool's samples out as rows.
 """
 
 from __future__ import annotations
@@ -25,26 +25,13 @@ _STEP_COST = 2e7  # the overhead of one batched step, in multiplications: what a
 _GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
 
 
-class FlatPool:
-    """Caches a pool's samples as rows ``[n, d]`` and its targets on a device."""
-
-    def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype) -> None:
-        self.problem, self.device, self.dtype = problem, device, dtype
-        self._kept: tuple[Samples, Tensor, Tensor] | None = None
-
-    def of(self, pool: Samples) -> tuple[Tensor, Tensor]:
-        """Return the samples ``[n, d]``, and labels ``[n]`` or targets ``[n, k]``."""
-        if self._kept is None or self._kept[0] is not pool:
-            x = pool.x.reshape(len(pool), -1).to(device=self.device, dtype=self.dtype).contiguous()
-            y = pool.y.to(self.device)
-            if self.problem.regression:
-                y = y.to(self.dtype).reshape(len(pool), -1)
-            self._kept = (pool, x, y.contiguous())
-        return self._kept[1], self._kept[2]
-
-    def clear(self) -> None:
-        """Forget the pool, so its memory can be freed."""
-        self._kept = None
+def flat(pool: Samples, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the samples of a pool as rows ``[n, d]``, and labels ``[n]`` or targets ``[n, k]``, without copying them
+    if they lie so already.
+    """
+    x = pool.x.reshape(len(pool), -1).to(dtype).contiguous()
+    y = pool.y.to(dtype).reshape(len(pool), -1) if problem.regression else pool.y
+    return x, y.contiguous()
 
 
 @dataclass(frozen=True)
@@ -83,6 +70,7 @@ class Segment:
         targets: ``[T, a, k, B]``.
         weights: ``[T, a, 1, B]``, each sample's weight in its batch's mean; 0 for padding.
         tally: ``[T, a, 1, B]``, each sample's weight in the reported mean loss.
+        paces: ``[T, a, 1, 1]``, one over how many steps, with this one, a seat has taken in its last pass.
         counted: ``[T]``, whether any loss of that step is reported.
     """
 
@@ -90,6 +78,7 @@ class Segment:
     targets: Tensor
     weights: Tensor
     tally: Tensor
+    paces: Tensor
     counted: Sequence[bool]
 
 
@@ -101,6 +90,7 @@ class Batches:
         samples: int64 ``[T, S, B]``, positions in the pool. Padding repeats a sample of the same seat.
         weights: ``[T, S, B]``, each sample's weight in its batch's mean; 0 for padding.
         tally: ``[T, S, B]``, each sample's weight in the mean loss that its seat reports.
+        paces: ``[T, S]``, one over how many steps, with this one, a seat has taken in its last pass; 1 before it.
         reports: ``[T]``, whether some seat reports losses of that step.
         segments: ``(begin, end, active, width)`` for each run of steps in which the first ``active`` seats train, with
             batches up to ``width``.
@@ -109,6 +99,7 @@ class Batches:
     samples: Tensor
     weights: Tensor
     tally: Tensor
+    paces: Tensor
     reports: list[bool]
     segments: list[tuple[int, int, int, int]]
 
@@ -134,6 +125,7 @@ class Batches:
             samples=torch.from_numpy(np.where(valid, taken, spare[None, :, None])).to(device),
             weights=torch.from_numpy(weights).to(device=device, dtype=dtype),
             tally=torch.from_numpy(tally).to(device=device, dtype=dtype),
+            paces=torch.from_numpy(1 / np.maximum(reported.cumsum(0), 1)).to(device=device, dtype=dtype),
             reports=[bool(step.any()) for step in reported],
             segments=[(a, b, int(active[a]), int(widest[a])) for a, b in pairwise(cuts) if b > a],
         )

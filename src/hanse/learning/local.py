@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hanse.base.streams import torch_seed
 from hanse.core.recipe import Recipe
@@ -221,6 +222,8 @@ class Trainer:
         if self.images:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.counters = {n: b.clone() for n, b in self.module.named_buffers() if not b.is_floating_point()}
+        self.norms = [m for m in self.module.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+        self.momenta = [norm.momentum for norm in self.norms]
         self.smallest = smallest_batch(problem)
         self._random: bool | None = None
 
@@ -289,6 +292,11 @@ class Trainer:
         # all steps' positions go to the card at once: it would wait for each copy
         every = torch.split(index[torch.from_numpy(plan[valid]).to(index.device)], valid.sum(1).tolist())
         for step, taken in enumerate(every):
+            if step == reported and recipe.statistics == "anew":
+                for norm in self.norms:
+                    if norm.training:  # a module may keep some in evaluation mode
+                        norm.reset_running_stats()
+                        norm.momentum = None  # the mean over all batches from here on
             y = self._targets(pool.y.index_select(0, taken))
             output = self.run(pool.x.index_select(0, taken)).to(self.dtype)
             loss = loss_of(self.problem, output, y)
@@ -334,6 +342,8 @@ class Trainer:
     def _load(self, row: Tensor) -> None:
         """Load a row's tensors, and reset the integer buffers, which a row does not hold, to those of the template."""
         self.layout.load(self.module, row.to(self.device))
+        for norm, momentum in zip(self.norms, self.momenta, strict=True):
+            norm.momentum = momentum
         for name, counter in self.counters.items():
             self.module.get_buffer(name).copy_(counter)
 

@@ -38,7 +38,7 @@ Line = tuple[str, str, int]  # a posting: step, account, units
 
 
 @dataclass(frozen=True)
-class Facts:
+class RecordDigest:
     """What the record of a round says.
 
     Attributes:
@@ -54,7 +54,7 @@ class Facts:
     agreement: str = ""
 
     @staticmethod
-    def of(metrics: Mapping[str, Any], seats: Sequence[Mapping[str, Any]]) -> Facts:
+    def of(metrics: Mapping[str, Any], seats: Sequence[Mapping[str, Any]]) -> RecordDigest:
         """Return the facts of a round's lines.
 
         Args:
@@ -62,8 +62,8 @@ class Facts:
             seats: the round's lines of ``clients.jsonl``, in their order.
 
         Examples:
-            >>> facts = Facts.of({"round": 0, "time/round_s": 0.1}, [{"round": 0, "client": 3, "value": 0.25}])
-            >>> facts.values, facts == Facts.of({"round": 0}, [{"round": 0, "client": 3, "value": 0.25}])
+            >>> facts = RecordDigest.of({"round": 0, "time/round_s": 0.1}, [{"round": 0, "client": 3, "value": 0.25}])
+            >>> facts.values, facts == RecordDigest.of({"round": 0}, [{"round": 0, "client": 3, "value": 0.25}])
             ({3: 0.25}, True)
         """
         plain = {name: value for name, value in metrics.items() if not name.startswith(CLOCK)}
@@ -75,10 +75,10 @@ class Facts:
                 values[seat["client"]] = values.get(seat["client"], 0.0) + seat["value"]
             if seat.get(SPENT) is not None:
                 spent[seat["client"]] = max(spent.get(seat["client"], 0.0), seat[SPENT])
-        return Facts(hashlib.sha256(said.encode()).digest(), values, spent, str(metrics.get(AGREEMENT, "")))
+        return RecordDigest(hashlib.sha256(said.encode()).digest(), values, spent, str(metrics.get(AGREEMENT, "")))
 
 
-NOTHING = Facts.of({}, [])  # of a round that has no record, such as the last settlement
+NOTHING = RecordDigest.of({}, [])  # of a round that has no record, such as the last settlement
 
 
 def moved_in(transactions: Iterable[Transaction]) -> dict[int, list[Line]]:
@@ -99,7 +99,7 @@ def shortened(lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def statements(
-    round: int, balances: Mapping[str, int], peaks: int, moved: Mapping[int, Sequence[Line]], facts: Facts
+    round: int, balances: Mapping[str, int], peaks: int, moved: Mapping[int, Sequence[Line]], facts: RecordDigest
 ) -> dict[int, bytes]:
     """Return the statement of every client that has an account, by client number, as compact JSON.
 
@@ -135,7 +135,7 @@ def statements(
 
 
 def close(
-    round: int, balances: Mapping[str, int], peaks: int, moved: Mapping[int, Sequence[Line]], facts: Facts
+    round: int, balances: Mapping[str, int], peaks: int, moved: Mapping[int, Sequence[Line]], facts: RecordDigest
 ) -> Transaction:
     """Return the close of a round; for the arguments see :func:`statements`.
 
@@ -164,7 +164,7 @@ class Records:
     def __init__(self, folder: Path) -> None:
         self._folder, self._at, self._last = folder, {METRICS: 0, SEATS: 0}, {METRICS: -1, SEATS: -1}
 
-    def of(self, round: int) -> Facts:
+    def of(self, round: int) -> RecordDigest:
         """Return a round's facts, :data:`NOTHING` if it has no line. Rounds must be asked for in ascending order.
 
         Raises:
@@ -173,7 +173,7 @@ class Records:
         metrics = self._lines(METRICS, round)
         if len(metrics) > 1:
             raise UserError(f"{self._folder / METRICS}: is damaged: round {round} has {len(metrics)} lines")
-        return Facts.of(metrics[0] if metrics else {}, self._lines(SEATS, round))
+        return RecordDigest.of(metrics[0] if metrics else {}, self._lines(SEATS, round))
 
     def _lines(self, name: str, round: int) -> list[dict[str, Any]]:
         """Return a file's lines of a round, and stay behind them."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError, library
+from hanse.base.files import write_whole
 from hanse.base.merkle import decoded
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def is_signed(text: str, line: str, name: str, public: bytes) -> bool:
         UserError: the package ``cryptography`` is not installed.
     """
     blob = _blob(line, name, _SIGNED, public)
-    return len(blob) == 64 and _is_signature(text.encode(), blob, public)
+    return len(blob) == 64 and is_signature(text.encode(), blob, public)
 
 
 def cosign(text: str, name: str, key: Ed25519PrivateKey, time: int) -> str:
@@ -84,7 +85,7 @@ def cosigned_at(text: str, line: str, name: str, public: bytes) -> int | None:
     if len(blob) != 72:
         return None
     [time] = struct.unpack(">Q", blob[:8])
-    return int(time) if _is_signature(_with_time(text, time), blob[8:], public) else None
+    return int(time) if is_signature(_with_time(text, time), blob[8:], public) else None
 
 
 def public_of(key: Ed25519PrivateKey) -> bytes:
@@ -137,6 +138,22 @@ def load_key(path: Path) -> Ed25519PrivateKey:
     return found
 
 
+def own_key(path: Path) -> Ed25519PrivateKey:
+    """Return this user's own Ed25519 private key (PEM), which is made if there is no file. It is never replaced.
+
+    Raises:
+        UserError: others can read the file, or it is not such a key.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    if not path.exists():  # of two processes that make it at once, one wins
+        made = _ed25519()[0].generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_whole(path, made, durable=True, private=True, replace=False)
+    if path.stat().st_mode & 0o077:
+        raise UserError(f"{path}: others may read it: chmod 600 {path}")
+    return load_key(path)
+
+
 def _with_time(text: str, time: int) -> bytes:
     return f"cosignature/v1\ntime {time}\n{text}".encode()
 
@@ -162,7 +179,8 @@ def _blob(line: str, name: str, kind: bytes, public: bytes) -> bytes:
     return blob[4:] if blob[:4] == _id(name, kind, public) else b""
 
 
-def _is_signature(said: bytes, signature: bytes, public: bytes) -> bool:
+def is_signature(said: bytes, signature: bytes, public: bytes) -> bool:
+    """Return whether bytes were signed (Ed25519) with the private key of a public key (32 bytes)."""
     _, form = _ed25519()
     from cryptography.exceptions import InvalidSignature
 

@@ -28,7 +28,7 @@ from hanse.base.errors import UserError
 from hanse.base.merkle import root_of
 from hanse.core.book import Book, LedgerError, MutableBook
 from hanse.core.entry import MINT, Transaction, is_account
-from hanse.ledger.closing import NOTHING, Facts, close, moved_in
+from hanse.ledger.closing import NOTHING, RecordDigest, close, moved_in
 from hanse.ledger.log import Walk, heads_of
 from hanse.ledger.note import public_of
 from hanse.ledger.record import LogHead, Record
@@ -221,7 +221,7 @@ class Ledger:
         for round, same in groupby(new, key=lambda one: one[0]):
             self.post(round, [transaction for _, transaction in same])
 
-    def close_round(self, round: int, facts: Facts = NOTHING) -> Record:
+    def close_round(self, round: int, facts: RecordDigest = NOTHING) -> Record:
         """Write the close of a round (:mod:`hanse.ledger.closing`), after which nothing can be posted in it.
 
         Args:

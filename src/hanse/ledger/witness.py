@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 from hanse.base.errors import UserError
 from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
-from hanse.base.words import is_plain
+from hanse.base.plain_text import is_plain
 from hanse.core.entry import leaf
-from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, load_key, public_of
+from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, own_key, public_of
 from hanse.ledger.receipts import newest
 from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 KEY, PUBLIC, HEADS, ALARM = "witness.key", "witness.pub", "heads", "alarm.jsonl"  # in a participant's folder
 LARGEST = 1 << 14  # characters of a head or of a proof that are read
+MOST_ALARMS = 1 << 24  # bytes of alarm.jsonl, behind which no more is written: one alarm convicts as well as many
 
 
 class UnprovenError(ValueError):
@@ -136,6 +137,10 @@ class Witness:
                 os.fsync(file.fileno())
         return line
 
+    def knows(self, head: LogHead) -> bool:
+        """Return whether a head of this log was seen before."""
+        return self._seen(head).exists()
+
     def compare(self, head: LogHead) -> None:
         """Compare a head that arrived in another way, for instance in a receipt, with those already seen.
 
@@ -163,7 +168,8 @@ class Witness:
         """Write down two heads that contradict each other, and return the error that says so."""
         said = json.dumps({"why": why, "seen": last.note(), "shown": head.note()})
         with os.fdopen(os.open(self.folder / ALARM, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-            file.write(said + "\n")
+            if file.tell() < MOST_ALARMS:
+                file.write(said + "\n")
         return SplitViewError(f"{why}; both heads are in {self.folder / ALARM}")
 
 
@@ -309,17 +315,10 @@ def _last(path: Path) -> LogHead | None:
 
 def _witness_key(path: Path) -> Ed25519PrivateKey:
     """Return a witness's key, which is made if there is none. Raises UserError if others can read it."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
     if not path.exists():
         private_folder(path.parent)
-        made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        write_whole(path, made, durable=True, private=True, replace=False)
-        write_whole(path.with_name(PUBLIC), public_of(load_key(path)).hex() + "\n", durable=True, private=True)
-    if path.stat().st_mode & 0o077:
-        raise UserError(f"{path}: others may read it: chmod 600, or delete it for a new one")
-    return load_key(path)
+        write_whole(path.with_name(PUBLIC), public_of(own_key(path)).hex() + "\n", durable=True, private=True)
+    return own_key(path)
 
 
 class Prover:

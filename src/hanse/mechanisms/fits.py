@@ -29,7 +29,6 @@ from hanse.core.judge import Judge
 from hanse.core.mixing import writers
 from hanse.core.part import FINISHED, GROUPS, Aggregate, Context, Mechanism, Part, SettlePart, Size, View, in_slots
 from hanse.core.port import ClientInfo, Roster
-from hanse.core.recipe import REMEMBERING
 from hanse.core.table import PER_CLIENT, Seats, Table, Updates
 from hanse.mechanisms.registry import PARTS, is_rule, word_of
 from hanse.mechanisms.select import Probabilities
@@ -55,7 +54,9 @@ class Word:
 
 
 WORDS: Mapping[str, Word] = {
-    "validation": Word("a validation set at the server", "data.validation > 0"),
+    "validation": Word(
+        "a validation set at the server", "data.validation > 0; on a network load_server_data returns it"
+    ),
     "client_validation": Word("a validation share at each client", "data.client_validation > 0"),
     "root": Word("a root set at the server, for itself to train on", "data.root > 0"),
     "clients": Word("several clients; with data.partition = 'pooled' there is one", "'centralised' trains it"),
@@ -110,7 +111,7 @@ DOING = frozenset(name for name, word in WORDS.items() if word.by == "doing")  #
 CLIENTS_GIVE = frozenset(name for name, word in WORDS.items() if word.by == "clients") - {"losses"}
 
 LOCAL = ", or use federation.engine = 'local'"
-EARLIER = [f"train.{name}" for name in REMEMBERING]  # settings that depend on a client's last training
+EARLIER = ["train.lr_decay_by", "train.order", "train.statistics/own"]  # they depend on a client's last training
 # By the setting that a line names first: what it does not go with, and why. That is another setting, or a word that
 # some part needs or does. "federation.late/network" is the setting on a network, "train.loss/weights/balanced" a value
 # in a setting's table. A wing has a table of its own (Wing.names, "forbids").
@@ -155,7 +156,7 @@ REQUIRES: Mapping[str, tuple[str, str]] = {
         ("sizes.proved", "has no effect without sizes.proved = true"),
     ),
     "clients.told": ("valued", f"needs {WORDS['values']}"),
-    "train.statistics": ("one model", "needs a mechanism with one shared model, such as 'fedavg'"),
+    "train.statistics/own": ("one model", "needs a mechanism with one shared model, such as 'fedavg'"),
     "train.order": ("classes", "needs samples with a class each; must be 'shuffled'"),
 }
 # The same, but one file may serve several runs (all mechanisms of a sweep, a simulation and a network): a run warns.

@@ -126,7 +126,7 @@ PARTS = {
         },
         "value": {
             "gtg": "value:GTG",
-            "mixture": "value:Mixture",
+            "mixture": "value:MixtureValue",
             "exact": "value:Exact",
             "monte_carlo": "value:MonteCarlo",
             "leave_one_out": "value:LeaveOneOut",

@@ -6,7 +6,7 @@ restricted to the members, with their weights scaled up to the sum of all weight
 empty coalition's model is the old row. A weigh rule that returns a row, or ``reapply``, is instead applied to the
 members' updates, with its state from before the round.
 
-:class:`GameValue` sets up these games. Its subclasses solve them. :class:`GTG`, :class:`Mixture` and
+:class:`GameValue` sets up these games. Its subclasses solve them. :class:`GTG`, :class:`MixtureValue` and
 :class:`MonteCarlo` estimate Shapley values. :class:`Exact`, :class:`Banzhaf` and :class:`LeaveOneOut` compute exact
 values. :class:`FirstOrder` and :class:`FirstOrderAtClients` play no game. They use a gradient, at the server or at the
 clients. :class:`Path` follows the gradient along the whole step of the row. :class:`GroupPath` does the same if the
@@ -418,7 +418,7 @@ _SURE = 40  # models for each seat at most, where the ranking is to be sure and 
 
 
 @dataclass(frozen=True)
-class Mixture(GameValue):
+class MixtureValue(GameValue):
     """Semivalues from a function fitted to the utilities of mixtures of updates (:mod:`hanse.games.mixture`).
 
     A smooth function is fitted to the utilities of ``budget`` models, and its semivalues are computed. A seat whose own

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated
 from hanse.core.table import Floats, Ints
-from hanse.games.coalitions import Coalition
+from hanse.games.game import Coalition
 from hanse.learning.blocks import sample_blocks
 
 if TYPE_CHECKING:

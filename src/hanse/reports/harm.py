@@ -25,9 +25,9 @@ from hanse.games.jackknife import SURE, interval_errors, t_quantile
 from hanse.learning.blocks import sample_blocks
 from hanse.reports.alone import by_python
 from hanse.runs.config import Experiment
-from hanse.runs.judge import ServerJudge, by_class
 from hanse.runs.round import Played
 from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.server_judge import ServerJudge, by_class
 
 STARTS = 5  # pairs of trainings, which differ in their seeds: with fewer nobody is called harmful
 LEAST = 0.02  # of what training gained: less than that also comes of leaving out any other client

@@ -26,7 +26,7 @@ from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
 from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
-from hanse.data.frames import Features, is_frame, possible_clients
+from hanse.data.frames import Features, Labels, is_frame, possible_clients
 from hanse.data.kinds import Column
 from hanse.data.own import as_dataset
 from hanse.data.preparing import Statistics
@@ -38,7 +38,7 @@ from hanse.learning.models import Factory
 from hanse.reports.alone import ALONE
 from hanse.reports.chart import Chart, Curve, Lines, slug
 from hanse.reports.evaluations import progress as shown
-from hanse.reports.fits import fits_of
+from hanse.reports.fits import fits_of, surely
 from hanse.reports.showing import Displayed, Picture, frame
 from hanse.reports.words import said
 from hanse.runs import experiment as running
@@ -129,10 +129,19 @@ class Joining(Displayed):
         return gains
 
     def sentences(self) -> Sequence[str]:
-        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear."""
-        known = {name: [g for g in self.of(name) if np.isfinite(g.gain)] for name in self.mechanisms}
-        counts = {name: [sum(self.sign(g) == s for g in own) for s in (1, -1, 0)] for name, own in known.items() if own}
-        mean = {name: float(np.mean([g.gain for g in known[name]])) for name in counts}
+        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear.
+
+        All these claims together hold with 95 % (:func:`hanse.reports.fits.surely`), so that fewer clients may be
+        counted as sure than have a :meth:`sign`.
+        """
+        freedom = self.splits - 1 if self.splits >= FEW_SPLITS else math.inf
+        together = surely([(g.gain, g.low, g.high) for g in self.gains], freedom)
+        known: dict[str, list[tuple[float, int]]] = {name: [] for name in self.mechanisms}
+        for g, one in zip(self.gains, together, strict=True):
+            if np.isfinite(g.gain):
+                known[g.mechanism].append((g.gain, self.sign(g) if one else 0))
+        counts = {name: [[s for _, s in own].count(side) for side in (1, -1, 0)] for name, own in known.items() if own}
+        mean = {name: float(np.mean([gain for gain, _ in known[name]])) for name in counts}
         ahead = {name: up - down for name, (up, down, _) in counts.items()}
         best = max(counts, key=lambda name: (ahead[name], mean[name]), default=None)
         first = said("nobody_known") if best is None else said("who_gains", best, len(self.clients), *counts[best])
@@ -199,7 +208,9 @@ class Joining(Displayed):
 
 def _as_arguments(line: str) -> str:
     """Return a message with the arguments of :func:`who_gains` in place of the experiment's settings they stand for."""
-    line = re.sub(r"\bdata\.source\.(target|features|prepare|statistics|client_column|group|time|cut)\b", r"\1", line)
+    line = re.sub(
+        r"\bdata\.source\.(target|features|prepare|statistics|client_column|group|time|cut|labels)\b", r"\1", line
+    )
     return line.replace("prepare = 'auto'", 'prepare="auto"').replace("client_column", "client")
 
 
@@ -224,6 +235,7 @@ def who_gains(
     group: Column | None = None,
     time: Column | None = None,
     cut: Cut = "each_client",
+    labels: Labels | None = None,
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Joining:
@@ -262,6 +274,7 @@ def who_gains(
             intervals count units. "none": every row is a unit. Arrays have their units as ``(x, y, clients, units)``.
         time: the column that says when a row was observed. Later rows are never trained on.
         cut: with ``time``, whether every client's rows are divided by a date of their own, or all by one.
+        labels: what labels are to be called that clients call otherwise; under a client's name for that client alone.
         out: a folder for the runs, for :func:`hanse.load` and ``hanse report``. None: they are not kept.
         progress: whether to show a bar on standard error. None: after 2 seconds, in a terminal or notebook.
 
@@ -291,13 +304,12 @@ def who_gains(
     _check_kinds(columns, {"train": train, "alone": alone}, out)
     called = _called(mechanisms)
     given = {"target": target, "client_column": client, "features": features, "statistics": statistics}
-    source: dict[str, Any] = {**given, "group": group, "time": time, "cut": cut}
+    source: dict[str, Any] = {**given, "group": group, "time": time, "cut": cut, "labels": labels}
     source = {key: value for key, value in source.items() if value is not None}
     source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
     read = _Source(data, source, prepare)
     dataset = _owned(read, target, client, seed)
-    if dataset.doubt:
-        raise UserError(f"{dataset.doubt}: until then nobody can tell whether joining pays")
+    withhold(dataset.doubt)
     by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
     named = metric if metric is not None else None if usual is None else usual.key
     plan = _Plan(
@@ -329,6 +341,12 @@ def who_gains(
     gains_found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
     unit = str(group) if by_units and group is not None else "unit" if by_units else "row"
     return Joining(gains_found, reading, splits, told, (*dict.fromkeys(notes),), unit)
+
+
+def withhold(doubt: str) -> None:
+    """Raise UserError if there is a doubt of what rows are."""
+    if doubt:
+        raise UserError(f"{doubt}: until then nobody can tell whether joining pays")
 
 
 def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
@@ -523,7 +541,11 @@ def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
         joined: the run of the federation.
         alone: the run of the mechanism ``local`` on the same data.
         label: the name of the federation's mechanism.
+
+    Raises:
+        UserError: the data look like several rows of one person, and nobody has said so or denied it.
     """
+    withhold(joined.about.doubt)
     gains = []
     for client, fit in fits_of(joined, alone).items():
         ours, theirs, gain, low, high = (math.nan if one is None else one for one in (fit.last, fit.alone, *fit.gain))

@@ -1,7 +1,7 @@
 """A run that answers questions: :class:`Run` is what ``hanse.run``, ``hanse.resume`` and ``hanse.load`` return.
 
-It adds answers to the usual questions to the run of :mod:`hanse.runs.run`: who contributed (:meth:`Run.values`), who
-gained by joining (:meth:`Run.joining`), how the run compares with others (:meth:`Run.compare`), and what a
+It adds answers to the usual questions to the run of :mod:`hanse.runs.played_run`: who contributed (:meth:`Run.values`),
+who gained by joining (:meth:`Run.joining`), how the run compares with others (:meth:`Run.compare`), and what a
 participant's statement says (:meth:`Run.statement`). The numbers are those of the report and the statements, from the
 same functions.
 """
@@ -32,9 +32,9 @@ from hanse.runs import experiment as running
 from hanse.runs import reading
 from hanse.runs.chance import Guess, nothing_left
 from hanse.runs.names import Registered, client_of
+from hanse.runs.played_run import PlayedRun
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.round_record import figure_of
-from hanse.runs.run import Run as PlainRun
 from hanse.runs.run_record import RunRecord, load_run
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ P = ParamSpec("P")
 
 
 @dataclass(repr=False)
-class Run(PlainRun, Displayed):
+class Run(PlayedRun, Displayed):
     """The result of an experiment. Prints how good the model is and who contributed; a notebook also shows the picture.
 
-    The attributes are those of :class:`hanse.runs.run.Run`.
+    The attributes are those of :class:`hanse.runs.played_run.PlayedRun`.
 
     Examples:
         >>> import hanse
@@ -159,7 +159,7 @@ class Run(PlainRun, Displayed):
         gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))
         return Joining(gains, self.record.main, played=settings_of(self.record, by_itself))
 
-    def compare(self, *others: PlainRun) -> Comparison:
+    def compare(self, *others: PlayedRun) -> Comparison:
         """Compare this run with others: results, costs and curves.
 
         Args:
@@ -168,7 +168,7 @@ class Run(PlainRun, Displayed):
         Raises:
             UserError: no other run is given, or one is not a run.
         """
-        if not others or not all(isinstance(other, PlainRun) for other in others):
+        if not others or not all(isinstance(other, PlayedRun) for other in others):
             raise UserError("compare: must be given other runs, as in run.compare(other)")
         runs = [self, *(other if isinstance(other, Run) else _answering(other) for other in others)]
         records = [one.record if one.path else replace(one.record, name=f"run {i}") for i, one in enumerate(runs, 1)]
@@ -411,10 +411,10 @@ def _cell(value: Any) -> str:
 class _InMemory(RunRecord):
     """A run without a directory, as reports read runs: its arrays are those that the run keeps."""
 
-    run: PlainRun
+    run: PlayedRun
 
     @staticmethod
-    def of(run: PlainRun) -> _InMemory:
+    def of(run: PlayedRun) -> _InMemory:
         """Return the record of a run."""
         seats = [Seat.of(line) for line in run.clients]
         config = run.experiment.sections()
@@ -455,12 +455,12 @@ class _InMemory(RunRecord):
         return {name: array for name, array in kept.items() if not only or name in only}
 
 
-def _answering(plain: PlainRun, **given: Any) -> Run:
+def _answering(plain: PlayedRun, **given: Any) -> Run:
     """Return a run with the questions that can be asked of it."""
-    return Run(**{one.name: getattr(plain, one.name) for one in fields(PlainRun)}, **given)
+    return Run(**{one.name: getattr(plain, one.name) for one in fields(PlayedRun)}, **given)
 
 
-def _answers(play: Callable[P, PlainRun]) -> Callable[P, Run]:
+def _answers(play: Callable[P, PlayedRun]) -> Callable[P, Run]:
     """Return a function that plays or reads a run, with what it returns as a :class:`Run`."""
 
     @wraps(play)

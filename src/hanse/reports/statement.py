@@ -308,7 +308,8 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "stay": fit.sign == 1,
     }
     command = "" if (run.path / MEMBERS).exists() else by_python(run) or "--train-alone"
-    fields = {"samples": fit.counted, "command": command}
+    counted = f"{fit.counted} {'samples' if row.unit == 'row' else f'{row.unit}s'}"
+    fields = {"samples": counted, "command": command}
     return Note(next((code for code, holds in choices.items() if holds), "weigh_costs"), "note", fields)
 
 

@@ -1,7 +1,7 @@
 """Runs an experiment: builds its objects, plays its rounds, writes the results.
 
 :func:`run` and :func:`resume` are what users call, as ``hanse.run`` and ``hanse.resume``. Both build the experiment
-(:mod:`hanse.runs.setup`), take the lock of the run directory, and play round after round (:mod:`hanse.runs.loop`)
+(:mod:`hanse.runs.setup`), take the lock of the run directory, and play round after round (:mod:`hanse.runs.play`)
 until the last one, a limit of ``[run]``, or Ctrl-C. :func:`run_remote` does the same with clients on a network, and
 :func:`play` with a session that you already have.
 
@@ -28,11 +28,11 @@ from hanse.data.federated import FederatedData
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
 from hanse.runs.config import Experiment, RunSection
-from hanse.runs.loop import play_rounds
+from hanse.runs.play import play_rounds
+from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.recomputable import Commitment, audit_folder
 from hanse.runs.round import LoopState, first_state
 from hanse.runs.round_record import METRICS
-from hanse.runs.run import Observer, Run
 from hanse.runs.run_record import played_lines
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.session import Session
@@ -42,7 +42,7 @@ from hanse.runs.shape import same_frozen
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["Observer", "Run", "play", "resume", "run", "run_remote"]
+__all__ = ["Observer", "PlayedRun", "play", "resume", "run", "run_remote"]
 
 NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install '.[ray]' in a clone of hanse"
 
@@ -66,7 +66,7 @@ def run(
     observers: Sequence[Any] = (),
     overwrite: bool = False,
     progress: bool = False,
-) -> Run:
+) -> PlayedRun:
     """Run an experiment and return the result.
 
     Args:
@@ -84,7 +84,7 @@ def run(
         progress: show a bar on standard error with the round, the accuracy and the time left.
 
     Returns:
-        The :class:`Run`. After Ctrl-C, it is ``interrupted`` and has the rounds so far.
+        The :class:`PlayedRun`. After Ctrl-C, it is ``interrupted`` and has the rounds so far.
 
     Raises:
         UserError: the experiment cannot be run, or ``out`` is taken. All mistakes are reported together, before round
@@ -163,7 +163,7 @@ def resume(
     other_data: bool = False,
     rounds: int | None = None,
     progress: bool = False,
-) -> Run:
+) -> PlayedRun:
     """Continue the run in a directory from its last intact checkpoint, and return the whole run. The result equals that
     of an uninterrupted run, bit for bit.
 
@@ -291,7 +291,7 @@ def _same_model(path: Path, experiment: Experiment, now: Experiment) -> None:
         )
 
 
-def _engine(experiment: Experiment) -> Callable[..., Run]:
+def _engine(experiment: Experiment) -> Callable[..., PlayedRun]:
     """Return what plays an experiment with clients elsewhere, a function like :func:`run`.
 
     Raises:
@@ -303,7 +303,7 @@ def _engine(experiment: Experiment) -> Callable[..., Run]:
         raise UserError(f"federation.engine: '{name}': is not installed here; reinstall hanse, or take 'local'")
     if name == "ray":
         library("flwr", NEEDS_RAY)
-    play: Callable[..., Run] = next(iter(engines)).load()
+    play: Callable[..., PlayedRun] = next(iter(engines)).load()
     return play
 
 
@@ -318,7 +318,7 @@ def run_remote(
     other_data: bool = False,
     key: Ed25519PrivateKey | None = None,
     agreement: str = "",
-) -> Run:
+) -> PlayedRun:
     """Run an experiment with clients behind another federation, or continue it if its directory exists. This combines
     :func:`run` and :func:`resume`, because a server on a network is restarted by starting it again.
 
@@ -348,7 +348,7 @@ def play(
     hold: Hold | None = None,
     overwrite: bool = False,
     key: Ed25519PrivateKey | None = None,
-) -> Run:
+) -> PlayedRun:
     """Play all rounds of a session.
 
     Args:
@@ -394,7 +394,7 @@ def _begun(state: LoopState, folder: RunDir) -> LoopState:
 
 def _from_a_checkpoint(
     session: Session, observers: Sequence[Observer], hold: Hold, other_data: bool, key: Ed25519PrivateKey | None = None
-) -> Run:
+) -> PlayedRun:
     """Play the rounds that are left of the run in a directory, from its last sound checkpoint (or from the start)."""
     experiment, said = session.experiment, session.said
     hold.take()

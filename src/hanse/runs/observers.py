@@ -1,7 +1,8 @@
 """Observers of a run: a progress bar, and optional trackers for TensorBoard, MLflow and Weights & Biases.
 
-They also serve as examples of :class:`hanse.runs.run.Observer`. :func:`make_trackers` makes those that ``--track``
-names. Trackers log a round's numbers under their names in ``metrics.jsonl``, and settings as ``section.key``.
+They also serve as examples of :class:`hanse.runs.played_run.Observer`. :func:`make_trackers` makes those that
+``--track`` names. Trackers log a round's numbers under their names in ``metrics.jsonl``, and settings as
+``section.key``.
 
 The functions :func:`mostly_refused` and :func:`valued_otherwise` check a finished run and return warnings.
 """
@@ -29,9 +30,9 @@ from hanse.base.terminal import Terminal
 from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
 from hanse.runs.config import Experiment
+from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.round import Played
 from hanse.runs.round_record import figure_of
-from hanse.runs.run import Observer, Run
 from hanse.runs.sat_out import told_used_up, used_up
 
 _NAMED = 5  # clients that are named; of the others it is said how many there are
@@ -215,7 +216,7 @@ class ProgressBar:
         if figure := figure_of(metrics, self._main):
             self._progress.update(self._task, figure=figure)
 
-    def on_end(self, result: Run) -> None:
+    def on_end(self, result: PlayedRun) -> None:
         """Stop the bar."""
         self._progress.stop()
 
@@ -251,7 +252,7 @@ class TensorBoard:
         for name, value in scalars(metrics).items():
             self._writer.add_scalar(name, value, metrics["round"])
 
-    def on_end(self, result: Run) -> None:
+    def on_end(self, result: PlayedRun) -> None:
         """Flush to disk."""
         self._writer.close()
 
@@ -308,7 +309,7 @@ class MLflow:
         made = [self._entities.Metric(name, float(v), now, metrics["round"]) for name, v in scalars(metrics).items()]
         self._client.log_batch(self._run, metrics=made)
 
-    def on_end(self, result: Run) -> None:
+    def on_end(self, result: PlayedRun) -> None:
         """Mark the MLflow run as finished or killed."""
         self._client.set_terminated(self._run, "KILLED" if result.interrupted else "FINISHED")
 
@@ -345,7 +346,7 @@ class WandB:
         """Log the round's numbers."""
         self._run.log(scalars(metrics), step=metrics["round"])
 
-    def on_end(self, result: Run) -> None:
+    def on_end(self, result: PlayedRun) -> None:
         """Close the W&B run."""
         self._run.finish(exit_code=1 if result.interrupted else 0)
 

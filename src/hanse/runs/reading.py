@@ -28,17 +28,19 @@ from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
 from hanse.runs.names import client_names
+from hanse.runs.played_run import PlayedRun
 from hanse.runs.recorded_seats import OWN_TESTS
 from hanse.runs.round import LoopState
 from hanse.runs.round_record import METRICS, SEATS, SHAPE
-from hanse.runs.run import Run
 from hanse.runs.run_record import RunRecord, load_run, played_lines
 from hanse.runs.shape import read_shape, same_frozen
 
 _WEIGHED = frozenset({"lora"})  # models that come with weights of their own, which cannot be counted before
 
 
-def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None = None, trust: bool = False) -> Run:
+def load(
+    path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None = None, trust: bool = False
+) -> PlayedRun:
     """Read the run in a directory and return it as :func:`hanse.run` did: metrics, seats, models, balances.
 
     Nothing is trained, written or locked, and the data are not needed. A run in progress is returned with its rounds so
@@ -90,7 +92,7 @@ def load(path: str | Path, *, model: nn.Module | Callable[..., nn.Module] | None
             why = experiment.lines[0]
     metrics, seats = (played_lines(record.path, name) for name in (METRICS, SEATS))
     # what was trained or tested is in the files; the state of the last checkpoint is added below
-    run = Run(
+    run = PlayedRun(
         experiment,
         problem,
         metrics,

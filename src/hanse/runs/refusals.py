@@ -2,7 +2,7 @@
 
 What goes with what is in the list of :mod:`hanse.mechanisms.fits`: :func:`surroundings` says which of its words an
 experiment has. Each other function here looks at numbers, or at the data and the model, and returns a line for each
-mistake: the setting, its value and what is allowed. Call a new one in :func:`misfits`, or in
+mistake: the setting, its value and what is allowed. Call a new one in :func:`objections`, or in
 :mod:`hanse.runs.setup` if it needs other arguments. Mistakes within one section are refused in
 :mod:`hanse.runs.config` (for data: :mod:`hanse.data.spec`).
 """
@@ -28,7 +28,7 @@ from hanse.data import FederatedData, Samples
 from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.federated import RemoteData
-from hanse.federation.behaviour import Attacker, Behaviour, Joiner, Leaver
+from hanse.federation.behaviour import Behaviour
 from hanse.federation.local import server_sets
 from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
@@ -50,13 +50,39 @@ _TRIED = 256  # samples on which a metric of the user's own is tried
 _NAMED = 5  # clients in one line
 
 
-def misfits(experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
-    """Return a line for each number that does not fit the data, the mechanism or another number."""
+def objections(
+    experiment: Experiment,
+    data: FederatedData,
+    problem: Problem,
+    mechanism: Mechanism,
+    acting: Mapping[str, Behaviour | None],
+    tested: Ints,
+) -> list[str]:
+    """Return what is to be said of numbers, data and model before round 0, a line each.
+
+    A line that begins with "warning: " is printed; any other means that the run is refused.
+
+    Args:
+        experiment: the experiment.
+        data: the data.
+        problem: the model and its loss.
+        mechanism: the mechanism.
+        acting: the behaviours by name. None stands for a behaviour that was already refused.
+        tested: the ids ``[n]`` of the clients of this process that test.
+    """
+    seats = mechanism.most_seats(data.num_clients)
+    fewest = enough_replies(experiment, seats) or seats
     return [
         *no_utility(data, problem, mechanism),
-        *too_many(experiment, data.num_clients, mechanism.most_seats(data.num_clients)),
+        *too_many(experiment, data.num_clients, seats),
         *lone_samples(experiment, problem),
-        *by_size(experiment, mechanism, data)[1],
+        *unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism))),
+        *no_such(acting, data),
+        *undefined_metrics(problem, data, tested),
+        *not_held(mechanism),
+        *warn_of_probabilities(experiment, problem, data),
+        *never_asked(experiment, mechanism),
+        *of_absent_rounds(experiment, acting),
     ]
 
 
@@ -254,15 +280,6 @@ def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData) -> 
     ]
 
 
-def by_size(experiment: Experiment, mechanism: Mechanism, data: FederatedData) -> tuple[list[str], list[str]]:
-    """Return the parts' objections to a run of this size: warnings, and lines that mean that it is refused."""
-    seats = mechanism.most_seats(data.num_clients)
-    fewest = enough_replies(experiment, seats) or seats
-    lines = unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism)))
-    warnings = [line for line in lines if line.startswith("warning: ")]
-    return warnings, [line for line in lines if line not in warnings]
-
-
 def no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
     """Return a line if values use a utility that the server's validation set does not have."""
     utility, samples = getattr(mechanism.value, "utility", None), data.server_validation
@@ -393,30 +410,30 @@ def idle(experiment: Experiment, around: Mapping[str, str] | None = None) -> lis
     ]
 
 
-def of_absent_rounds(experiment: Experiment, behaviours: Sequence[Behaviour]) -> list[str]:
-    """Return a warning for each behaviour that begins after the last round."""
+def of_absent_rounds(experiment: Experiment, acting: Mapping[str, Behaviour | None]) -> list[str]:
+    """Return a warning for each behaviour that begins (``since``, ``at``) after the last round."""
     rounds = experiment.run.rounds
-    starts = {f"attacker.since: {b.since}": b.since for b in behaviours if isinstance(b, Attacker)}
-    starts |= {f"{type(b).__name__.lower()}.at: {b.at}": b.at for b in behaviours if isinstance(b, Joiner | Leaver)}
     return [
-        f"warning: behaviour.{name}: never begins: the last round is {rounds - 1}"
-        for name, start in starts.items()
-        if start >= rounds
+        f"warning: behaviour.{name}.{key}: {begins}: never begins: the last round is {rounds - 1}"
+        for name, behaviour in acting.items()
+        for key in ("since", "at")
+        if isinstance(begins := getattr(behaviour, key, None), int) and begins >= rounds
     ]
 
 
-def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
-    """Return a line for each metric that is undefined in every test of this experiment.
+def undefined_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
+    """Return a line for each metric that is undefined in every test, and a warning if it is in some clients' own.
 
-    There are three cases: the server's whole test set lacks what the metric needs, every testing client's share lacks
-    it, or the user's own function fails.
+    It is in every test if the server's test set lacks what the metric needs, if every testing client's share lacks
+    it, or if the user's own function fails.
 
     Args:
         problem: the model with its metrics.
         data: the data with their test sets.
         tested: the ids ``[n]`` of the clients that test.
     """
-    lines = []
+    lines, own = [], _targets_of(data, tested) if problem.metrics else {}
+    server = None if data.server_test is None or not len(data.server_test) else data.server_test.y.cpu().numpy()
     for metric in problem.metrics:
         if data.test_weights is not None and metric.key not in OF_TEXTS:
             lines.append(
@@ -424,9 +441,7 @@ def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
                 f"allowed: {', '.join(OF_TEXTS)}"
             )
             continue
-        own = _targets_of(data, tested)
-        server = None if data.server_test is None or not len(data.server_test) else data.server_test.y.cpu().numpy()
-        gaps = _gaps(metric, own)
+        gaps = {client: gap for client, y in own.items() if (gap := metric.gap(y))}
         if server is not None and (gap := metric.gap(server)):
             lines.append(f"{WHERE}: '{metric.key}': on the server's test set {gap}")
         elif own and len(gaps) == len(own):
@@ -439,22 +454,11 @@ def refused_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list
                 f"{WHERE}: '{metric.key}': fails on the test samples, called with the true targets and the "
                 f"predictions, {given}: {wrong}"
             )
-    return lines
-
-
-def missing_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
-    """Return a warning for each metric that is undefined on some clients' own test shares. Arguments as
-    :func:`refused_metrics`.
-    """
-    own, lines = _targets_of(data, tested) if problem.metrics else {}, []
-    for metric in problem.metrics:
-        if gaps := _gaps(metric, own):
+        elif gaps:
             names = [data.called(c) for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
             count = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
-            first = next(iter(gaps))
-            lines.append(
-                f"warning: {WHERE}: '{metric.key}': {count} ({', '.join(names)}): of client {first} {gaps[first]}"
-            )
+            first, why = next(iter(gaps.items()))
+            lines.append(f"warning: {WHERE}: '{metric.key}': {count} ({', '.join(names)}): of client {first} {why}")
     return lines
 
 
@@ -467,11 +471,6 @@ def _targets_of(data: FederatedData, tested: Ints) -> Mapping[int, NDArray[np.ge
     pool, index = data.pool(tested.tolist(), "test")
     found = zip(tested.tolist(), index, strict=True)
     return {c: pool.y[own.to(pool.y.device)].cpu().numpy() for c, own in found if len(own)}
-
-
-def _gaps(metric: Metric, own: Mapping[int, NDArray[np.generic]]) -> dict[int, str]:
-    """Return why clients cannot have a metric, by client, of those that cannot."""
-    return {client: gap for client, y in own.items() if (gap := metric.gap(y))}
 
 
 def _fails(

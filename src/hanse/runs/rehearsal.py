@@ -5,7 +5,7 @@ without a directory. The returned :class:`Rehearsal` has one of everything that 
 :meth:`Rehearsal.before` returns what the part in a slot received, and the rest are attributes.
 
 Use it to try your own part, or to call a function that needs a ``View``, ``Group``, ``Context``, ``Session``,
-``LoopState`` or ``Played``. For a small :class:`hanse.runs.run.Run` or run directory, use
+``LoopState`` or ``Played``. For a small :class:`hanse.runs.played_run.PlayedRun` or run directory, use
 ``hanse.run(rehearse().experiment)``, and ``out=`` for a directory.
 """
 

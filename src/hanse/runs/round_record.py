@@ -115,7 +115,7 @@ class RoundRecord:
         """Return the record with the transaction that closes the round (:mod:`hanse.ledger.closing`) posted."""
         file = self.file or self._file()
         view, state = self.played.view, self.played.state
-        facts = closing.Facts.of(self._metrics(file[1]), self.seats)
+        facts = closing.RecordDigest.of(self._metrics(file[1]), self.seats)
         book, moved = view.book, closing.moved_in(view.posted)
         line = closing.close(view.round, book.balances, len(book.peaks), moved, facts)
         after = replace(view, book=book.post(view.round, [line]), posted=(*view.posted, line))

@@ -353,6 +353,8 @@ class _Reader:
     def _made(self, name: str, fields: dict[str, Any], kind: type[Any] | None) -> Any:
         modules = [vars(sys.modules[kind.__module__])] if kind else []
         for names in (*modules, vars(port), vars(table), vars(part)):
-            if is_dataclass(names.get(name)):
-                return names[name](**fields)
+            made: Any = names.get(name)
+            if is_dataclass(made):
+                known = {one.name for one in dataclasses.fields(made)}  # an older version's may have had more
+                return made(**{one: value for one, value in fields.items() if one in known})
         return SimpleNamespace(**fields)

@@ -51,8 +51,8 @@ from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.guards import Guard, guards_of
-from hanse.runs.judge import Root, ServerJudge
 from hanse.runs.run_record import load_run
+from hanse.runs.server_judge import Root, ServerJudge
 from hanse.runs.session import Session
 
 # clients on a network train themselves: numbers are those of one thread
@@ -117,15 +117,15 @@ def build(
     withheld = {} if misfit else refusals.withheld(experiment, data, problem, mechanism)
     lines += [lack.line for lack in unmet_needs(mechanism, around, withheld)]
     lines += [*clashes(mechanism, around), *without(REQUIRES, around)]
-    lines += refusals.refused_metrics(problem, data, _tested(experiment, data, False))
-    lines += refusals.misfits(experiment, data, problem, mechanism)
+    told = refusals.objections(experiment, data, problem, mechanism, acting, _tested(experiment, data, False))
+    warnings = [line for line in told if line.startswith("warning: ")]
+    lines += [line for line in told if line not in warnings]
     guards: dict[str, Guard] = tried(lambda: guards_of(experiment)) or {}
     for guard in guards.values():
         tried(partial(guard.settle, data.sizes))
     for guard in guards.values():
         loop = tried(partial(guard.trains, problem, loop))
     waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
-    lines += refusals.no_such(acting, data)
     policy = tried(lambda: policy_of(experiment))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -144,13 +144,8 @@ def build(
         *asked.mechanism.notes,
         *choice.why,
         *differs,
-        *refusals.by_size(experiment, mechanism, data)[0],
-        *refusals.missing_metrics(problem, data, _tested(experiment, data, False)),
-        *refusals.not_held(mechanism),
-        *refusals.warn_of_probabilities(experiment, problem, data),
-        *refusals.never_asked(experiment, mechanism),
+        *warnings,
         *refusals.idle(asked, around),
-        *refusals.of_absent_rounds(experiment, tuple(acting.values())),
         *(line for guard in guards.values() for line in guard.warns(np.asarray(data.sizes))),
         *who_judges(asked.mechanism.built, mechanism),
         *(f"warning: {line}" for line in clashes(mechanism, around, WARNS)),

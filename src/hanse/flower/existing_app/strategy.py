@@ -47,7 +47,7 @@ from hanse.learning.job import Problem
 from hanse.mechanisms.fits import CLIENTS_GIVE, WORDS, asking, unmet_needs
 from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
-from hanse.runs.experiment import Observer, Run, play
+from hanse.runs.experiment import Observer, PlayedRun, play
 from hanse.runs.rundir import claim_anew, clear
 from hanse.runs.session import Session
 
@@ -189,7 +189,7 @@ class MechanismStrategy:
     keys: Keys
     observers: tuple[Observer, ...]
     overwrite: bool
-    run: Run | None = field(default=None, init=False)
+    run: PlayedRun | None = field(default=None, init=False)
 
     def summary(self) -> None:
         """Log which mechanism is played and where its run directory is, as Flower's strategies log their settings."""

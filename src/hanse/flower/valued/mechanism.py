@@ -33,7 +33,7 @@ from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.registry import word_of
 from hanse.mechanisms.select import Everyone
 from hanse.mechanisms.train import SharedModel
-from hanse.mechanisms.value import GTG, Exact, Mixture
+from hanse.mechanisms.value import GTG, Exact, MixtureValue
 
 TINY = 1e-37  # numbers may always differ by this: float32's relative error does not hold for the smallest ones
 FEW = 6  # up to so many replies the exact value is taken: at most 64 coalitions are aggregated again
@@ -197,7 +197,7 @@ def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None
         flower: version of Flower.
         settings: the strategy's parameters that Flower itself defines.
     """
-    return Mechanism("flower", Everyone(), SharedModel(), Combined(), Mixture(), deploy=ServerModel())
+    return Mechanism("flower", Everyone(), SharedModel(), Combined(), MixtureValue(), deploy=ServerModel())
 
 
 def watching(mechanism: Mechanism, told: WatchedRound | None) -> Mechanism:

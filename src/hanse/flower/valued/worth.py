@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from hanse.base.errors import UserError, gated
 from hanse.core.table import Floats
@@ -150,24 +150,6 @@ def why_no_slope(worth: Worth) -> str | None:
     return slopes.why_no_slope(worth.problem, worth.samples)
 
 
-class _Items(IterableDataset[Any]):
-    """The samples of a loader's batches, one by one."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.batches = list(loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.batches:
-            yield from _apart(batch)
-
-
-def _apart(batch: Any) -> Any:
-    """Return the samples of a batch: a tensor, or pairs or dictionaries of such."""
-    if isinstance(batch, Mapping):
-        return [dict(zip(batch, one, strict=True)) for one in zip(*map(_apart, batch.values()), strict=True)]
-    return list(zip(*map(_apart, batch), strict=True)) if isinstance(batch, list | tuple) else batch
-
-
 def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | None]:
     """Return a validation set as samples, and its number of classes (None: targets are numbers).
 
@@ -181,8 +163,8 @@ def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | N
         UserError: the set has no samples, or its labels cannot be found.
     """
     if isinstance(given, DataLoader):
-        given = _Items(given)
-        first = next(iter(given), None)
+        batches: Any = list(given)  # once: an iterable set may have no second time
+        given, first = DataLoader(batches, batch_size=None), next(iter(batches), None)
         if target is None and isinstance(first, Mapping):
             target = next((name for name in ("label", "labels", "target", "y") if name in first), None)
     return as_samples(given, target, "validation")

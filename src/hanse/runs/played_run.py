@@ -1,7 +1,7 @@
-"""A run in Python (:class:`Run`), and the protocol of objects that watch one (:class:`Observer`).
+"""A run in Python (:class:`PlayedRun`), and the protocol of objects that watch one (:class:`Observer`).
 
-``hanse.run`` and ``hanse.resume`` return a :class:`Run` (:mod:`hanse.runs.experiment`), and ``hanse.load`` reads one
-from its directory (:mod:`hanse.runs.reading`). The progress bars and trackers of hanse are observers
+``hanse.run`` and ``hanse.resume`` return a :class:`PlayedRun` (:mod:`hanse.runs.experiment`), and ``hanse.load`` reads
+one from its directory (:mod:`hanse.runs.reading`). The progress bars and trackers of hanse are observers
 (:mod:`hanse.runs.observers`). Your own observer needs no base class.
 """
 
@@ -81,12 +81,12 @@ class Observer(Protocol):
             played: everything decided in the round, including models and updates.
         """
 
-    def on_end(self, result: Run) -> None:
+    def on_end(self, result: PlayedRun) -> None:
         """See the finished or interrupted run. It is not called if the run raises."""
 
 
 @dataclass
-class Run:
+class PlayedRun:
     """A finished or interrupted run.
 
     Attributes:

@@ -33,10 +33,10 @@ from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
 from hanse.runs.exchange import Exchange
+from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.round import LoopState, Played, failed_round, finish, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
-from hanse.runs.run import Observer, Run
 from hanse.runs.run_record import played_lines
 from hanse.runs.rundir import RunDir
 from hanse.runs.session import Session
@@ -52,7 +52,7 @@ LONGEST = 300  # characters of what was raised that are recorded
 LONG_S = 1.0
 
 
-def play_rounds(session: Session, state: LoopState, folder: RunDir | None, observers: Sequence[Observer]) -> Run:
+def play_rounds(session: Session, state: LoopState, folder: RunDir | None, observers: Sequence[Observer]) -> PlayedRun:
     """Play the rounds that are left, and return the run with everything that it leaves.
 
     Args:
@@ -68,7 +68,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     first = state.table.rows if experiment.train.loop is not None and state.round == 0 else None
     notes = [*(f"warning: {line}" for line in session.data.warnings), *(f"note: {line}" for line in session.data.notes)]
     doubt = [f"warning: {session.data.doubt}"] if session.data.doubt else []
-    run = Run(
+    run = PlayedRun(
         experiment, session.problem, table=state.table, home=state.home, names=session.data.names,
         about=session.about, guess=guess_of(session.data, session.problem), said=(*doubt, *session.said, *notes),
     )  # fmt: skip
