@@ -72,7 +72,7 @@ def main() -> None:
             )
             if not (place / "config.toml").exists():
                 hanse.run(experiment, out=place)
-            retrain(place, (one, other))
+            retrain([place], [str(one), str(other)])
             rows = facts(place).clients
             for client in called:
                 row = rows[client]

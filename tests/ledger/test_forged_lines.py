@@ -503,7 +503,7 @@ def test_a_file_of_a_round_that_is_lost_or_changed_is_said(
     code, told = command("statement", run, "--client", "1")
     assert said in told
     record = load_run(run)
-    assert any(said in line for line in warnings(group_runs([record]), [record]))
+    assert any(said in note.said for note, _ in warnings(group_runs([record]), [record]))
     code, told = command("resume", run)
     assert f"warning: round 2: {said}" in told
     found = replay(run, 1, auction / "receipts")

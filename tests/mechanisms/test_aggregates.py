@@ -353,7 +353,7 @@ def test_a_rule_that_shows_only_in_the_round_what_it_makes_is_refused_there() ->
     setup = world("samples", value="mixture")
     mechanism = replace(setup.mechanism, weigh=MakesRowsOfMany())
     assert unmet_needs(mechanism, {"clients", "validation"}) == []
-    with pytest.raises(PartError, match=r"Mixture in mechanism\.value"):
+    with pytest.raises(PartError, match=r"MixtureValue in mechanism\.value"):
         play_round(replace(setup, mechanism=mechanism), first_state(setup))
 
 

@@ -78,14 +78,14 @@ def test_pairs_are_trained_once_and_read_again(tmp_path: Path) -> None:
         run={"rounds": 2},
     )
     hanse.run(experiment, out=tmp_path / "run")
-    retrain(tmp_path / "run", [2], starts=2)
+    retrain([tmp_path / "run"], ["2"], starts=2)
     assert {path.parent.name for path in (tmp_path / "run" / "without").glob("start-*/*/judged.json")} == {
         "all", "client-2"
     }  # fmt: skip
     apart = load_run(tmp_path / "run" / "without" / "start-1" / "client-2")
     assert {seat.client for seat in apart.clients} == {0, 1}
     again: list[str] = []
-    retrain(tmp_path / "run", [2], starts=2, observers=lambda label: again.append(label) or [])
+    retrain([tmp_path / "run"], ["2"], starts=2, observers=lambda label: again.append(label) or [])
     assert again == []
     assert facts(tmp_path / "run").clients[2].starts == 2
 
@@ -93,8 +93,8 @@ def test_pairs_are_trained_once_and_read_again(tmp_path: Path) -> None:
 def test_what_cannot_be_trained_anew_is_refused(tmp_path: Path) -> None:
     run = played(tmp_path / "run")
     with pytest.raises(UserError, match="no such client"):
-        retrain(run, [9])
+        retrain([run], ["9"])
     (run / "members.json").write_text("{}")
     with pytest.raises(UserError, match="rehearsal"):
-        retrain(run, [1])
+        retrain([run], ["1"])
     assert CliRunner().invoke(app, ["report", str(run), "--without", "1"]).exit_code != 0

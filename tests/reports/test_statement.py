@@ -312,7 +312,7 @@ def test_a_number_that_is_changed_or_has_no_tag_is_found(auction: Path, tmp_path
     changed = text.replace(told[0], told[0].replace(f">{told[2]}<", ">41<"))
     assert f"41: does not show {told[1]}" in differences(changed, [made], PAGE)
     page.write_text("<p>no statement</p>")
-    with pytest.raises(UserError, match="is not the page of a statement"):
+    with pytest.raises(UserError, match="is no page that hanse makes"):
         CliRunner().invoke(app, command, catch_exceptions=False)
     assert text.count("<svg") == 3
 

@@ -58,8 +58,9 @@ def test_a_run_stops_at_its_target_keeps_the_round_and_is_not_resumed_past_it(tm
     assert again.over == run.over
     record = load_run(tmp_path / "run")
     assert (record.ended_early, record.unfinished) == (run.over, False)
-    [told] = warnings(group_runs([record]), [record])
-    assert told == f"run has {first + 1} of 6 rounds: {run.over}."
+    [(told, whose)] = warnings(group_runs([record]), [record])
+    assert (told.code, told.fields["rounds"], told.fields["why"]) == ("ended_early", first + 1, run.over.rstrip("."))
+    assert whose == ()
     assert "is not finished" not in render(statement(tmp_path / "run", 0))
 
 

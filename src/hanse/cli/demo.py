@@ -24,7 +24,7 @@ from hanse.base.errors import UserError
 from hanse.cli.options import say
 from hanse.federation.profiles import TABLE_5
 from hanse.games.jackknife import SURE, t_quantile
-from hanse.reports.answers import APART, answers
+from hanse.reports.answers import APART, answers, answers_of
 from hanse.reports.audit import Audit, audit_run
 from hanse.reports.contributions import contribution, smaller_budgets
 from hanse.reports.digits import between, rounded
@@ -114,7 +114,8 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
                 console.print("stopped; 'hanse demo' starts it again")
                 raise SystemExit(1)
     console.print(_accuracies(runs))
-    console.print(_contributions(folder / "greedyfed-seed0"))
+    for question, told in answers_of(*(folder / f"greedyfed-seed{seed}" for seed in range(seeds))).lines.items():
+        say(f"{question} {told}", console, wrap=True)
     places = [result.path for results in runs.values() for result in results if result.path is not None]
     title = "Who contributes what to a federation on handwritten digits"
     with counting("drawing", console) as progress:
@@ -193,28 +194,6 @@ def _accuracies(runs: dict[str, list[PlayedRun]]) -> RichTable:
         final = np.array([100 * r.metrics[-1]["test/accuracy"] for r in results])
         deviation = f" ± {final.std(ddof=1):.1f}" if len(final) > 1 else ""
         table.add_row(NAMES[name], f"{final.mean():.1f}{deviation}")
-    return table
-
-
-def _contributions(place: Path) -> RichTable:
-    """Return a table of clients by the sum of their Shapley values in one GreedyFed run: the five best and the
-    three last.
-    """
-    loaded = load_run(place)
-    sums = contribution(group_runs([loaded])[0])
-    assert sums is not None  # GreedyFed values everyone who trains
-    table = RichTable(
-        "client", "Shapley value", "95 % interval", "rounds trained",
-        title="Contributions over all rounds: GreedyFed, seed 0", min_width=60,
-    )  # fmt: skip
-    last = len(sums.clients)
-    for i in sorted({*range(min(5, last)), *range(max(0, last - 3), last)}):
-        if i == last - 3 > 5:
-            table.add_section()
-        rounds = len(np.unique(loaded.seats.round[loaded.seats.client == sums.clients[i]]))
-        total, half = float(sums.totals[i]), SURE * float(sums.errors[i])
-        told = (rounded(total, half, sign=True), between(total, half, sign=True))
-        table.add_row(sums.labels[i], *told, str(rounds))
     return table
 
 

@@ -337,17 +337,12 @@ def report(
 
     if without and not retrain:
         raise UserError("--without: goes with --retrain only")
-    if retrain and len(dirs) > 1:
-        raise UserError("--retrain: goes with one run")
     if retrain:
         from hanse.reports.harm import retrain as play
         from hanse.runs.observers import ProgressBar
-        from hanse.runs.run_record import load_run
 
         with trusting(trust):
-            run = load_run(dirs[0])
-            left_out = [run.client_of(name) for name in without or ()]
-            play(dirs[0], left_out, observers=lambda label: [ProgressBar(err, label, figure=False)])
+            play(dirs, without or (), observers=lambda label: [ProgressBar(err, label, figure=False)])
     with trusting(trust), counting("drawing", err) as progress:
         page = write_report(dirs, out_dir or dirs[0], trust=trust, progress=progress)
     first = answers_of(*dirs)

@@ -20,12 +20,13 @@ def facts(
         str, typer.Option("--format", "-f", help="json (all tables and notes), markdown, latex or csv.")
     ] = "markdown",
     check: Annotated[
-        list[Path] | None, typer.Option("--check", help="A statement's page to be held against the facts; repeatable.")
+        list[Path] | None,
+        typer.Option("--check", help="A statement, invoice or report to be held against the facts; repeatable."),
     ] = None,
 ) -> None:
     """Print the facts of runs: what each client gave, gained, paid and earned, with errors, and notes on them.
 
-    Every page is made of these numbers. --check reads pages of one run again, and exits with 1 if a number of a page
+    Every page is made of these numbers. --check reads pages again, and exits with 1 if a number of a page
     has no tag that says what it shows, or is not what the run's files say.
 
     Examples:
@@ -34,14 +35,12 @@ def facts(
         hanse facts runs/exp --check runs/exp/statements/client-3.html
     """
     from hanse.reports.facts import facts as make
-    from hanse.reports.statement import differences_of
+    from hanse.reports.report import check as held_against
 
     if form not in _FORMS:
         raise UserError(f"--format '{form}': must be one of {', '.join(_FORMS)}")
     if check:
-        if len(dirs) > 1:
-            raise UserError("--check: goes with one run")
-        wrong = {page: differences_of(dirs[0], page) for page in check}
+        wrong = {page: held_against(dirs, page) for page in check}
         for page, lines in wrong.items():
             say(f"{page}: {'agrees with the facts' if not lines else f'{len(lines)} differences'}")
             for line in lines:

@@ -33,6 +33,7 @@ def invoice(
     Examples:
         hanse invoice runs/exp --budget 10000 --currency EUR --csv invoice.csv --html invoice.html
     """
+    from hanse.core.entry import tokens
     from hanse.reports.invoice import as_csv, as_page
     from hanse.reports.invoice import invoice as make
 
@@ -43,7 +44,7 @@ def invoice(
                 write_whole(file, text(made))
             except OSError as wrong:
                 raise UserError(f"{option} {file}: cannot be written: {wrong.strerror}") from None
-    warn(made.doubts)
+    warn([note.said for note in made.doubts])
     say(f"A proposal for the sum given; {made.paid} of {len(made.lines)} participants receive any.", wrap=True)
     by_value = made.by == "value"
     table = RichTable("participant", "share", made.currency, "95 % interval" if by_value else "tokens")
@@ -52,10 +53,10 @@ def invoice(
     for line in made.lines:
         last = "–" if line.between is None else " to ".join(map(made.told, line.between))
         if not by_value:
-            last = line.tokens
+            last = "–" if line.units is None else tokens(line.units)
         table.add_row(line.name, f"{100 * line.share:.2f} %", made.told(line.amount), last)
     table.add_section()
     table.add_row("total", "", made.told(made.total), "")
     out.print(table)
-    for sentence in made.said:
+    for sentence in (note.said for note in made.notes if note.level != "doubt"):
         say(sentence, wrap=True)

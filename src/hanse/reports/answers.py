@@ -154,10 +154,10 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
     known = [float(np.mean(gains)) for gains in each if gains]
     mean, low, high = mean_interval(known if len(known) > 1 else next(filter(None, each), []))
     if mean is not None:
-        side = -1 if reading.less_is_better else 1
-        half = None if low is None or high is None else reading.factor * (high - low) / 2
-        notes.append(Note("mean_gain", "note", {"metric": reading.title, "mean": side * reading.factor * mean,
-                                                "half": half, "percent": reading.percent,
+        scale = reading.factor * (-1 if reading.less_is_better else 1)
+        ends = [None, None] if low is None or high is None else sorted((scale * low, scale * high))
+        notes.append(Note("mean_gain", "note", {"metric": reading.title, "mean": scale * mean, "low": ends[0],
+                                                "high": ends[1], "percent": reading.percent,
                                                 "less": reading.less_is_better}))  # fmt: skip
     elif (common := _on_common_data(group, beside)) is not None:
         notes.append(Note("on_common_data", "note", {"metric": reading.title, "percent": reading.percent, **common}))

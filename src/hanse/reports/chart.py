@@ -240,19 +240,14 @@ def slug(text: str) -> str:
 def to_csv(chart: Chart) -> str:
     """Return the numbers of a chart with ten digits, under a header. A number that is not known is left empty."""
     out = io.StringIO()
-    write_csv(out, ([value if isinstance(value, str) else _cell(value, 10) for value in row] for row in _rows(chart)))
+    write_csv(
+        out, ([value if isinstance(value, str) else cell_of(value, 10) for value in row] for row in rows_of(chart))
+    )
     return out.getvalue()
 
 
-def numbers(chart: Chart) -> list[list[Any]]:
-    """Return the numbers of a chart with six digits as a table: first the headings, then the rows.
-
-    A number that is not known is an empty text.
-    """
-    return [[_cell(value, 6) for value in row] for row in _rows(chart)]
-
-
-def _rows(chart: Chart) -> Iterator[list[Any]]:
+def rows_of(chart: Chart) -> Iterator[list[Any]]:
+    """Yield the numbers of a chart as a table: first the headings, then the rows. NaN: not known."""
     marks = chart.marks
     if isinstance(marks, Lines):
         yield from _line_rows(chart, marks)
@@ -287,7 +282,7 @@ def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
         yield from ([line.name, *row] for row in zip(x, y, *known, strict=True))
 
 
-def _cell(value: Any, digits: int) -> Any:
+def cell_of(value: Any, digits: int) -> Any:
     """Return a number with this many digits; digits before the point are kept, up to 15."""
     if not isinstance(value, float | np.floating):
         return value

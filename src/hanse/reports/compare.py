@@ -28,6 +28,7 @@ from hanse.reports.accuracy import own_means
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import SeedGroup, different_settings, group_runs, honest_of
 from hanse.reports.paired import paired
+from hanse.reports.tags import Cell
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Note
 from hanse.runs.run_record import RunRecord, load_runs
@@ -322,7 +323,7 @@ def outcome(groups: Sequence[SeedGroup]) -> list[Note]:
     for reading in dict.fromkeys(_main(group.runs[0]) for group in groups):
         same = [group for group in groups if _main(group.runs[0]) == reading]
         for own in (True, False):
-            found = []
+            found = list[dict[str, Any]]()
             for group in same:
                 last = [_last(own_means(run, reading, 2)[1] if own else run.series(f"test/{reading.key}")[1])
                         for run in group.runs]  # fmt: skip
@@ -331,7 +332,7 @@ def outcome(groups: Sequence[SeedGroup]) -> list[Note]:
                     found.append(
                         {"label": group.label, "mean": float(np.mean(numbers)), "sd": sd, "seeds": len(numbers)}
                     )
-            found.sort(key=lambda one: one["mean"] if reading.less_is_better else -one["mean"])
+            found.sort(key=lambda one: one["mean"], reverse=not reading.less_is_better)
             fields = {"metric": reading.title, "percent": reading.percent, "less": reading.less_is_better, "own": own,
                       "cheats": cheats, "results": found[:_MOST_RESULTS], "others": len(found[_MOST_RESULTS:]),
                       "close": _close(found)}  # fmt: skip
@@ -397,7 +398,7 @@ class Column(NamedTuple):
             return "–"
         digits = self.digits if of == "run" and sd is None else max(self.digits, 1)
         told = f"{value * self.factor:,.{digits}f}"
-        return told if sd is None else f"{told} ± {sd * self.factor:,.{digits}f}"
+        return Cell(told if sd is None else f"{told} ± {sd * self.factor:,.{digits}f}", value, sd)
 
 
 _LEARNED = (
@@ -484,8 +485,14 @@ def _difference(row: Mapping[str, Any]) -> tuple[str, ...]:
         "" if row[key] is None else f"{column.factor * row[key]:+,.{column.digits}f}" for key in ("mean", "low", "high")
     )
     tests = (("p", 2), ("p_holm", 2), ("p_sign_flip", 3))
-    p = ("–" if row[key] is None else f"{row[key]:.{digits}g}" for key, digits in tests)
-    return str(row["pairs"]), mean, f"{low} to {high}" if low else f"the same in all {row['pairs']}", *p
+    p = ("–" if row[key] is None else Cell(f"{row[key]:.{digits}g}", row[key]) for key, digits in tests)
+    pairs, between = row["pairs"], Cell(f"{low} to {high}", row["low"], row["high"])
+    return (
+        Cell(str(pairs), pairs),
+        Cell(mean, row["mean"]),
+        between if low else Cell(f"the same in all {pairs}", pairs),
+        *p,
+    )
 
 
 def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
@@ -498,7 +505,7 @@ def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
     rows = [_group_rows(label, each) or each for label, each in found]
     shown = _report_columns([row for pair in rows for row in pair])
     body = [
-        (group.label, str(len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
+        (group.label, Cell(str(len(group.runs)), len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
         for group, (first, *sd) in zip(groups, rows, strict=True)
     ]
     return TextTable(("experiment", "seeds", *(column.title for column in shown)), tuple(body))

@@ -122,6 +122,8 @@ def surely(gains: Sequence[tuple[float, float, float]], freedom: float = math.in
         >>> surely([(0.2, 0.1, 0.3), (-0.2, -0.39, -0.01), (0.1, -0.1, 0.3)])
         [1, 0, 0]
     """
+    if not any(low > 0 or high < 0 for _, low, high in gains):
+        return [0] * len(gains)
     from scipy.special import stdtr  # late: it takes longer to import than a short run
 
     near = [gain - (low if gain > 0 else high) for gain, low, high in gains]

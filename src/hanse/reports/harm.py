@@ -27,7 +27,7 @@ from hanse.reports.alone import by_python
 from hanse.runs.config import Experiment
 from hanse.runs.round import Played
 from hanse.runs.run_record import RunRecord, load_run
-from hanse.runs.server_judge import by_class
+from hanse.runs.server_judge import ServerJudge, by_class
 
 STARTS = 5  # pairs of trainings, which differ in their seeds: with fewer nobody is called harmful
 LEAST = 0.02  # of what training gained: less than that also comes of leaving out any other client
@@ -89,8 +89,8 @@ def without(experiment: Experiment, client: int | None, start: int) -> Experimen
 
 
 def retrain(
-    folder: Path,
-    clients: Sequence[int] = (),
+    dirs: Sequence[Path],
+    left_out: Sequence[str] = (),
     starts: int = STARTS,
     observers: Callable[[str], Sequence[Any]] = lambda label: (),
 ) -> None:
@@ -99,8 +99,8 @@ def retrain(
     A pair that is there is not trained again.
 
     Args:
-        folder: the run directory.
-        clients: the numbers of the clients that are left out in turn. Empty: all, if there are at most 20.
+        dirs: the run directory, one.
+        left_out: the numbers or names of the clients that are left out in turn. Empty: all, if there are at most 20.
         starts: how often, each time with another seed.
         observers: returns what watches one training, such as a progress bar, from what it is called.
 
@@ -110,6 +110,9 @@ def retrain(
     """
     from hanse.runs import experiment as running  # late: most reports play nothing
 
+    if len(dirs) > 1:
+        raise UserError("--retrain: goes with one run")
+    folder = dirs[0]
     run = load_run(folder)
     if (folder / MEMBERS).exists():
         raise UserError(
@@ -119,19 +122,20 @@ def retrain(
         raise UserError(
             f"--retrain: {folder}: data or model were objects in Python: name both in the experiment's file"
         )
+    clients = [run.client_of(name) for name in left_out]
     if not clients and run.num_clients > MOST:
         raise UserError(f"--retrain: {run.num_clients} clients: name those to leave out, as in --without 3")
     if wrong := [client for client in clients if not 0 <= client < run.num_clients]:
         raise UserError(f"--without {wrong[0]}: no such client; this run has clients 0 to {run.num_clients - 1}")
     experiment = Experiment.read(folder / "config.toml")
-    left_out = [None, *(clients or range(run.num_clients))]
+    players = [None, *(clients or range(run.num_clients))]
     for start in range(starts):
-        for number, client in enumerate(left_out):
+        for number, client in enumerate(players):
             place = folder / HERE / f"start-{start}" / ("all" if client is None else f"client-{client}")
             if (place / _JUDGED).is_file():
                 continue
             judged = _Judged()
-            watching = observers(f"start {start + 1} of {starts}, {number} of {len(left_out) - 1} left out")
+            watching = observers(f"start {start + 1} of {starts}, {number} of {len(players) - 1} left out")
             played = running.run(
                 without(experiment, client, start), out=place, observers=[*watching, judged], overwrite=True
             )
@@ -149,7 +153,7 @@ class _Judged:
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Keep how good the models are."""
         judge = played.view.judge
-        if judge.validation is None:
+        if not isinstance(judge, ServerJudge) or judge.validation is None:
             raise UserError("--retrain: the server has no validation samples to judge by (data.validation)")
         blocks = sample_blocks(len(judge.validation), judge.validation.units)
         models = {"last": (played.state.table, played.state.home)}

@@ -21,6 +21,7 @@ from hanse.core.entry import TOKEN, tokens
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
 from hanse.reports.facts import ClientFacts, facts_of
+from hanse.reports.tags import differences
 from hanse.reports.words import Note, page
 from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import load_run
@@ -53,11 +54,6 @@ class InvoiceLine:
     amount: int
     between: tuple[int, int] | None
     units: int | None = None
-
-    @property
-    def tokens(self) -> str:
-        """The units as tokens, for readers: "1,234.500000". A dash means that the total is split by value."""
-        return "–" if self.units is None else f"{Decimal(self.units).scaleb(-6):,f}"
 
 
 @dataclass(frozen=True)
@@ -102,14 +98,9 @@ class Invoice:
         return f"{Decimal(coins).scaleb(-self.digits):,f}"
 
     @property
-    def doubts(self) -> list[str]:
-        """Sentences to show before the amounts."""
-        return [note.said for note in self.notes if note.level == "doubt"]
-
-    @property
-    def said(self) -> list[str]:
-        """Sentences to show below the amounts."""
-        return [note.said for note in self.notes if note.level != "doubt"]
+    def doubts(self) -> list[Note]:
+        """What to say before the amounts."""
+        return [note for note in self.notes if note.level == "doubt"]
 
     @property
     def paid(self) -> int:
@@ -229,3 +220,19 @@ def as_csv(made: Invoice) -> str:
 def as_page(made: Invoice) -> str:
     """Return the invoice as a page to print. It needs no network and runs no script."""
     return page("invoice.html.j2", i=made)
+
+
+def differences_of(folder: Path, text: str) -> list[str]:
+    """Return what is wrong with the numbers of an invoice's page, held against the run; nothing if they agree.
+
+    Args:
+        folder: the run directory.
+        text: the page.
+
+    Raises:
+        UserError: the page does not say what is split and how, or the run cannot be split so.
+    """
+    what = re.search(r'<meta name="kind" content="invoice ([0-9.]+) ([A-Z]{3}) ([a-z]+)">', text)
+    if what is None:
+        raise UserError("--check: the invoice does not say what it splits")
+    return differences(text, [invoice(folder, *what.groups())], ("invoice.html.j2", "sentences.j2"))

@@ -112,7 +112,7 @@ def stage_seconds(group: SeedGroup) -> dict[str, float]:
         group: the seeds of one experiment.
     """
     lines = [line for run in group.runs for line in run.metrics]
-    keys = {k for line in lines for k in line if k.startswith("time/") and k not in _WHOLE}
+    keys = sorted({k for line in lines for k in line if k.startswith("time/") and k not in _WHOLE})
     rounds = sum(len(run.series("time/round_s")[0]) for run in group.runs) or len(lines)
     sums = {k: float(np.concatenate([run.series(k)[1] for run in group.runs]).sum()) / rounds for k in keys}
     stages = {k.removeprefix("time/").removesuffix("_s"): v for k, v in sums.items()}

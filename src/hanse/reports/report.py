@@ -15,11 +15,12 @@ from typing import Any
 from markupsafe import Markup
 
 from hanse.base.errors import UserError
-from hanse.base.files import write_whole
+from hanse.base.files import read_text, write_whole
 from hanse.base.import_trust import looking
+from hanse.reports import invoice, statement
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import answers, contributed
-from hanse.reports.chart import Chart, numbers, to_csv
+from hanse.reports.chart import Chart, cell_of, rows_of, to_csv
 from hanse.reports.classmap import DataFacts, class_chart, data_facts
 from hanse.reports.compare import cautions, differences_tables, experiments_table, outcome, runs_table
 from hanse.reports.contributions import contribution, contribution_charts, estimate_charts
@@ -30,6 +31,7 @@ from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
 from hanse.reports.participation import cost_charts, participation_charts
+from hanse.reports.tags import Cell, differences
 from hanse.reports.text_table import TextTable
 from hanse.reports.vega import DrawingError, save, script, to_vegalite
 from hanse.reports.words import Note, environment
@@ -207,6 +209,29 @@ def _words(dirs: Sequence[str | Path], *, trust: bool) -> dict[str, Any]:
     }
 
 
+def check(dirs: Sequence[Path], page: Path) -> list[str]:
+    """Return what is wrong with the numbers of a page, held against its runs; nothing if they agree.
+
+    Args:
+        dirs: the run directories; several for a report alone.
+        page: the page: a statement, an invoice or a report.
+
+    Raises:
+        UserError: the page is none of these, or a directory holds no run.
+    """
+    text = read_text(page)
+    if '<meta name="kind" content="report">' not in text:
+        if len(dirs) > 1:
+            raise UserError(f"--check {page}: goes with one run; only a report is of several")
+        billed = '<meta name="kind" content="invoice' in text
+        return invoice.differences_of(dirs[0], text) if billed else statement.differences_of(dirs[0], text)
+    words = _words(dirs, trust=False)
+    tables = [words["experiments"], *words["differences"], *([words["runs"]] if words["runs"] else [])]
+    cells = [cell.values for table in tables for row in table.rows for cell in row if isinstance(cell, Cell)]
+    shown = [list(rows_of(chart)) for chart in words["charts"]]
+    return differences(text, [words, cells, shown], ("report.html.j2", "sentences.j2", "words.html.j2"))
+
+
 def _write_figures(out: Path, charts: Sequence[Chart], progress: Callable[[int, int], None] | None = None) -> list[str]:
     """Write each chart's files instead of those of an earlier report; return lines that say which could not be
     drawn and why. The numbers of these are written all the same.
@@ -271,12 +296,15 @@ def _page(*, charts: Sequence[Chart], poll: str, **words: Any) -> str:
 
 
 def _numbers(chart: Chart) -> TextTable | None:
-    headings, *rows = numbers(chart)
+    headings, *rows = rows_of(chart)
     if len(rows) > MOST_ROWS:
         return None
     # a column that is empty everywhere, such as that of unknown errors, is left out
-    kept = [i for i in range(len(headings)) if any(row[i] != "" for row in rows)]
-    return TextTable(tuple(headings[i] for i in kept), tuple(tuple(str(row[i]) for i in kept) for row in rows))
+    cells = [
+        [Cell(str(cell_of(one, 6)), one) if isinstance(one, float) else Cell(str(one)) for one in row] for row in rows
+    ]
+    kept = [i for i in range(len(headings)) if any(row[i] != "" for row in cells)]
+    return TextTable(tuple(headings[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in cells))
 
 
 def _title(groups: Sequence[SeedGroup]) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from markupsafe import Markup
 
 from hanse.base.errors import UserError
-from hanse.base.files import MEMBERS, read_text, table
+from hanse.base.files import MEMBERS, table
 from hanse.core.entry import TOKEN
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE
@@ -449,20 +449,19 @@ def render(made: Statement) -> str:
     )
 
 
-def differences_of(folder: Path, file: Path) -> list[str]:
+def differences_of(folder: Path, text: str) -> list[str]:
     """Return what is wrong with the numbers of a statement's page, held against the run; nothing if they agree.
 
     Args:
         folder: the run directory.
-        file: the page.
+        text: the page.
 
     Raises:
-        UserError: there is no run, or the file is not a statement's page.
+        UserError: there is no run, or the page is not a statement's.
     """
-    text = read_text(file)
     whose = re.search(r'<meta name="client" content="(\d+)">', text)
     if whose is None:
-        raise UserError(f"--check {file}: is not the page of a statement: make it with 'hanse statement'")
+        raise UserError("--check: is no page that hanse makes (a statement, an invoice, a report)")
     made = statement(folder, int(whose[1]))
     return differences(text, [made], ("statement.html.j2", "sentences.j2", "words.html.j2"))
 

@@ -40,10 +40,28 @@ def tagged(told: Callable[..., Any], values: Callable[..., Sequence[Any]] | None
     return tagging
 
 
+class Cell(str):
+    """A text of a table with the numbers that it shows.
+
+    Attributes:
+        values: the numbers.
+    """
+
+    values: tuple[float, ...]
+
+    def __new__(cls, text: str, *values: float | None) -> Cell:
+        """Return the text; numbers that are None are not shown."""
+        made = super().__new__(cls, text)
+        made.values = tuple(value for value in values if value is not None and value == value)
+        return made
+
+
 def shown(value: Any) -> Any:
     """Return what a template shows in a page: numbers with tags, texts with a digit as said by somebody."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _tag(str(value), [value])
+    if isinstance(value, Cell) and value.values:
+        return _tag(value, value.values)
     if isinstance(value, str) and not hasattr(value, "__html__") and re.search(r"\d", value):
         return Markup("<span data-said>{}</span>").format(value)
     return value

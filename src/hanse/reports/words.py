@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -102,6 +103,8 @@ def environment(*, pages: bool) -> Environment:
     numbers: dict[str, Callable[..., str]] = {
         "about": about,
         "difference": lambda value, metric: metric.show_difference(value),
+        "all_tokens": lambda units: f"{Decimal(units).scaleb(-6):,f}",
+        "coins": lambda coins, invoice: invoice.told(coins),
         "end": lambda value, metric: metric.show_difference(value).removesuffix(" points"),
         "gain": lambda units: ("+" if units > 0 else "") + about(units),
         "metric": lambda value, metric: metric.show(value),

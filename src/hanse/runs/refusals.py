@@ -340,7 +340,9 @@ def warn_of_probabilities(experiment: Experiment, problem: Problem, data: Federa
         with torch.no_grad():
             outputs = module(few.x)
             far = [module(few.x * by) for by in (1e3, -1e3)] if problem.one_output else []
-    except RAISED:  # whether it can be used at all was looked at before
+    except RAISED:  # whether it can be used at all is looked at elsewhere
+        return []
+    if not all(isinstance(one, torch.Tensor) and one.is_floating_point() for one in (outputs, *far)):
         return []
     if far and all(float(one.min()) >= 0 and float(one.max()) <= 1 for one in (outputs, *far)):
         return [
